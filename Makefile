@@ -1,0 +1,74 @@
+# Every verb sets up what it needs first (scripts/bootstrap) and says so; the second time it is silent.
+#
+#   make demo         the main job, to look at
+#   make test         everything CI checks
+#   make test-slow    what takes longer
+#   make gpu-test     tests on a CUDA device (needs one)
+#   make build        the tool at build/bin/stagecraft, libraries, tests, benchmarks, examples
+#   make bench        all benchmarks; make bench NAME=microbatch for one
+#   make docs-test    compiles and runs the snippets of README.md and docs/
+#   make format lint  clang-format in place; clang-tidy
+#   make asan tsan    the tests under AddressSanitizer + UBSan; under ThreadSanitizer
+#
+# STAGECRAFT_PYTHON=PATH uses that Python's torch (2.11 to 2.13) instead of .venv.
+# STAGECRAFT_TORCH=OFF builds and tests the half of the library that needs no torch.
+
+SHELL := /bin/bash
+.DEFAULT_GOAL := build
+export STAGECRAFT_PYTHON STAGECRAFT_TORCH
+
+JOBS ?= $(shell nproc)
+PYTHON = $(if $(STAGECRAFT_PYTHON),$(STAGECRAFT_PYTHON),$(if $(wildcard .venv/bin/python),.venv/bin/python,python3))
+SOURCES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
+CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
+configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(or $(STAGECRAFT_TORCH),ON) \
+	-DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)"
+
+.PHONY: bootstrap configure build test test-slow gpu-test demo bench format lint asan tsan docs-test clean
+
+bootstrap:
+	@scripts/bootstrap
+
+configure: bootstrap
+	@$(call configure,dev)
+
+build: configure
+	cmake --build build -j $(JOBS)
+
+test: build
+	cd build && $(CTEST) -LE 'slow|gpu'
+
+test-slow: build
+	cd build && $(CTEST) -L slow
+
+gpu-test: build
+	cd build && STAGECRAFT_REQUIRE_GPU=1 $(CTEST) -L gpu
+
+docs-test: build
+	cd build && $(CTEST) -L docs
+
+demo: build
+	@build/bin/demo
+
+bench: build
+	@$(PYTHON) benchmarks/run.py --build build $(if $(NAME),--name $(NAME))
+
+format: bootstrap
+	$(SOURCES) | xargs clang-format -i
+
+lint: bootstrap
+	@$(call configure,tidy)
+	cmake --build build-tidy -j $(JOBS)
+
+asan: bootstrap
+	@$(call configure,asan)
+	cmake --build build-asan -j $(JOBS)
+	cd build-asan && $(CTEST) -LE 'slow|gpu|docs|package'
+
+tsan: bootstrap
+	@$(call configure,tsan)
+	cmake --build build-tsan -j $(JOBS)
+	cd build-tsan && $(CTEST) -LE 'slow|gpu|docs|package|oracle'
+
+clean:
+	rm -rf build build-release build-asan build-tsan build-tidy

@@ -1,0 +1,38 @@
+# What holds for every target: language level, warnings, visibility, ccache, sanitizers, clang-tidy.
+
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_CXX_VISIBILITY_PRESET hidden)
+set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
+set(CMAKE_POSITION_INDEPENDENT_CODE ON)
+set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
+
+if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
+  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+endif()
+# Line tables are enough for a backtrace and keep torch-linked binaries small; asserts stay on.
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
+
+add_library(sc_flags INTERFACE)
+target_compile_options(sc_flags INTERFACE
+  -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
+  -Woverloaded-virtual -Wimplicit-fallthrough -Werror)
+
+if(STAGECRAFT_SANITIZE)
+  add_compile_options(-fsanitize=${STAGECRAFT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
+  add_link_options(-fsanitize=${STAGECRAFT_SANITIZE})
+endif()
+
+find_program(STAGECRAFT_CCACHE ccache)
+if(STAGECRAFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT STAGECRAFT_TIDY)
+  # Without this sloppiness ccache refuses every file that uses a precompiled header.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+      CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
+      "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" "${STAGECRAFT_CCACHE}")
+endif()
+
+if(STAGECRAFT_TIDY)
+  find_program(STAGECRAFT_CLANG_TIDY clang-tidy REQUIRED)
+  set(CMAKE_CXX_CLANG_TIDY "${STAGECRAFT_CLANG_TIDY}" --quiet)
+endif()

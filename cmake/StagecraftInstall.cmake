@@ -1,0 +1,16 @@
+# cmake --install: libraries, headers, the tool, and a package that find_package(Stagecraft) finds.
+
+include(CMakePackageConfigHelpers)
+set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Stagecraft")
+
+install(TARGETS stagecraft_all stagecraft EXPORT StagecraftTargets
+        RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(EXPORT StagecraftTargets NAMESPACE Stagecraft:: DESTINATION ${_package_dir})
+configure_package_config_file(cmake/StagecraftConfig.cmake.in "${PROJECT_BINARY_DIR}/StagecraftConfig.cmake"
+                              INSTALL_DESTINATION ${_package_dir})
+write_basic_package_version_file("${PROJECT_BINARY_DIR}/StagecraftConfigVersion.cmake"
+                                 COMPATIBILITY SameMinorVersion)
+install(FILES "${PROJECT_BINARY_DIR}/StagecraftConfig.cmake"
+              "${PROJECT_BINARY_DIR}/StagecraftConfigVersion.cmake" cmake/FindLibtorch.cmake
+        DESTINATION ${_package_dir})
+install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})

@@ -1,0 +1,106 @@
+#!/usr/bin/env python3
+"""Compares every #include of the project with the dependency table below and fails on a wrong one.
+
+    scripts/check_includes.py [ROOT]
+
+The table says which folders of stagecraft/ a folder may include from; what those may use, it may use
+too. Folders in TORCH_FREE may not include the tensor library. Headers that pull in the whole of
+libtorch are for examples, benchmarks and end-to-end tests only.
+"""
+
+import pathlib
+import re
+import sys
+
+ALLOWED = {
+    "base": [],
+    "schedule": ["base"],
+    "sim": ["schedule"],
+    "viz": ["schedule", "sim"],
+    "tree": ["base"],
+    "attention": ["tree"],
+    "microbatch": ["attention"],
+    "graph": ["tree"],
+    "exported": ["graph"],
+    "stage": ["tree"],
+    "partition": ["graph", "stage"],
+    "transport": ["base"],
+    "runtime": ["schedule", "sim", "viz", "microbatch", "stage", "partition", "transport"],
+    "train": ["runtime"],
+}
+TORCH_FREE = {"base", "schedule", "sim", "viz", "cli"}
+TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
+UMBRELLAS = {"torch/torch.h", "torch/script.h", "torch/all.h", "torch/extension.h", "ATen/ATen.h", "ATen/Functions.h"}
+UMBRELLA_FREE = ("stagecraft/", "cli/")
+INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
+
+
+def reachable(folder):
+    """All folders that `folder` may include from, itself included."""
+    found, todo = set(), [folder]
+    while todo:
+        name = todo.pop()
+        if name not in found:
+            found.add(name)
+            todo.extend(ALLOWED[name])
+    return found
+
+
+def check_file(path, text):
+    """Yields (line number, message) for each wrong include of one file; `path` is relative."""
+    parts = pathlib.PurePosixPath(path).parts
+    top = parts[0]
+    library = parts[1] if top == "stagecraft" and len(parts) > 2 else None
+    if library is not None and library not in ALLOWED:
+        yield 1, f"folder stagecraft/{library} is not in the dependency table"
+        return
+    for number, line in enumerate(text.splitlines(), 1):
+        match = INCLUDE.match(line)
+        if not match:
+            continue
+        angled, quoted = match.groups()
+        name = angled or quoted
+        if quoted and not (quoted.startswith("stagecraft/") or quoted.startswith(top + "/")):
+            yield number, f'"{quoted}": quoted includes give the path from the root of the project'
+        if TORCH.match(name) and (library or top) in TORCH_FREE:
+            yield number, f"<{name}>: {library or top} must build without torch"
+        if name in UMBRELLAS and path.startswith(UMBRELLA_FREE):
+            yield number, f"<{name}>: includes all of libtorch (20 s a file); include what is used"
+        if not name.startswith("stagecraft/"):
+            continue
+        target = name.split("/")[1]
+        if target.endswith(".h"):
+            if top == "stagecraft" and library:
+                yield number, f'"{name}": the header for users; the library includes its own parts'
+            continue
+        if target not in ALLOWED:
+            yield number, f'"{name}": there is no folder stagecraft/{target} in the dependency table'
+        elif library and target not in reachable(library):
+            yield number, f'"{name}": {library} may use {sorted(reachable(library) - {library})} only'
+
+
+def check_tree(root):
+    """Returns the list of findings, each "file:line: message"."""
+    findings, files = [], 0
+    for top in ("stagecraft", "cli", "tests", "examples", "benchmarks"):
+        for path in sorted((root / top).rglob("*")):
+            if path.suffix not in (".h", ".cpp"):
+                continue
+            files += 1
+            relative = path.relative_to(root).as_posix()
+            for line, message in check_file(relative, path.read_text()):
+                findings.append(f"{relative}:{line}: {message}")
+    if files == 0:
+        findings.append(f"{root}: no sources found")
+    return findings
+
+
+def main():
+    root = pathlib.Path(sys.argv[1] if len(sys.argv) > 1 else ".").resolve()
+    findings = check_tree(root)
+    print("\n".join(findings) if findings else "includes obey the dependency table")
+    return 1 if findings else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,98 @@
+#pragma once
+
+#include <cstddef>
+#include <exception>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "stagecraft/base/index.h"
+
+namespace stagecraft {
+
+/// Every error that Stagecraft throws on purpose. The subclass says what the caller can do about
+/// it; the message says what was expected, what came and where.
+class Error : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+/// An argument that the call cannot accept. The caller passes another one.
+class ArgumentError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Values whose structure, shape, dtype or stride is not what was agreed on.
+class MetadataError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Text that does not parse. `what()` starts with "line L, column C: ".
+class ParseError : public Error {
+ public:
+  /// `line` and `column` count from 1; `column` counts bytes.
+  ParseError(const std::string& message, std::size_t line, std::size_t column);
+
+  std::size_t line() const { return line_; }
+  std::size_t column() const { return column_; }
+
+ private:
+  std::size_t line_;
+  std::size_t column_;
+};
+
+/// A schedule that cannot be executed.
+class ScheduleError : public Error {
+ public:
+  /// `actions`: the text of each offending action, most telling first.
+  ScheduleError(const std::string& message, std::vector<std::string> actions);
+
+  const std::vector<std::string>& actions() const { return actions_; }
+
+ private:
+  std::vector<std::string> actions_;
+};
+
+/// User code or an operator failed inside a stage.
+class StageError : public Error {
+ public:
+  /// Where it happened; `action` is the schedule's text for it, such as "2F0".
+  struct Place {
+    Rank rank;
+    StageId stage;
+    MicrobatchId microbatch;
+    std::string action;
+  };
+
+  /// `cause` may be null; otherwise its message becomes part of this one's.
+  StageError(Place place, std::exception_ptr cause);
+
+  const Place& place() const { return place_; }
+  /// Null when the failure was not an exception.
+  const std::exception_ptr& cause() const { return cause_; }
+
+ private:
+  Place place_;
+  std::exception_ptr cause_;
+};
+
+/// Another rank failed, left or could not be reached.
+class PeerError : public Error {
+ public:
+  PeerError(const std::string& message, Rank peer);
+
+  Rank peer() const { return peer_; }
+
+ private:
+  Rank peer_;
+};
+
+/// A wait passed its deadline.
+class TimeoutError : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace stagecraft
