@@ -1,0 +1,44 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+#include <c10/core/ScalarType.h>
+
+namespace stagecraft {
+
+/// What is known of a tensor without its elements.
+struct TensorMeta {
+  std::vector<int64_t> shape;
+  c10::ScalarType dtype = c10::ScalarType::Float;
+  std::vector<int64_t> stride;
+  c10::Device device = c10::kCPU;
+  bool requires_grad = false;
+
+  /// Requires a defined tensor.
+  static TensorMeta of(const at::Tensor& tensor);
+
+  friend bool operator==(const TensorMeta&, const TensorMeta&) = default;
+};
+
+/// `Tensor[4, 8] float32 grad`; the stride is named where it is not that of a contiguous tensor,
+/// the device where it is not the CPU.
+std::string describe(const TensorMeta& meta);
+std::string describe(const at::Tensor& tensor);
+
+/// Throws MetadataError unless `actual` has the shape, then the dtype, then the stride of
+/// `expected`; the first difference is the one reported: `<what>: shape mismatch: expected [4, 8],
+/// got [4]`. Device and requires_grad are not compared. The stride of a dimension with at most one
+/// element reaches nothing and is not compared.
+void validate(std::string_view what, const TensorMeta& expected, const at::Tensor& actual);
+
+/// The same for lists, after their lengths; value i is named `<what>: value i`.
+void validate(std::string_view what, std::span<const TensorMeta> expected,
+              std::span<const at::Tensor> actual);
+
+}  // namespace stagecraft

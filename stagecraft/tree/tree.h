@@ -1,0 +1,91 @@
+#pragma once
+
+#include <concepts>
+#include <cstddef>
+#include <functional>
+#include <initializer_list>
+#include <span>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/tree/tree_spec.h"
+
+/// Value trees. A tree is a c10::IValue made of tuples, lists and dicts with string keys; all else
+/// is a leaf: tensors, numbers, strings, None, opaque values. Typed lists (such as int[]) are lists
+/// too. Dicts keep their insertion order and are matched by key, never by position.
+///
+///   auto batch = tree::dict({{"ids", ids}, {"mask", c10::IValue()}});
+///   auto on_gpu = tree::map(batch, [&](const c10::IValue& leaf) {
+///     return leaf.isTensor() ? c10::IValue(leaf.toTensor().to(device)) : leaf;
+///   });
+namespace stagecraft::tree {
+
+// Making trees ----------------------------------------------------------------------------------
+
+c10::IValue tuple(std::vector<c10::IValue> elements);
+/// A list whose element type is that of the elements where they agree, otherwise Any.
+c10::IValue list(std::vector<c10::IValue> elements);
+/// Throws ArgumentError when a key comes twice.
+c10::IValue dict(std::vector<std::pair<std::string, c10::IValue>> entries);
+
+// Taking them apart and putting them together -----------------------------------------------------
+
+struct Flat {
+  std::vector<c10::IValue> leaves;
+  TreeSpec spec;
+};
+
+/// Leaves from left to right (a dict's in insertion order). Throws ArgumentError for a dict with a
+/// key that is not a string and for trees that nest deeper than kMaxTreeDepth; `root` names the
+/// tree in the message.
+Flat flatten(const c10::IValue& tree, std::string_view root = "tree");
+
+/// The inverse of flatten. Element types of lists and dicts are kept where the new leaves have
+/// them, otherwise they become those of the leaves, or Any. Throws ArgumentError unless there are
+/// spec.num_leaves() leaves.
+c10::IValue unflatten(const TreeSpec& spec, std::vector<c10::IValue> leaves);
+
+/// The leaves alone.
+std::vector<c10::IValue> leaves(const c10::IValue& tree);
+
+// Walking them ------------------------------------------------------------------------------------
+
+using MapFn = std::function<c10::IValue(const c10::IValue& leaf)>;
+using ZipFn = std::function<c10::IValue(const c10::IValue& a, const c10::IValue& b)>;
+using PathFn = std::function<c10::IValue(const std::string& path, const c10::IValue& leaf)>;
+
+/// The same structure with fn(leaf) in the place of each leaf.
+c10::IValue map(const c10::IValue& tree, const MapFn& fn);
+/// The same, with each leaf's path, as `args[1]["mask"]` for the root "args".
+c10::IValue map_with_path(const c10::IValue& tree, std::string_view root, const PathFn& fn);
+/// The structure of `a` with fn(leaf of a, leaf of b at the same place). Throws MetadataError that
+/// names the path of the first difference in structure.
+c10::IValue zip_map(const c10::IValue& a, const c10::IValue& b, const ZipFn& fn,
+                    std::string_view root = "tree");
+/// The pairs of leaves at the same places, in the order of `a`.
+std::vector<std::pair<c10::IValue, c10::IValue>> zip(const c10::IValue& a, const c10::IValue& b,
+                                                     std::string_view root = "tree");
+
+/// A tree with the same structure whose tensors share data with the old ones but not their history.
+struct Detached {
+  c10::IValue tree;
+  std::vector<c10::IValue>
+      leaves;  ///< the leaves of `tree`; those that are no tensors as they were
+};
+
+/// Detaches every tensor and keeps its requires_grad.
+Detached detach(const c10::IValue& tree);
+
+// Comparing them ----------------------------------------------------------------------------------
+
+/// Whether two leaves hold the same value: tensors by dtype, device, shape and elements; NaN equals
+/// NaN; opaque leaves by Opaque::equals; kinds never mix (1 is not 1.0 and not True).
+bool leaf_equal(const c10::IValue& a, const c10::IValue& b);
+/// The same structure with equal leaves.
+bool equal(const c10::IValue& a, const c10::IValue& b);
+
+}  // namespace stagecraft::tree
