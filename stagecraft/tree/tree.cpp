@@ -50,17 +50,18 @@ class Flattener {
   }
 
   TreeSpec walk_dict(const c10::impl::GenericDict& dict, int depth) {
-    std::vector<std::string> keys;
+    std::vector<c10::IValue> keys;
     std::vector<TreeSpec> children;
     keys.reserve(dict.size());
     children.reserve(dict.size());
     for (const auto& entry : dict) {
       require<ArgumentError>(entry.key().isString(), "a dict has a key of kind {}; expected String",
                              entry.key().tagKind());
-      keys.push_back(entry.key().toStringRef());
+      keys.push_back(entry.key());
       children.push_back(walk(entry.value(), depth + 1));
     }
-    return TreeSpec::dict(std::move(keys), std::move(children), {dict.keyType(), dict.valueType()});
+    return TreeSpec::dict_of(std::move(keys), std::move(children),
+                             {dict.keyType(), dict.valueType()});
   }
 
   std::vector<c10::IValue>& leaves_;
@@ -105,12 +106,14 @@ c10::IValue make_list(const c10::TypePtr& wanted, std::vector<c10::IValue> eleme
   return list;
 }
 
-c10::IValue make_dict(const TreeSpec::Origin& origin, std::span<const std::string> keys,
-                      std::vector<c10::IValue> values) {
+c10::IValue make_dict(const TreeSpec& spec, std::vector<c10::IValue> values) {
+  const auto& origin = spec.origin();
   c10::impl::GenericDict dict(origin.key_type ? origin.key_type : c10::StringType::get(),
                               element_type(origin.element_type, values));
   dict.reserve(values.size());
-  for (std::size_t i = 0; i < values.size(); ++i) dict.insert(keys[i], std::move(values[i]));
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    dict.insert(spec.key_value(i), std::move(values[i]));
+  }
   return dict;
 }
 
@@ -123,10 +126,53 @@ c10::IValue build(const TreeSpec& spec, std::vector<c10::IValue>::iterator& leaf
     case Kind::kList:
       return make_list(spec.origin().element_type, std::move(children));
     case Kind::kDict:
-      return make_dict(spec.origin(), spec.keys(), std::move(children));
+      return make_dict(spec, std::move(children));
     default:
       return c10::ivalue::Tuple::create(std::move(children));
   }
+}
+
+// Collects the leaves of `value` if it has the structure of `spec`; false where it has not.
+bool collect(const TreeSpec& spec, const c10::IValue& value, Sequences sequences,
+             std::vector<c10::IValue>& leaves) {
+  const auto children = spec.children();
+  const auto collect_all = [&](const auto& elements) {
+    if (elements.size() != children.size()) return false;
+    for (std::size_t i = 0; i < children.size(); ++i) {
+      if (!collect(children[i], elements[i], sequences, leaves)) return false;
+    }
+    return true;
+  };
+  const bool is_sequence = spec.kind() == Kind::kTuple || spec.kind() == Kind::kList;
+  if (value.isTuple()) {
+    if (spec.kind() != Kind::kTuple && !(is_sequence && sequences == Sequences::kAlike))
+      return false;
+    return collect_all(value.toTupleRef().elements());
+  }
+  if (value.isList()) {
+    if (spec.kind() != Kind::kList && !(is_sequence && sequences == Sequences::kAlike))
+      return false;
+    return collect_all(value.toListRef());
+  }
+  if (value.isGenericDict()) {
+    if (spec.kind() != Kind::kDict) return false;
+    const auto dict = value.toGenericDict();
+    if (dict.size() != children.size()) return false;
+    auto next = dict.begin();
+    for (std::size_t i = 0; i < children.size(); ++i, ++next) {
+      auto entry = next;
+      // Nearly always the keys come in the same order; otherwise look the key up.
+      if (!next->key().isString() || next->key().toStringRef() != spec.key(i)) {
+        entry = dict.find(spec.key_value(i));
+        if (entry == dict.end()) return false;
+      }
+      if (!collect(children[i], entry->value(), sequences, leaves)) return false;
+    }
+    return true;
+  }
+  if (!spec.is_leaf()) return false;
+  leaves.push_back(value);
+  return true;
 }
 
 bool tensor_equal(const at::Tensor& a, const at::Tensor& b) {
@@ -161,10 +207,7 @@ c10::IValue dict(std::vector<std::pair<std::string, c10::IValue>> entries) {
     keys.push_back(std::move(key));
     values.push_back(std::move(value));
   }
-  auto made = make_dict({}, keys, values);
-  require<ArgumentError>(made.toGenericDict().size() == keys.size(),
-                         "a dict has a key twice among {}", fmt::join(keys, ", "));
-  return made;
+  return make_dict(TreeSpec::dict(keys, std::vector<TreeSpec>(keys.size())), std::move(values));
 }
 
 Flat flatten(const c10::IValue& tree, std::string_view root) {
@@ -183,6 +226,17 @@ c10::IValue unflatten(const TreeSpec& spec, std::vector<c10::IValue> leaves) {
                          leaves.size());
   auto leaf = leaves.begin();
   return build(spec, leaf);
+}
+
+std::vector<c10::IValue> flatten_as(const TreeSpec& spec, const c10::IValue& tree,
+                                    std::string_view root, Sequences sequences) {
+  std::vector<c10::IValue> found;
+  found.reserve(spec.num_leaves());
+  if (!collect(spec, tree, sequences, found)) {
+    match(spec, flatten(tree, root).spec, root, sequences);  // throws: it names the difference
+    throw MetadataError(fmt::format("{}: another structure than expected", root));
+  }
+  return found;
 }
 
 std::vector<c10::IValue> leaves(const c10::IValue& tree) {
@@ -206,23 +260,19 @@ c10::IValue map_with_path(const c10::IValue& tree, std::string_view root, const 
 c10::IValue zip_map(const c10::IValue& a, const c10::IValue& b, const ZipFn& fn,
                     std::string_view root) {
   Flat left = flatten(a, root);
-  const Flat right = flatten(b, root);
-  const auto at = match(left.spec, right.spec, root);
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    left.leaves[i] = fn(left.leaves[i], right.leaves[at[i]]);
-  }
+  const auto right = flatten_as(left.spec, b, root);
+  for (std::size_t i = 0; i < right.size(); ++i) left.leaves[i] = fn(left.leaves[i], right[i]);
   return unflatten(left.spec, std::move(left.leaves));
 }
 
 std::vector<std::pair<c10::IValue, c10::IValue>> zip(const c10::IValue& a, const c10::IValue& b,
                                                      std::string_view root) {
   Flat left = flatten(a, root);
-  Flat right = flatten(b, root);
-  const auto at = match(left.spec, right.spec, root);
+  auto right = flatten_as(left.spec, b, root);
   std::vector<std::pair<c10::IValue, c10::IValue>> pairs;
-  pairs.reserve(at.size());
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    pairs.emplace_back(std::move(left.leaves[i]), std::move(right.leaves[at[i]]));
+  pairs.reserve(right.size());
+  for (std::size_t i = 0; i < right.size(); ++i) {
+    pairs.emplace_back(std::move(left.leaves[i]), std::move(right[i]));
   }
   return pairs;
 }
@@ -255,13 +305,9 @@ bool leaf_equal(const c10::IValue& a, const c10::IValue& b) {
 
 bool equal(const c10::IValue& a, const c10::IValue& b) {
   const Flat left = flatten(a);
-  const Flat right = flatten(b);
-  if (find_difference(left.spec, right.spec)) return false;
-  const auto at = match(left.spec, right.spec, "tree");
-  for (std::size_t i = 0; i < at.size(); ++i) {
-    if (!leaf_equal(left.leaves[i], right.leaves[at[i]])) return false;
-  }
-  return true;
+  std::vector<c10::IValue> right;
+  if (!collect(left.spec, b, Sequences::kExact, right)) return false;
+  return std::equal(left.leaves.begin(), left.leaves.end(), right.begin(), leaf_equal);
 }
 
 }  // namespace stagecraft::tree

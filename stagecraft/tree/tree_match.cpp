@@ -15,12 +15,14 @@ bool is_sequence(const TreeSpec& spec) {
   return spec.kind() == Kind::kTuple || spec.kind() == Kind::kList;
 }
 
-std::optional<std::size_t> index_of(std::span<const std::string> keys, const std::string& key,
+std::optional<std::size_t> index_of(const TreeSpec& dict, const std::string& key,
                                     std::size_t guess) {
-  if (guess < keys.size() && keys[guess] == key) return guess;
-  const auto it = std::find(keys.begin(), keys.end(), key);
-  if (it == keys.end()) return std::nullopt;
-  return static_cast<std::size_t>(it - keys.begin());
+  const std::size_t size = dict.children().size();
+  if (guess < size && dict.key(guess) == key) return guess;
+  for (std::size_t i = 0; i < size; ++i) {
+    if (dict.key(i) == key) return i;
+  }
+  return std::nullopt;
 }
 
 // Walks both structures together and collects, leaf by leaf of `expected`, the leaf of `actual`.
@@ -79,16 +81,16 @@ class Matcher {
       first_leaf += child.num_leaves();
     }
     for (std::size_t i = 0; i < expected.children().size(); ++i) {
-      const auto found = index_of(actual.keys(), expected.keys()[i], i);
-      if (!found) return fail(fmt::format("the key {} is missing", quote(expected.keys()[i])));
+      const auto found = index_of(actual, expected.key(i), i);
+      if (!found) return fail(fmt::format("the key {} is missing", quote(expected.key(i))));
       if (!walk(expected.children()[i], actual.children()[*found], starts[*found])) {
         return step(path_step(expected, i));
       }
     }
     if (actual.children().size() == expected.children().size()) return true;
     for (std::size_t i = 0; i < actual.children().size(); ++i) {
-      if (!index_of(expected.keys(), actual.keys()[i], i)) {
-        return fail(fmt::format("the key {} is not expected", quote(actual.keys()[i])));
+      if (!index_of(expected, actual.key(i), i)) {
+        return fail(fmt::format("the key {} is not expected", quote(actual.key(i))));
       }
     }
     return true;

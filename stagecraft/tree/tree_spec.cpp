@@ -12,13 +12,13 @@ namespace stagecraft {
 
 struct TreeSpec::Node {
   Kind kind;
-  std::vector<std::string> keys;
+  std::vector<c10::IValue> keys;  // strings
   std::vector<TreeSpec> children;
   Origin origin;
   std::size_t num_leaves;
 };
 
-TreeSpec TreeSpec::make(Kind kind, std::vector<std::string> keys, std::vector<TreeSpec> children,
+TreeSpec TreeSpec::make(Kind kind, std::vector<c10::IValue> keys, std::vector<TreeSpec> children,
                         Origin origin) {
   std::size_t leaves = 0;
   for (const auto& child : children) leaves += child.num_leaves();
@@ -34,8 +34,7 @@ TreeSpec TreeSpec::list(std::vector<TreeSpec> children, Origin origin) {
   return make(Kind::kList, {}, std::move(children), std::move(origin));
 }
 
-TreeSpec TreeSpec::dict(std::vector<std::string> keys, std::vector<TreeSpec> children,
-                        Origin origin) {
+TreeSpec TreeSpec::dict(const std::vector<std::string>& keys, std::vector<TreeSpec> children) {
   require<ArgumentError>(keys.size() == children.size(),
                          "a dict needs one key a child: {} keys, {} children", keys.size(),
                          children.size());
@@ -43,6 +42,11 @@ TreeSpec TreeSpec::dict(std::vector<std::string> keys, std::vector<TreeSpec> chi
   for (const auto& key : keys) {
     require<ArgumentError>(seen.insert(key).second, "a dict has the key {} twice", quote(key));
   }
+  return dict_of({keys.begin(), keys.end()}, std::move(children), {});
+}
+
+TreeSpec TreeSpec::dict_of(std::vector<c10::IValue> keys, std::vector<TreeSpec> children,
+                           Origin origin) {
   return make(Kind::kDict, std::move(keys), std::move(children), std::move(origin));
 }
 
@@ -58,8 +62,8 @@ std::span<const TreeSpec> TreeSpec::children() const {
   return node_ ? std::span<const TreeSpec>(node_->children) : std::span<const TreeSpec>();
 }
 
-std::span<const std::string> TreeSpec::keys() const {
-  return node_ ? std::span<const std::string>(node_->keys) : std::span<const std::string>();
+const c10::IValue& TreeSpec::key_value(std::size_t child) const {
+  return node_->keys[child];
 }
 
 const TreeSpec::Origin& TreeSpec::origin() const {
@@ -89,7 +93,7 @@ bool operator==(const TreeSpec& a, const TreeSpec& b) {
 }
 
 std::string path_step(const TreeSpec& spec, std::size_t child) {
-  if (spec.kind() == TreeSpec::Kind::kDict) return fmt::format("[{}]", quote(spec.keys()[child]));
+  if (spec.kind() == TreeSpec::Kind::kDict) return fmt::format("[{}]", quote(spec.key(child)));
   return fmt::format("[{}]", child);
 }
 

@@ -8,7 +8,7 @@
 #include <string_view>
 #include <vector>
 
-#include <ATen/core/jit_type_base.h>
+#include <ATen/core/ivalue.h>
 
 namespace stagecraft {
 
@@ -36,16 +36,20 @@ class TreeSpec {
   static TreeSpec leaf() { return {}; }
   static TreeSpec tuple(std::vector<TreeSpec> children);
   static TreeSpec list(std::vector<TreeSpec> children, Origin origin = {});
-  /// In insertion order: one key a child, no key twice.
-  static TreeSpec dict(std::vector<std::string> keys, std::vector<TreeSpec> children,
-                       Origin origin = {});
+  /// In insertion order: one key a child, no key twice (ArgumentError).
+  static TreeSpec dict(const std::vector<std::string>& keys, std::vector<TreeSpec> children);
+  /// The same with keys that are known to be distinct strings: those of a dict.
+  static TreeSpec dict_of(std::vector<c10::IValue> keys, std::vector<TreeSpec> children,
+                          Origin origin);
 
   Kind kind() const;
   bool is_leaf() const { return node_ == nullptr; }
   std::size_t num_leaves() const;
   std::span<const TreeSpec> children() const;
-  /// Keys of a dict, otherwise empty.
-  std::span<const std::string> keys() const;
+  /// The key of a dict's child. Requires a dict and child < children().size().
+  const std::string& key(std::size_t child) const { return key_value(child).toStringRef(); }
+  /// The same as the engine's value, so that dicts can be made without copying their keys.
+  const c10::IValue& key_value(std::size_t child) const;
   /// Empty for leaves.
   const Origin& origin() const;
 
@@ -58,7 +62,7 @@ class TreeSpec {
  private:
   struct Node;
   explicit TreeSpec(std::shared_ptr<const Node> node) : node_(std::move(node)) {}
-  static TreeSpec make(Kind kind, std::vector<std::string> keys, std::vector<TreeSpec> children,
+  static TreeSpec make(Kind kind, std::vector<c10::IValue> keys, std::vector<TreeSpec> children,
                        Origin origin);
 
   std::shared_ptr<const Node> node_;

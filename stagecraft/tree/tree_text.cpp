@@ -24,7 +24,7 @@ void print(const TreeSpec& spec, const LeafText& leaf_text, std::size_t& leaf, s
   out += brackets[0];
   for (std::size_t i = 0; i < spec.children().size(); ++i) {
     if (i > 0) out += ", ";
-    if (spec.kind() == Kind::kDict) out += quote(spec.keys()[i]) + ": ";
+    if (spec.kind() == Kind::kDict) out += quote(spec.key(i)) + ": ";
     print(spec.children()[i], leaf_text, leaf, out);
   }
   // The comma tells the tuple from mere parentheses.
@@ -91,7 +91,7 @@ class Parser {
       in_.expect(":");
       children.push_back(read(depth + 1));
     });
-    return TreeSpec::dict(std::move(keys), std::move(children));
+    return TreeSpec::dict(keys, std::move(children));
   }
 
   TextCursor& in_;

@@ -155,7 +155,7 @@ TEST(Tree, MisuseIsNamed) {
   numbered.insert(1, 2);
   EXPECT_ERROR(tree::flatten(numbered, "kwargs"), ArgumentError,
                "kwargs: a dict has a key of kind Int; expected String");
-  EXPECT_ERROR(tree::dict({{"a", 1}, {"a", 2}}), ArgumentError, "a key twice");
+  EXPECT_ERROR(tree::dict({{"a", 1}, {"a", 2}}), ArgumentError, "the key \"a\" twice");
   c10::impl::GenericList itself(c10::AnyType::get());
   itself.push_back(itself);
   EXPECT_ERROR(tree::flatten(itself), ArgumentError, "does it contain itself?");
