@@ -1,0 +1,148 @@
+#include "stagecraft/attention/attention_composite.h"
+
+#include <algorithm>
+#include <limits>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/amax.h>
+#include <ATen/ops/cat.h>
+#include <ATen/ops/eq.h>
+#include <ATen/ops/index_select.h>
+#include <ATen/ops/logical_or.h>
+#include <ATen/ops/masked_fill.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/mul.h>
+#include <ATen/ops/softmax.h>
+#include <ATen/ops/zeros.h>
+
+#include "stagecraft/attention/attention_kernel.h"
+#include "stagecraft/attention/describe_tensor.h"
+#include "stagecraft/attention/piece_mask.h"
+#include "stagecraft/base/check.h"
+
+namespace stagecraft::detail {
+namespace {
+
+constexpr PieceLimit kCpuPiece{int64_t{1} << 21, /*whole_slot=*/true};
+constexpr PieceLimit kDevicePiece{int64_t{1} << 26, /*whole_slot=*/true};
+constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
+
+at::Tensor narrow(const at::Tensor& x, int64_t dim, const IndexRange& range) {
+  return x.narrow(dim, range.begin, range.size());
+}
+
+at::Tensor apply_score_fn(const ScoreFn& score_fn, const at::Tensor& scores, const PlanSlot& slot,
+                          const RowPiece& piece) {
+  const IndexRange all{piece.runs.front().kv.begin, piece.runs.back().kv.end};
+  const bool gaps = piece.columns.defined();
+  TileIndices at({slot.b, slot.h, piece.q, gaps ? IndexRange{} : all}, scores.device());
+  if (gaps) at.kv = piece.columns.view({1, 1, 1, piece.width});
+  const at::Tensor changed = score_fn(scores, at.b, at.h, at.q, at.kv);
+  require<ArgumentError>(
+      changed.defined() && changed.sizes() == scores.sizes() && changed.is_floating_point(),
+      "the score function must return scores of shape {}, got {}", describe(scores.sizes()),
+      describe(changed));
+  require<ArgumentError>(changed.device() == scores.device(),
+                         "the score function returned a tensor on {} for scores on {}",
+                         changed.device().str(), scores.device().str());
+  return changed.to(scores.scalar_type());
+}
+
+class Composite {
+ public:
+  Composite(const AttentionProblem& problem, const ScoreFn& score_fn, const at::Tensor& q,
+            const at::Tensor& k, const at::Tensor& v)
+      : problem_(problem), score_fn_(score_fn), q_(q), k_(k), v_(v) {}
+
+  /// [members, heads, queries of the piece, value size].
+  at::Tensor compute(const PlanSlot& slot, const RowPiece& piece) const {
+    const int64_t members = slot.b.size();
+    const int64_t heads = slot.h.size();
+    if (piece.width == 0) {
+      return at::zeros({members, heads, piece.q.size(), v_.size(3)}, q_.options());
+    }
+    const IndexRange kv_heads{slot.h.begin / problem_.group, (slot.h.end - 1) / problem_.group + 1};
+    const int64_t rows = heads / kv_heads.size() * piece.q.size();
+    const at::Tensor q = narrow(narrow(narrow(q_, 0, slot.b), 1, slot.h), 2, piece.q)
+                             .reshape({members, kv_heads.size(), rows, q_.size(3)});
+    const at::Tensor k = keys(k_, slot, kv_heads, piece);
+    const at::Tensor v = keys(v_, slot, kv_heads, piece);
+
+    at::Tensor scores = q.mul(problem_.scale)
+                            .matmul(k.transpose(2, 3))
+                            .view({members, heads, piece.q.size(), piece.width});
+    if (score_fn_) scores = apply_score_fn(score_fn_, scores, slot, piece);
+    const PieceMask mask = make_piece_mask(problem_, slot, piece, scores.device());
+    at::Tensor dead = mask.dead;
+    if (!mask.parts.empty()) scores = masked(scores, mask);
+    if (score_fn_) {
+      // It may have dropped scores itself.
+      const at::NoGradGuard no_grad;
+      const at::Tensor none = scores.amax(-1, /*keepdim=*/true).eq(kMinusInfinity);
+      dead = dead.defined() ? dead.logical_or(none) : none;
+    }
+    if (dead.defined()) scores = scores.masked_fill(dead, 0);
+    at::Tensor out = scores.softmax(-1)
+                         .view({members, kv_heads.size(), rows, piece.width})
+                         .matmul(v)
+                         .view({members, heads, piece.q.size(), v.size(3)});
+    if (dead.defined()) out = out.masked_fill(dead, 0);
+    return out;
+  }
+
+ private:
+  static at::Tensor keys(const at::Tensor& x, const PlanSlot& slot, const IndexRange& kv_heads,
+                         const RowPiece& piece) {
+    at::Tensor part = narrow(x.size(0) == 1 ? x : narrow(x, 0, slot.b), 1, kv_heads);
+    return piece.columns.defined() ? part.index_select(2, piece.columns)
+                                   : part.narrow(2, piece.runs.front().kv.begin, piece.width);
+  }
+
+  static at::Tensor masked(const at::Tensor& scores, const PieceMask& mask) {
+    // One mask for the whole width, so that one operator is recorded.
+    auto sizes = scores.sizes().vec();
+    for (std::size_t dim = 0; dim < 3; ++dim) {
+      int64_t size = 1;
+      for (const auto& part : mask.parts) size = std::max(size, part.drop.size(dim));
+      sizes[dim] = size;
+    }
+    at::Tensor drop = at::zeros(sizes, scores.options().dtype(at::kBool));
+    for (const auto& part : mask.parts) drop.narrow(3, part.offset, part.width).copy_(part.drop);
+    return scores.masked_fill(drop, kMinusInfinity);
+  }
+
+  const AttentionProblem& problem_;
+  const ScoreFn& score_fn_;
+  const at::Tensor& q_;
+  const at::Tensor& k_;
+  const at::Tensor& v_;
+};
+
+}  // namespace
+
+at::Tensor attention_composite(const AttentionProblem& problem, const ScoreFn& score_fn,
+                               const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const at::ScalarType type = accumulate_type(q.scalar_type());
+  const at::Tensor work_q = q.to(type);
+  const at::Tensor work_k = k.to(type);
+  const at::Tensor work_v = v.to(type);
+  const Composite composite(problem, score_fn, work_q, work_k, work_v);
+  const auto slots = plan_rows(problem, q.is_cpu() ? kCpuPiece : kDevicePiece, q.device());
+
+  std::vector<at::Tensor> members;
+  std::vector<at::Tensor> heads;
+  for (const PlanSlot& slot : slots) {
+    if (slot.b.size() == 0 || slot.h.size() == 0) continue;
+    std::vector<at::Tensor> rows;
+    for (const RowPiece& piece : slot.pieces) rows.push_back(composite.compute(slot, piece));
+    heads.push_back(at::cat(rows, 2));
+    if (slot.h.end == problem.heads()) {
+      members.push_back(at::cat(heads, 1));
+      heads.clear();
+    }
+  }
+  return at::cat(members, 0).to(q.scalar_type());
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,79 @@
+#include "stagecraft/attention/attention_grad.h"
+
+#include <array>
+#include <vector>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/alias.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "stagecraft/attention/attention_composite.h"
+#include "stagecraft/attention/attention_kernel.h"
+
+namespace stagecraft::detail {
+namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+/// Gradients that can be differentiated again.
+variable_list differentiable_backward(const AttentionProblem& problem, const variable_list& saved,
+                                      const at::Tensor& grad_out, std::array<bool, 3> wanted) {
+  // Aliases tell query, key and value apart when they are one tensor.
+  const std::array<at::Tensor, 3> x = {at::alias(saved[0]), at::alias(saved[1]),
+                                       at::alias(saved[2])};
+  const at::Tensor out = attention_composite(problem, {}, x[0], x[1], x[2]);
+  variable_list result(x.size());
+  if (!out.requires_grad()) return result;  // nothing is kept
+  variable_list inputs;
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (wanted[i]) inputs.push_back(x[i]);
+  }
+  const variable_list grads =
+      torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true,
+                            /*create_graph=*/true, /*allow_unused=*/true);
+  auto next = grads.begin();
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    if (wanted[i]) result[i] = *next++;
+  }
+  return result;
+}
+
+class Attention : public torch::autograd::Function<Attention> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v,
+                            const c10::intrusive_ptr<AttentionProblem>& problem) {
+    context->save_for_backward({q, k, v});
+    context->saved_data["problem"] = c10::IValue::make_capsule(problem);
+    return attention_forward(*problem, q, k, v);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grad_outs) {
+    const auto capsule = context->saved_data.at("problem").toCapsule();
+    const auto& problem = static_cast<const AttentionProblem&>(*capsule);
+    const std::array<bool, 3> wanted = {context->needs_input_grad(0), context->needs_input_grad(1),
+                                        context->needs_input_grad(2)};
+    const variable_list saved = context->get_saved_variables();
+    variable_list grads;
+    if (at::GradMode::is_enabled()) {
+      grads = differentiable_backward(problem, saved, grad_outs[0], wanted);
+    } else {
+      const auto found =
+          attention_backward(problem, saved[0], saved[1], saved[2], grad_outs[0], wanted);
+      grads.assign(found.begin(), found.end());
+    }
+    grads.emplace_back();  // the problem
+    return grads;
+  }
+};
+
+}  // namespace
+
+at::Tensor attention_with_grad(const c10::intrusive_ptr<AttentionProblem>& problem,
+                               const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  return Attention::apply(q, k, v, problem);
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/attention/block_grid.h"
+#include "stagecraft/attention/block_mask.h"
+
+namespace stagecraft::detail {
+
+/// The blocks of one kind: in every row the columns of that kind in rising order, then all others
+/// in rising order. With `transposed`, rows and columns change places.
+BlockList list_blocks(const BlockGrid& grid, BlockKind kind, bool transposed, at::Device device);
+
+/// The grid that a pair of lists stands for; `full` may hold undefined tensors. Copies the lists to
+/// the host. Lists of another dtype or shape, counts and columns out of range, and a block that is
+/// named twice are ArgumentErrors; what comes after the first `num_blocks` entries is not looked
+/// at.
+BlockGrid read_blocks(const BlockList& partial, const BlockList& full);
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,45 @@
+#include "stagecraft/attention/block_mask_split.h"
+
+#include <ATen/ops/add.h>
+
+#include "stagecraft/base/check.h"
+
+namespace stagecraft {
+namespace {
+
+MaskFn shift_batch(const MaskFn& mask_fn, int64_t offset) {
+  if (offset == 0) return mask_fn;
+  return [mask_fn, offset](const at::Tensor& b, const at::Tensor& h, const at::Tensor& q,
+                           const at::Tensor& kv) { return mask_fn(b.add(offset), h, q, kv); };
+}
+
+}  // namespace
+
+std::vector<c10::intrusive_ptr<BlockMask>> split_block_mask(
+    const c10::intrusive_ptr<BlockMask>& mask, int64_t chunks) {
+  require<ArgumentError>(mask.defined(), "split_block_mask: no mask was given");
+  require<ArgumentError>(chunks > 0, "split_block_mask: chunks must be positive, got {}", chunks);
+  const int64_t batch = mask->grid().batch();
+  if (batch == 1) return {static_cast<std::size_t>(chunks), mask};
+  require<ArgumentError>(batch >= chunks,
+                         "{} cannot be split into {} chunks: it has only {} members in its batch",
+                         mask->describe(), chunks, batch);
+
+  std::vector<c10::intrusive_ptr<BlockMask>> parts;
+  parts.reserve(static_cast<std::size_t>(chunks));
+  int64_t begin = 0;
+  for (int64_t i = 0; i < chunks; ++i) {
+    const int64_t size = batch / chunks + (i < batch % chunks ? 1 : 0);
+    const auto cut = [&](const at::Tensor& list) {
+      return list.defined() ? list.narrow(0, begin, size) : list;
+    };
+    parts.push_back(BlockMask::from_kv_blocks(
+        cut(mask->kv_num_blocks()), cut(mask->kv_indices()), cut(mask->full_kv_num_blocks()),
+        cut(mask->full_kv_indices()), mask->block_size(), shift_batch(mask->mask_fn(), begin),
+        mask->lengths()));
+    begin += size;
+  }
+  return parts;
+}
+
+}  // namespace stagecraft

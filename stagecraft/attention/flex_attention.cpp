@@ -1,0 +1,108 @@
+#include "stagecraft/attention/flex_attention.h"
+
+#include <cmath>
+
+#include "stagecraft/attention/attention_composite.h"
+#include "stagecraft/attention/attention_grad.h"
+#include "stagecraft/attention/attention_plan.h"
+#include "stagecraft/attention/describe_tensor.h"
+#include "stagecraft/base/check.h"
+
+namespace stagecraft {
+namespace {
+
+using detail::describe;
+
+void check_tensor(const at::Tensor& x, const char* name) {
+  require<ArgumentError>(x.defined() && x.dim() == 4 && x.layout() == at::kStrided,
+                         "flex_attention: {} must be a dense tensor of shape [batch, heads, "
+                         "length, size], got {}",
+                         name, describe(x));
+  const auto type = x.scalar_type();
+  require<ArgumentError>(
+      type == at::kFloat || type == at::kDouble || type == at::kHalf || type == at::kBFloat16,
+      "flex_attention: {} must be float32, float64, float16 or bfloat16, got {}", name,
+      describe(x));
+}
+
+void check_like_query(const at::Tensor& x, const char* name, const at::Tensor& query) {
+  require<ArgumentError>(x.scalar_type() == query.scalar_type(),
+                         "flex_attention: {} is {} but query is {}: one dtype was expected", name,
+                         describe(x), describe(query));
+  require<ArgumentError>(x.device() == query.device(),
+                         "flex_attention: {} is on {} but query is on {}", name, x.device().str(),
+                         query.device().str());
+  require<ArgumentError>(x.size(0) == query.size(0) || x.size(0) == 1,
+                         "flex_attention: the batch of {} {} must be 1 or that of query {}", name,
+                         describe(x), describe(query));
+}
+
+void check_heads(const at::Tensor& query, const at::Tensor& key, bool enable_gqa) {
+  const int64_t heads = query.size(1);
+  const int64_t kv_heads = key.size(1);
+  if (heads == kv_heads) return;
+  require<ArgumentError>(enable_gqa,
+                         "flex_attention: query has {} heads, key and value have {}; set "
+                         "enable_gqa to share them",
+                         heads, kv_heads);
+  require<ArgumentError>(kv_heads > 0 && heads % kv_heads == 0,
+                         "flex_attention: the {} heads of query must be a multiple of the {} heads "
+                         "of key and value",
+                         heads, kv_heads);
+}
+
+void check_tensors(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value) {
+  check_tensor(query, "query");
+  check_tensor(key, "key");
+  check_tensor(value, "value");
+  check_like_query(key, "key", query);
+  check_like_query(value, "value", query);
+  require<ArgumentError>(key.size(3) == query.size(3),
+                         "flex_attention: query {} and key {} must have the same last size",
+                         describe(query), describe(key));
+  require<ArgumentError>(key.sizes().slice(0, 3) == value.sizes().slice(0, 3),
+                         "flex_attention: key {} and value {} must have the same batch, heads and "
+                         "length",
+                         describe(key), describe(value));
+}
+
+void check_mask(const BlockMask& mask, const at::Tensor& query, const at::Tensor& key) {
+  const auto [batch, heads, q_len, kv_len] = mask.shape();
+  require<ArgumentError>(batch == 1 || batch == query.size(0),
+                         "flex_attention: the batch of {} must be 1 or that of query {}",
+                         mask.describe(), describe(query));
+  require<ArgumentError>(heads == 1 || heads == query.size(1),
+                         "flex_attention: the heads of {} must be 1 or those of query {}",
+                         mask.describe(), describe(query));
+  require<ArgumentError>(q_len == query.size(2) && kv_len == key.size(2),
+                         "flex_attention: {} is for {} queries and {} keys, but query has {} and "
+                         "key has {}",
+                         mask.describe(), q_len, kv_len, query.size(2), key.size(2));
+}
+
+}  // namespace
+
+at::Tensor flex_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const FlexAttentionOptions& options) {
+  check_tensors(query, key, value);
+  check_heads(query, key, options.enable_gqa);
+  if (options.block_mask) check_mask(*options.block_mask, query, key);
+
+  auto problem = c10::make_intrusive<detail::AttentionProblem>();
+  problem->batch = query.size(0);
+  problem->kv_heads = key.size(1);
+  problem->group = query.size(1) == key.size(1) ? 1 : query.size(1) / key.size(1);
+  problem->q_len = query.size(2);
+  problem->kv_len = key.size(2);
+  const auto size = static_cast<double>(query.size(3));
+  problem->scale = options.scale.value_or(size > 0 ? 1 / std::sqrt(size) : 1);
+  problem->mask = options.block_mask;
+
+  const bool has_scores = problem->batch * problem->heads() * problem->q_len * problem->kv_len > 0;
+  if (options.score_fn && has_scores) {
+    return detail::attention_composite(*problem, options.score_fn, query, key, value);
+  }
+  return detail::attention_with_grad(problem, query, key, value);
+}
+
+}  // namespace stagecraft

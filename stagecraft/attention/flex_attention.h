@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <optional>
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/attention/block_mask.h"
+
+namespace stagecraft {
+
+/// Changes scores before the softmax. `score` is a tile [B, H, Q, KV] of the scaled scores; the
+/// other arguments are those of a MaskFn, and kv may have gaps. Returns a tensor of the same shape:
+///
+///   ScoreFn bias = [slope](const auto& score, const auto&, const auto& h, const auto& q,
+///                          const auto& kv) { return score + slope.index({h}) * (kv - q); };
+///
+/// Scores of half types come as float32. Gradients flow through it, into what it captured too.
+using ScoreFn =
+    std::function<at::Tensor(const at::Tensor& score, const at::Tensor& b, const at::Tensor& h,
+                             const at::Tensor& q, const at::Tensor& kv)>;
+
+struct FlexAttentionOptions {
+  /// None: the scores as they are.
+  ScoreFn score_fn = {};
+  /// None: every key is kept for every query. Its batch and heads are 1 or those of the query; its
+  /// lists may be on any device.
+  c10::intrusive_ptr<BlockMask> block_mask = {};
+  /// None: 1 / sqrt(head size).
+  std::optional<double> scale = {};
+  /// Lets each head of key and value serve several heads of the query, neighbours together.
+  bool enable_gqa = false;
+};
+
+/// softmax(mask(score_fn(scale * query key^T))) value, computed for the kept blocks only.
+///
+///   query [batch, heads, q_len, size]   key [batch, kv_heads, kv_len, size]
+///   value [batch, kv_heads, kv_len, value_size]   result [batch, heads, q_len, value_size]
+///
+/// all of one floating dtype on one device; key and value may have batch 1 for any batch. Half
+/// types are computed in float32. A query that no key is kept for gives 0 and gets no gradient.
+///
+/// Differentiable any number of times. Without score_fn the first backward computes the
+/// scores again instead of keeping them, and calls the mask function once more, perhaps from
+/// another thread.
+///
+/// Throws ArgumentError for tensors and masks that do not fit together.
+at::Tensor flex_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
+                          const FlexAttentionOptions& options = {});
+
+}  // namespace stagecraft

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/attention/attention_plan.h"
+
+namespace stagecraft::detail {
+
+/// What is masked in the partial blocks of a piece. All tensors are bool with four sizes, each 1 or
+/// that of [members, heads, queries, keys] of the slot and the piece.
+struct PieceMask {
+  /// One for each run of partial blocks: the scores that are not kept.
+  struct Part {
+    int64_t offset = 0;
+    int64_t width = 0;
+    at::Tensor drop;
+  };
+  std::vector<Part> parts;
+  /// Queries that keep nothing, [., ., ., 1]; undefined if there are none for sure. Their `drop` is
+  /// all false, so that a softmax over them is finite; the result is to be replaced by 0.
+  at::Tensor dead;
+
+  /// About how many elements it holds.
+  int64_t size() const;
+};
+
+/// Calls the mask function for the partial blocks of the piece, and never for others.
+PieceMask make_piece_mask(const AttentionProblem& problem, const PlanSlot& slot,
+                          const RowPiece& piece, at::Device device);
+
+}  // namespace stagecraft::detail
