@@ -85,8 +85,11 @@ c10::TypePtr common_type(const std::vector<c10::IValue>& elements) {
 
 bool conforms(const c10::IValue& value, const c10::Type& type) {
   if (type.kind() == c10::TypeKind::AnyType) return true;
-  // The full type of a tensor names its shape; making it costs a microsecond.
-  if (value.isTensor()) return c10::TensorType::get()->isSubtypeOf(type);
+  if (value.isTensor()) {
+    // The full type of a tensor names its shape; making it costs a microsecond.
+    const auto& any_tensor = c10::TensorType::get();
+    return &type == any_tensor.get() || any_tensor->isSubtypeOf(type);
+  }
   return value.type()->isSubtypeOf(type);
 }
 
@@ -117,7 +120,8 @@ c10::IValue make_dict(const TreeSpec& spec, std::vector<c10::IValue> values) {
   return dict;
 }
 
-c10::IValue build(const TreeSpec& spec, std::vector<c10::IValue>::iterator& leaf) {
+// Takes the leaves from `leaf` on and moves it behind them.
+c10::IValue build(const TreeSpec& spec, c10::IValue*& leaf) {
   if (spec.is_leaf()) return std::move(*leaf++);
   std::vector<c10::IValue> children;
   children.reserve(spec.children().size());
@@ -221,10 +225,14 @@ Flat flatten(const c10::IValue& tree, std::string_view root) {
 }
 
 c10::IValue unflatten(const TreeSpec& spec, std::vector<c10::IValue> leaves) {
+  return unflatten(spec, std::span<c10::IValue>(leaves));
+}
+
+c10::IValue unflatten(const TreeSpec& spec, std::span<c10::IValue> leaves) {
   require<ArgumentError>(leaves.size() == spec.num_leaves(),
                          "the tree has {} leaves, got {} values for them", spec.num_leaves(),
                          leaves.size());
-  auto leaf = leaves.begin();
+  auto* leaf = leaves.data();
   return build(spec, leaf);
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -46,6 +47,8 @@ Flat flatten(const c10::IValue& tree, std::string_view root = "tree");
 /// them, otherwise they become those of the leaves, or Any. Throws ArgumentError unless there are
 /// spec.num_leaves() leaves.
 c10::IValue unflatten(const TreeSpec& spec, std::vector<c10::IValue> leaves);
+/// The same; moves out of `leaves`.
+c10::IValue unflatten(const TreeSpec& spec, std::span<c10::IValue> leaves);
 
 /// The leaves of `tree` in the order of `spec`, whose structure it must have: the fast way to take
 /// apart many trees of one structure. Throws MetadataError that names the path of the first

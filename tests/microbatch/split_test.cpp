@@ -5,6 +5,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/tensor_split.h>
 #include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/error.h"
@@ -151,6 +152,28 @@ TEST(Split, ChunksOfANonLeafOrWithoutGradKeepNoGradient) {
   const auto chunks = split_args_kwargs_into_chunks({x.mul(2), at::randn({4})}, {}, 2);
   EXPECT_FALSE(chunks[0].args[0].toTensor().retains_grad());
   EXPECT_FALSE(chunks[0].args[1].toTensor().requires_grad());
+}
+
+// Slices are made past autograd where nothing requires grad; nobody may be able to tell.
+TEST(Split, ChunksBehaveAsThoseOfTensorSplit) {
+  const auto x = at::randn({5, 3});
+  const auto chunks = split_args_kwargs_into_chunks({x}, {}, 2);
+  const auto expected = at::tensor_split(x, 2, 0);
+  for (std::size_t c = 0; c < 2; ++c) {
+    const auto part = chunks[c].args[0].toTensor();
+    EXPECT_TRUE(at::equal(part, expected[c]));
+    EXPECT_EQ(part.strides(), expected[c].strides());
+    EXPECT_TRUE(part.is_view());
+    EXPECT_TRUE(part._base().is_same(x));
+  }
+  // In-place work of a module on its input, with a weight that requires grad.
+  const auto weight = at::ones({3}).set_requires_grad(true);
+  const auto part = chunks[0].args[0].toTensor();
+  const auto version = x._version();
+  part.mul_(weight);
+  EXPECT_GT(x._version(), version);
+  part.sum().backward();
+  EXPECT_TRUE(weight.grad().defined());
 }
 
 TEST(Split, MaskedDebugKeepsTheFullSizeWithZerosElsewhere) {

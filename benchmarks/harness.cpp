@@ -1,0 +1,115 @@
+#include "benchmarks/harness.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "benchmarks/report.h"
+#include "stagecraft/base/error.h"
+
+namespace stagecraft::bench {
+namespace {
+
+[[noreturn]] void bad_usage(std::string_view message) {
+  fmt::print(stderr, "{}\nusage: [--rounds N] [--quick] [--out DIR]\n", message);
+  std::exit(2);
+}
+
+// How many iterations take about `turn_seconds`; the calls on the way warm up.
+int calibrate(const Timed& run, double turn_seconds) {
+  run(1);
+  int iterations = 1;
+  while (true) {
+    const double seconds = run(iterations);
+    if (seconds >= turn_seconds / 2) {
+      return std::max(1, static_cast<int>(iterations * turn_seconds / seconds));
+    }
+    iterations = seconds < turn_seconds / 20 ? iterations * 10 : iterations * 2;
+  }
+}
+
+}  // namespace
+
+Timed timed(std::function<void()> work) {
+  return [work = std::move(work)](int iterations) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < iterations; ++i) work();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
+  };
+}
+
+Sample summarise(std::vector<double> times) {
+  std::sort(times.begin(), times.end());
+  // Between the two nearest where the place is not a whole number.
+  const auto quantile = [&](double q) {
+    const double place = q * static_cast<double>(times.size() - 1);
+    const auto below = static_cast<std::size_t>(place);
+    const auto above = std::min(below + 1, times.size() - 1);
+    const double part = place - static_cast<double>(below);
+    return times[below] * (1 - part) + times[above] * part;
+  };
+  const double median = quantile(0.5);
+  return {median, (quantile(0.75) - quantile(0.25)) / 2 / median};
+}
+
+Suite::Suite(std::string name, int argc, char** argv)
+    : name_(std::move(name)), out_(SC_BENCH_RESULTS) {
+  for (int i = 1; i < argc; ++i) {
+    const std::string_view flag = argv[i];
+    const bool has_value = i + 1 < argc;
+    if (flag == "--quick") {
+      rounds_ = 1;
+      turn_seconds_ = 0;
+    } else if (flag == "--rounds" && has_value) {
+      const std::string_view value = argv[++i];
+      const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), rounds_);
+      if (error != std::errc() || end != value.data() + value.size() || rounds_ < 1) {
+        bad_usage(fmt::format("--rounds: expected a positive number, got {}", value));
+      }
+    } else if (flag == "--out" && has_value) {
+      out_ = argv[++i];
+    } else {
+      bad_usage(fmt::format("unknown or incomplete flag {}", flag));
+    }
+  }
+}
+
+void Suite::compare(const std::string& what, const Timed& ours,
+                    const std::vector<Reference>& references) {
+  std::vector<const Timed*> contenders = {&ours};
+  for (const auto& reference : references) {
+    if (!reference.goal && !reference.informative) {
+      throw ArgumentError(fmt::format("{}: the row against {} has no goal and is not informative",
+                                      what, reference.name));
+    }
+    contenders.push_back(&reference.run);
+  }
+  std::vector<int> iterations;
+  for (const auto* run : contenders) iterations.push_back(calibrate(*run, turn_seconds_));
+
+  std::vector<std::vector<double>> times(contenders.size());
+  for (int round = 0; round < rounds_; ++round) {
+    for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
+      const std::size_t who = round % 2 == 0 ? turn : contenders.size() - 1 - turn;
+      times[who].push_back((*contenders[who])(iterations[who]) / iterations[who]);
+    }
+  }
+  const Sample mine = summarise(times[0]);
+  for (std::size_t i = 0; i < references.size(); ++i) {
+    rows_.push_back({what, references[i].name, mine, summarise(times[i + 1]), references[i].goal});
+  }
+}
+
+int Suite::finish() const {
+  fmt::print("{}", table(name_, rows_));
+  const std::string path = write_json(name_, rows_, out_);
+  fmt::print("written to {}\n", path);
+  return 0;
+}
+
+}  // namespace stagecraft::bench

@@ -1,0 +1,33 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness.h"
+
+namespace stagecraft::bench {
+
+/// A Python process that stays up beside the benchmark, so that its work can be timed in turns with
+/// ours: it runs the script benchmarks/SCRIPT with the arguments, which reads lines "CASE
+/// ITERATIONS" and answers each with the seconds it took (see pytorch_cases.py).
+class PythonReference {
+ public:
+  PythonReference(const std::string& script, const std::vector<std::string>& arguments);
+  ~PythonReference();
+  PythonReference(const PythonReference&) = delete;
+  PythonReference& operator=(const PythonReference&) = delete;
+
+  /// One case of the script. The process must outlive what is returned. Throws Error when the
+  /// process ended or does not answer within two minutes.
+  Timed run(const std::string& name);
+
+ private:
+  std::string read_line();
+
+  int child_ = -1;
+  int to_child_ = -1;
+  int from_child_ = -1;
+  std::string unread_;
+};
+
+}  // namespace stagecraft::bench

@@ -1,0 +1,86 @@
+#include "benchmarks/report.h"
+
+#include <algorithm>
+#include <filesystem>
+#include <fstream>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "stagecraft/base/error.h"
+
+namespace stagecraft::bench {
+namespace {
+
+constexpr double kMicro = 1e6;
+
+std::string time_text(const Sample& sample) {
+  const double us = sample.seconds * kMicro;
+  const std::string number = us < 10     ? fmt::format("{:.2f} us", us)
+                             : us < 1000 ? fmt::format("{:.1f} us", us)
+                                         : fmt::format("{:.2f} ms", us / 1000);
+  return fmt::format("{} +-{:.0f}%", number, sample.spread * 100);
+}
+
+std::string goal_text(const Row& row) {
+  if (!row.goal) return "informative";
+  return fmt::format("<= {:.2f} {}", *row.goal, row.ratio() <= *row.goal ? "met" : "MISSED");
+}
+
+}  // namespace
+
+std::string table(const std::string& name, const std::vector<Row>& rows) {
+  std::size_t what = name.size();
+  std::size_t reference = 9;
+  for (const auto& row : rows) {
+    what = std::max(what, row.what.size());
+    reference = std::max(reference, row.reference.size());
+  }
+  const auto line = [&](const auto& a, const auto& b, const auto& c, const auto& d, const auto& e,
+                        const auto& f) {
+    return fmt::format("{:<{}}  {:>16}  {:>16}  {:<{}}  {:>6}  {}\n", a, what, b, c, d, reference,
+                       e, f);
+  };
+  std::string out = line(name, "ours", "reference", "of", "ratio", "goal");
+  for (const auto& row : rows) {
+    out += line(row.what, time_text(row.ours), time_text(row.theirs), row.reference,
+                fmt::format("{:.3f}", row.ratio()), goal_text(row));
+  }
+  return out;
+}
+
+std::string write_json(const std::string& name, const std::vector<Row>& rows,
+                       const std::string& directory) {
+  nlohmann::ordered_json json;
+  json["name"] = name;
+  json["rows"] = nlohmann::ordered_json::array();
+  for (const auto& row : rows) {
+    nlohmann::ordered_json entry;
+    entry["what"] = row.what;
+    entry["reference_name"] = row.reference;
+    entry["ours"] = row.ours.seconds * kMicro;
+    entry["reference"] = row.theirs.seconds * kMicro;
+    entry["unit"] = "us";
+    entry["ratio"] = row.ratio();
+    entry["goal"] = nullptr;
+    entry["informative"] = !row.goal;
+    entry["met"] = nullptr;
+    if (row.goal) {
+      entry["goal"] = *row.goal;
+      entry["met"] = row.ratio() <= *row.goal;
+    }
+    entry["ours_spread"] = row.ours.spread;
+    entry["reference_spread"] = row.theirs.spread;
+    json["rows"].push_back(std::move(entry));
+  }
+  std::error_code failure;
+  std::filesystem::create_directories(directory, failure);
+  const std::string path = directory + "/" + name + ".json";
+  std::ofstream file(path);
+  file << json.dump(2) << '\n';
+  file.close();
+  if (!file) throw Error(fmt::format("cannot write {}", path));
+  return path;
+}
+
+}  // namespace stagecraft::bench

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "benchmarks/harness.h"
+
+namespace stagecraft::bench {
+
+/// The rows as a table for the terminal.
+std::string table(const std::string& name, const std::vector<Row>& rows);
+
+/// Writes DIR/NAME.json and returns its path: {"name", "rows": [{"what", "reference_name", "ours",
+/// "reference", "unit", "ratio", "goal" or null, "informative", "met" or null, "ours_spread",
+/// "reference_spread"}]}. Throws Error when it cannot be written.
+std::string write_json(const std::string& name, const std::vector<Row>& rows,
+                       const std::string& directory);
+
+}  // namespace stagecraft::bench
