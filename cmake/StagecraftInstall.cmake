@@ -3,8 +3,8 @@
 include(CMakePackageConfigHelpers)
 set(_package_dir "${CMAKE_INSTALL_LIBDIR}/cmake/Stagecraft")
 
-install(TARGETS stagecraft_all stagecraft EXPORT StagecraftTargets
-        RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
+install(TARGETS stagecraft_all EXPORT StagecraftTargets)
+install(TARGETS stagecraft RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(EXPORT StagecraftTargets NAMESPACE Stagecraft:: DESTINATION ${_package_dir})
 configure_package_config_file(cmake/StagecraftConfig.cmake.in "${PROJECT_BINARY_DIR}/StagecraftConfig.cmake"
                               INSTALL_DESTINATION ${_package_dir})

@@ -1,0 +1,43 @@
+# Installs the build, then configures, builds and runs examples/cmake_project against the installed tree.
+function(run)
+  execute_process(COMMAND ${ARGN} RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+  if(NOT result EQUAL 0)
+    list(JOIN ARGN " " command)
+    message(FATAL_ERROR "failed (${result}): ${command}\n${output}")
+  endif()
+  set(output "${output}" PARENT_SCOPE)
+endfunction()
+
+file(REMOVE_RECURSE "${PREFIX}" "${CONSUMER}")
+run(${CMAKE_COMMAND} --install ${BUILD} --prefix ${PREFIX})
+
+# Nothing installed may point back into the build or the sources.
+file(GLOB_RECURSE texts "${PREFIX}/*.cmake" "${PREFIX}/*.h")
+list(LENGTH texts count)
+if(count LESS 10)
+  message(FATAL_ERROR "only ${count} headers and CMake files were installed")
+endif()
+foreach(file ${texts})
+  file(READ "${file}" text)
+  foreach(path "${BUILD}" "${SOURCE}")
+    string(FIND "${text}" "${path}" found)
+    if(NOT found EQUAL -1)
+      message(FATAL_ERROR "${file} names ${path}")
+    endif()
+  endforeach()
+endforeach()
+run(${PREFIX}/bin/stagecraft --version)
+
+if(PYTHON)
+  # The consumer lies elsewhere, so it cannot find anything of this checkout by accident.
+  file(COPY "${SOURCE}/examples/cmake_project/" DESTINATION "${CONSUMER}")
+  run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${CONSUMER}/build -G Ninja -DCMAKE_PREFIX_PATH=${PREFIX}
+      -DSTAGECRAFT_PYTHON=${PYTHON} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+  run(${CMAKE_COMMAND} --build ${CONSUMER}/build)
+  run(${CONSUMER}/build/hello)
+  set(expected "stagecraft ${VERSION}\nTensor[3, 2] float32\nTensor[2, 2] float32\nTensor[2, 2] float32\n")
+  if(NOT output STREQUAL expected)
+    message(FATAL_ERROR "hello printed\n${output}instead of\n${expected}")
+  endif()
+endif()
+message(STATUS "installed, found, built and run")
