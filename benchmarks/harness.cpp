@@ -20,16 +20,26 @@ namespace {
   std::exit(2);
 }
 
-// How many iterations take about `turn_seconds`; the calls on the way warm up.
-int calibrate(const Timed& run, double turn_seconds) {
+constexpr double kTurnSeconds = 0.05;
+constexpr double kCompareSeconds = 60;
+constexpr int kMinRounds = 5;
+
+struct Turn {
+  int iterations = 1;
+  double seconds = 0;  // about
+};
+
+// How many iterations take about kTurnSeconds; the calls on the way warm up.
+Turn calibrate(const Timed& run) {
   run(1);
   int iterations = 1;
   while (true) {
     const double seconds = run(iterations);
-    if (seconds >= turn_seconds / 2) {
-      return std::max(1, static_cast<int>(iterations * turn_seconds / seconds));
+    if (seconds >= kTurnSeconds / 2) {
+      const int enough = std::max(1, static_cast<int>(iterations * kTurnSeconds / seconds));
+      return {enough, seconds / iterations * enough};
     }
-    iterations = seconds < turn_seconds / 20 ? iterations * 10 : iterations * 2;
+    iterations = seconds < kTurnSeconds / 20 ? iterations * 10 : iterations * 2;
   }
 }
 
@@ -63,8 +73,7 @@ Suite::Suite(std::string name, int argc, char** argv)
     const std::string_view flag = argv[i];
     const bool has_value = i + 1 < argc;
     if (flag == "--quick") {
-      rounds_ = 1;
-      turn_seconds_ = 0;
+      quick_ = true;
     } else if (flag == "--rounds" && has_value) {
       const std::string_view value = argv[++i];
       const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), rounds_);
@@ -89,14 +98,24 @@ void Suite::compare(const std::string& what, const Timed& ours,
     }
     contenders.push_back(&reference.run);
   }
-  std::vector<int> iterations;
-  for (const auto* run : contenders) iterations.push_back(calibrate(*run, turn_seconds_));
+  std::vector<Turn> turns(contenders.size());
+  int rounds = 1;
+  if (!quick_) {
+    double round_seconds = 0;
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      turns[i] = calibrate(*contenders[i]);
+      round_seconds += turns[i].seconds;
+    }
+    rounds =
+        std::min(rounds_, std::max(kMinRounds, static_cast<int>(kCompareSeconds / round_seconds)));
+  }
 
   std::vector<std::vector<double>> times(contenders.size());
-  for (int round = 0; round < rounds_; ++round) {
+  for (int round = 0; round < rounds; ++round) {
     for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
       const std::size_t who = round % 2 == 0 ? turn : contenders.size() - 1 - turn;
-      times[who].push_back((*contenders[who])(iterations[who]) / iterations[who]);
+      const int iterations = turns[who].iterations;
+      times[who].push_back((*contenders[who])(iterations) / iterations);
     }
   }
   const Sample mine = summarise(times[0]);
@@ -107,6 +126,8 @@ void Suite::compare(const std::string& what, const Timed& ours,
 
 int Suite::finish() const {
   fmt::print("{}", table(name_, rows_));
+  if (quick_)
+    fmt::print("a quick run: it shows that the program works, the numbers mean nothing\n");
   const std::string path = write_json(name_, rows_, out_);
   fmt::print("written to {}\n", path);
   return 0;

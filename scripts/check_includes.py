@@ -28,6 +28,14 @@ ALLOWED = {
     "runtime": ["schedule", "sim", "viz", "microbatch", "stage", "partition", "transport"],
     "train": ["runtime"],
 }
+# Which top folders quoted includes of a top folder may name.
+QUOTED = {
+    "stagecraft": ["stagecraft"],
+    "cli": ["stagecraft", "cli"],
+    "tests": ["stagecraft", "tests", "benchmarks"],
+    "examples": ["stagecraft", "examples"],
+    "benchmarks": ["stagecraft", "benchmarks"],
+}
 TORCH_FREE = {"base", "schedule", "sim", "viz", "cli"}
 TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 UMBRELLAS = {"torch/torch.h", "torch/script.h", "torch/all.h", "torch/extension.h", "ATen/ATen.h", "ATen/Functions.h"}
@@ -60,8 +68,8 @@ def check_file(path, text):
             continue
         angled, quoted = match.groups()
         name = angled or quoted
-        if quoted and not (quoted.startswith("stagecraft/") or quoted.startswith(top + "/")):
-            yield number, f'"{quoted}": quoted includes give the path from the root of the project'
+        if quoted and quoted.split("/")[0] not in QUOTED[top]:
+            yield number, f'"{quoted}": {top} includes, by the path from the root, from {QUOTED[top]} only'
         if TORCH.match(name) and (library or top) in TORCH_FREE:
             yield number, f"<{name}>: {library or top} must build without torch"
         if name in UMBRELLAS and path.startswith(UMBRELLA_FREE):
@@ -82,7 +90,7 @@ def check_file(path, text):
 def check_tree(root):
     """Returns the list of findings, each "file:line: message"."""
     findings, files = [], 0
-    for top in ("stagecraft", "cli", "tests", "examples", "benchmarks"):
+    for top in QUOTED:
         for path in sorted((root / top).rglob("*")):
             if path.suffix not in (".h", ".cpp"):
                 continue

@@ -17,9 +17,9 @@
 #include <ATen/ops/zeros.h>
 
 #include "stagecraft/attention/attention_kernel.h"
-#include "stagecraft/attention/describe_tensor.h"
 #include "stagecraft/attention/piece_mask.h"
 #include "stagecraft/base/check.h"
+#include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -41,8 +41,8 @@ at::Tensor apply_score_fn(const ScoreFn& score_fn, const at::Tensor& scores, con
   const at::Tensor changed = score_fn(scores, at.b, at.h, at.q, at.kv);
   require<ArgumentError>(
       changed.defined() && changed.sizes() == scores.sizes() && changed.is_floating_point(),
-      "the score function must return scores of shape {}, got {}", describe(scores.sizes()),
-      describe(changed));
+      "the score function must return scores of shape [{}], got {}",
+      fmt::join(scores.sizes(), ", "), describe(changed));
   require<ArgumentError>(changed.device() == scores.device(),
                          "the score function returned a tensor on {} for scores on {}",
                          changed.device().str(), scores.device().str());

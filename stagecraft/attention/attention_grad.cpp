@@ -5,6 +5,7 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/alias.h>
+#include <ATen/ops/zeros_like.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -25,17 +26,21 @@ variable_list differentiable_backward(const AttentionProblem& problem, const var
                                        at::alias(saved[2])};
   const at::Tensor out = attention_composite(problem, {}, x[0], x[1], x[2]);
   variable_list result(x.size());
-  if (!out.requires_grad()) return result;  // nothing is kept
   variable_list inputs;
   for (std::size_t i = 0; i < x.size(); ++i) {
-    if (wanted[i]) inputs.push_back(x[i]);
+    if (!wanted[i]) continue;
+    inputs.push_back(x[i]);
+    result[i] = at::zeros_like(x[i]);
   }
+  if (!out.requires_grad()) return result;  // nothing is kept
   const variable_list grads =
       torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true,
                             /*create_graph=*/true, /*allow_unused=*/true);
   auto next = grads.begin();
   for (std::size_t i = 0; i < x.size(); ++i) {
-    if (wanted[i]) result[i] = *next++;
+    if (!wanted[i]) continue;
+    if (next->defined()) result[i] = *next;
+    ++next;
   }
   return result;
 }

@@ -3,8 +3,8 @@
 #include <ATen/core/TensorAccessor.h>
 #include <ATen/ops/empty.h>
 
-#include "stagecraft/attention/describe_tensor.h"
 #include "stagecraft/base/check.h"
+#include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft::detail {
 namespace {

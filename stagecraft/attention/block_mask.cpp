@@ -3,11 +3,11 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <ATen/ops/empty.h>
 
 #include "stagecraft/attention/block_lists.h"
-#include "stagecraft/attention/describe_tensor.h"
 #include "stagecraft/base/check.h"
 
 namespace stagecraft {
@@ -117,7 +117,7 @@ c10::intrusive_ptr<BlockMask> BlockMask::to(at::Device device) const {
 }
 
 std::string BlockMask::describe() const {
-  return fmt::format("BlockMask{} blocks {}x{} sparsity {:.1f}%", detail::describe(shape()),
+  return fmt::format("BlockMask[{}] blocks {}x{} sparsity {:.1f}%", fmt::join(shape(), ", "),
                      parts_.block_size.q, parts_.block_size.kv, sparsity());
 }
 

@@ -5,8 +5,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 
-#include "stagecraft/attention/describe_tensor.h"
 #include "stagecraft/base/check.h"
+#include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -40,9 +40,9 @@ at::Tensor evaluate_mask(const MaskFn& mask_fn, const TileIndices& at) {
     fits = shape[dim] == 1 || shape[dim] == sizes[dim];
   }
   require<ArgumentError>(fits,
-                         "the mask function returned {}, which does not broadcast to {} ([batch, "
+                         "the mask function returned {}, which does not broadcast to [{}] ([batch, "
                          "heads, queries, keys])",
-                         describe(kept), describe(sizes));
+                         describe(kept), fmt::join(sizes, ", "));
   require<ArgumentError>(kept.device() == at.q.device(),
                          "the mask function returned a tensor on {} for indices on {}",
                          kept.device().str(), at.q.device().str());

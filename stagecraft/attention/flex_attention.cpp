@@ -5,13 +5,11 @@
 #include "stagecraft/attention/attention_composite.h"
 #include "stagecraft/attention/attention_grad.h"
 #include "stagecraft/attention/attention_plan.h"
-#include "stagecraft/attention/describe_tensor.h"
 #include "stagecraft/base/check.h"
+#include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft {
 namespace {
-
-using detail::describe;
 
 void check_tensor(const at::Tensor& x, const char* name) {
   require<ArgumentError>(x.defined() && x.dim() == 4 && x.layout() == at::kStrided,
@@ -98,7 +96,9 @@ at::Tensor flex_attention(const at::Tensor& query, const at::Tensor& key, const 
   problem->scale = options.scale.value_or(size > 0 ? 1 / std::sqrt(size) : 1);
   problem->mask = options.block_mask;
 
-  const bool has_scores = problem->batch * problem->heads() * problem->q_len * problem->kv_len > 0;
+  const bool has_scores =
+      problem->batch * problem->heads() * problem->q_len * problem->kv_len > 0 &&
+      (!problem->mask || problem->mask->grid().kept() > 0);
   if (options.score_fn && has_scores) {
     return detail::attention_composite(*problem, options.score_fn, query, key, value);
   }

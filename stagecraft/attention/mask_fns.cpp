@@ -12,8 +12,8 @@
 #include <ATen/ops/sub.h>
 #include <ATen/ops/zeros.h>
 
-#include "stagecraft/attention/describe_tensor.h"
 #include "stagecraft/base/check.h"
+#include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft {
 namespace {
@@ -29,7 +29,7 @@ void check_documents(const at::Tensor& documents, const char* name) {
   require<ArgumentError>(documents.defined() && (documents.dim() == 1 || documents.dim() == 2) &&
                              at::isIntegralType(documents.scalar_type(), /*includeBool=*/false),
                          "{} must be integers of shape [length] or [batch, length], got {}", name,
-                         detail::describe(documents));
+                         describe(documents));
 }
 
 void check_index(const at::Tensor& index, int64_t size, const at::Tensor& documents) {
@@ -37,7 +37,7 @@ void check_index(const at::Tensor& index, int64_t size, const at::Tensor& docume
   if (!index.is_cpu() || index.numel() == 0) return;
   const auto largest = index.max().item<int64_t>();
   require<ArgumentError>(largest < size, "document_mask: index {} is beyond the documents {}",
-                         largest, detail::describe(documents));
+                         largest, describe(documents));
 }
 
 at::Tensor look_up(const at::Tensor& documents, const at::Tensor& b, const at::Tensor& position) {

@@ -37,6 +37,8 @@ class CheckIncludes(unittest.TestCase):
 
     def test_rejects_relative_includes_unknown_folders_and_the_users_header(self):
         self.assertTrue(findings("stagecraft/tree/tree.cpp", '"tree.h"'))
+        self.assertTrue(findings("stagecraft/tree/tree.cpp", '"tests/support/expect_error.h"'))
+        self.assertEqual(findings("tests/benchmarks/harness_test.cpp", '"benchmarks/harness.h"'), [])
         self.assertTrue(findings("stagecraft/tree/tree.cpp", '"stagecraft/nowhere/x.h"'))
         self.assertTrue(findings("stagecraft/nowhere/x.cpp", "<vector>"))
         self.assertTrue(findings("stagecraft/tree/tree.cpp", '"stagecraft/stagecraft.h"'))

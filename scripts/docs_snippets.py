@@ -1,0 +1,145 @@
+#!/usr/bin/env python3
+"""The code in the documentation, made to compile and run.
+
+    docs_snippets.py sources FOLDER PAGE.md...    writes FOLDER/PAGE.cpp (and PAGE_main_N.cpp), lists them
+    docs_snippets.py run PAGE.md BINARY_FOLDER    runs the page's snippets and compares what they print
+    docs_snippets.py shell ROOT PAGE.md...        checks the commands of ```sh blocks
+
+A ```cpp block that has main() is a program. Any other is the body of a function, with its #include lines moved to
+the top and `using namespace stagecraft`. A ```text block right after a ```cpp block is what it must print. In a ```sh
+block `make` commands must name targets that exist and `build/bin/...` commands must succeed; any other command
+needs `<!-- not run: why -->` in the line before the block.
+"""
+
+import pathlib
+import re
+import subprocess
+import sys
+
+FENCE = re.compile(r"^```(\w*)\s*$")
+
+
+class Block:
+    def __init__(self, language, line, text, before):
+        self.language, self.line, self.text, self.before = language, line, text, before
+        self.expected = None
+
+    @property
+    def is_program(self):
+        return re.search(r"\bint main\(", self.text) is not None
+
+
+def blocks(page):
+    """The fenced blocks of a page, each with the text between it and the block before."""
+    found, between, current = [], [], None
+    for number, line in enumerate(pathlib.Path(page).read_text().splitlines(), 1):
+        fence = FENCE.match(line)
+        if current is None and fence:
+            current = Block(fence.group(1), number, "", "\n".join(between).strip())
+        elif current is not None and line.startswith("```"):
+            if current.language == "text" and found and found[-1].language == "cpp" and not current.before:
+                found[-1].expected = current.text
+            found.append(current)
+            current, between = None, []
+        elif current is not None:
+            current.text += line + "\n"
+        else:
+            between.append(line)
+    if current is not None:
+        raise SystemExit(f"{page}:{current.line}: the block is not closed")
+    return found
+
+
+def snippets(page):
+    return [block for block in blocks(page) if block.language == "cpp"]
+
+
+def name_of(page):
+    return "docs_" + re.sub(r"\W", "_", pathlib.Path(page).stem.lower())
+
+
+def write_if_changed(path, text):
+    if not path.exists() or path.read_text() != text:
+        path.write_text(text)
+    print(path)
+
+
+def write_sources(folder, page):
+    folder.mkdir(parents=True, exist_ok=True)
+    includes, bodies, cases = [], [], []
+    for number, block in enumerate(snippets(page)):
+        where = f'#line {block.line + 1} "{pathlib.Path(page).name}"\n'
+        if block.is_program:
+            write_if_changed(folder / f"{name_of(page)}_main_{number}.cpp", where + block.text)
+            continue
+        lines = block.text.splitlines()
+        includes += [line for line in lines if line.startswith("#include") and line not in includes]
+        body = "\n".join("" if line.startswith("#include") else line for line in lines)
+        bodies.append(f"void snippet_{number}() {{\n{where}{body}\n}}\n")
+        cases.append(f'  if (number == "{number}") snippet_{number}();\n')
+    if bodies:
+        text = ('#include <string_view>\n#include "stagecraft/stagecraft.h"\n' + "\n".join(includes) +
+                "\nnamespace {\nusing namespace stagecraft;\n" + "\n".join(bodies) +
+                "}  // namespace\nint main(int argc, char** argv) {\n"
+                '  const std::string_view number = argc > 1 ? argv[1] : "";\n' + "".join(cases) + "}\n")
+        write_if_changed(folder / f"{name_of(page)}.cpp", text)
+
+
+def run_page(page, binaries):
+    failures = 0
+    found = snippets(page)
+    for number, block in enumerate(found):
+        command = [str(binaries / f"{name_of(page)}_main_{number}")] if block.is_program else [
+            str(binaries / name_of(page)), str(number)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+        problem = None
+        if done.returncode != 0:
+            problem = f"exit code {done.returncode}: {done.stderr.strip()}"
+        elif block.expected is not None and done.stdout != block.expected:
+            problem = f"it printed\n{done.stdout}instead of\n{block.expected}"
+        if problem:
+            print(f"{page}:{block.line}: {problem}")
+            failures += 1
+    print(f"{pathlib.Path(page).name}: {len(found) - failures} passed, {failures} failed")
+    return failures
+
+
+def check_shell(root, page):
+    failures = 0
+    for block in blocks(page):
+        if block.language != "sh" or block.before.endswith("-->") and "<!-- not run:" in block.before.splitlines()[-1]:
+            continue
+        for offset, line in enumerate(block.text.splitlines(), 1):
+            command = line.split("#")[0].strip()
+            if not command:
+                continue
+            if re.match(r"(\w+=\S+ )*make\b", command):
+                checked = command.replace("make", "make --dry-run --no-print-directory", 1)
+            elif command.startswith("build/bin/"):
+                checked = command
+            else:
+                print(f"{page}:{block.line + offset}: neither run nor marked <!-- not run: why -->: {command}")
+                failures += 1
+                continue
+            done = subprocess.run(checked, shell=True, cwd=root, capture_output=True, text=True, timeout=60)
+            if done.returncode != 0:
+                print(f"{page}:{block.line + offset}: {command}: {done.stderr.strip()}")
+                failures += 1
+    return failures
+
+
+def main():
+    verb, *rest = sys.argv[1:]
+    if verb == "sources":
+        for page in rest[1:]:
+            write_sources(pathlib.Path(rest[0]), page)
+        return 0
+    if verb == "run":
+        return 1 if run_page(rest[0], pathlib.Path(rest[1])) else 0
+    if verb == "shell":
+        return 1 if sum(check_shell(rest[0], page) for page in rest[1:]) else 0
+    raise SystemExit(__doc__)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
