@@ -18,7 +18,7 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 add_library(sc_flags INTERFACE)
 target_compile_options(sc_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
-  -Woverloaded-virtual -Wimplicit-fallthrough -Werror)
+  -Woverloaded-virtual -Wimplicit-fallthrough $<$<BOOL:${STAGECRAFT_WERROR}>:-Werror>)
 
 if(STAGECRAFT_SANITIZE)
   add_compile_options(-fsanitize=${STAGECRAFT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)

@@ -3,7 +3,7 @@
 
     docs_snippets.py sources FOLDER PAGE.md...    writes FOLDER/PAGE.cpp (and PAGE_main_N.cpp), lists them
     docs_snippets.py run PAGE.md BINARY_FOLDER    runs the page's snippets and compares what they print
-    docs_snippets.py shell ROOT PAGE.md...        checks the commands of ```sh blocks
+    docs_snippets.py shell ROOT BUILD PAGE.md...  checks the commands of ```sh blocks
 
 A ```cpp block that has main() is a program. Any other is the body of a function, with its #include lines moved to
 the top and `using namespace stagecraft`. A ```text block right after a ```cpp block is what it must print. In a ```sh
@@ -104,7 +104,7 @@ def run_page(page, binaries):
     return failures
 
 
-def check_shell(root, page):
+def check_shell(root, build, page):
     failures = 0
     for block in blocks(page):
         if block.language != "sh" or block.before.endswith("-->") and "<!-- not run:" in block.before.splitlines()[-1]:
@@ -116,7 +116,7 @@ def check_shell(root, page):
             if re.match(r"(\w+=\S+ )*make\b", command):
                 checked = command.replace("make", "make --dry-run --no-print-directory", 1)
             elif command.startswith("build/bin/"):
-                checked = command
+                checked = f"{build}/{command.removeprefix('build/')}"
             else:
                 print(f"{page}:{block.line + offset}: neither run nor marked <!-- not run: why -->: {command}")
                 failures += 1
@@ -137,7 +137,7 @@ def main():
     if verb == "run":
         return 1 if run_page(rest[0], pathlib.Path(rest[1])) else 0
     if verb == "shell":
-        return 1 if sum(check_shell(rest[0], page) for page in rest[1:]) else 0
+        return 1 if sum(check_shell(rest[0], rest[1], page) for page in rest[2:]) else 0
     raise SystemExit(__doc__)
 
 

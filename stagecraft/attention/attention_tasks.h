@@ -15,11 +15,11 @@ namespace stagecraft::detail {
 
 /// A piece of some members and query heads: whole groups of heads, or one head.
 ///
-///   queries [count(), rows(), size]   keys [count(), width(), size]   scores [count(), rows(),
-///   width()]
+///   queries [count(), rows(), size]   keys [count(), width(), size]
+///   scores [count(), rows(), width()]
 ///
-/// where a kv head of a member is one of count(), and the queries of its group are one after
-/// another.
+/// where each kv head of each member is one of count(), and the queries of the heads of its group
+/// follow one another.
 class AttentionTask {
  public:
   AttentionTask(const PlanSlot& slot, const RowPiece& piece, const PieceMask& mask, IndexRange b,

@@ -40,9 +40,8 @@ struct FlexAttentionOptions {
 /// all of one floating dtype on one device; key and value may have batch 1 for any batch. Half
 /// types are computed in float32. A query that no key is kept for gives 0 and gets no gradient.
 ///
-/// Differentiable any number of times. Without score_fn the first backward computes the
-/// scores again instead of keeping them, and calls the mask function once more, perhaps from
-/// another thread.
+/// Differentiable any number of times. Without score_fn the first backward computes the scores
+/// again instead of keeping them and calls the mask function again, perhaps from another thread.
 ///
 /// Throws ArgumentError for tensors and masks that do not fit together.
 at::Tensor flex_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,

@@ -16,13 +16,15 @@ namespace stagecraft {
 /// and returns a bool tensor that broadcasts to [B, H, Q, KV]; true keeps the score. A result that
 /// does not depend on b or h should leave that size 1, so that it is made once for all of them:
 ///
-///   MaskFn causal = [](const auto&, const auto&, const auto& q, const auto& kv) { return q >= kv;
-///   }; MaskFn prefix = [n](const auto& b, const auto&, const auto&, const auto& kv) {
-///     return kv.lt(n.index({b}));   // n: int64[B], a length for each member of the batch
+///   MaskFn causal = [](const auto&, const auto&, const auto& q, const auto& kv) {
+///     return q.ge(kv);
+///   };
+///   MaskFn prefix = [n](const auto& b, const auto&, const auto&, const auto& kv) {
+///     return kv.lt(n.index({b}));  // n: int64[B], a length for each member of the batch
 ///   };
 ///
 /// The indices are positions in the tensors that the mask is used with and lie within their sizes.
-/// The tiles, and how often it is called, are not specified. It must be a pure function of the
+/// Which tiles, and how often, is not specified. It must be a pure function of the
 /// indices and may be called from several threads at once.
 using MaskFn = std::function<at::Tensor(const at::Tensor& b, const at::Tensor& h,
                                         const at::Tensor& q, const at::Tensor& kv)>;

@@ -109,8 +109,8 @@ TEST(AttentionPlan, GapsAreListed) {
 
 TEST(AttentionPlan, NeighboursNeedNoList) {
   const auto mask = create_block_mask(sliding_window_mask(3), 1, 1, 12, 12, 4);
-  for (const RowPiece& piece :
-       plan_rows(problem(mask, 1, 1, 1, 12, 12), {kPlenty}, at::kCPU)[0].pieces) {
+  const auto slots = plan_rows(problem(mask, 1, 1, 1, 12, 12), {kPlenty}, at::kCPU);
+  for (const RowPiece& piece : slots[0].pieces) {
     EXPECT_FALSE(piece.columns.defined());
   }
 }

@@ -29,10 +29,14 @@ endforeach()
 run(${PREFIX}/bin/stagecraft --version)
 
 if(PYTHON)
+  set(launcher)
+  if(LAUNCHER)
+    set(launcher -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+  endif()
   # The consumer lies elsewhere, so it cannot find anything of this checkout by accident.
   file(COPY "${SOURCE}/examples/cmake_project/" DESTINATION "${CONSUMER}")
   run(${CMAKE_COMMAND} -S ${CONSUMER} -B ${CONSUMER}/build -G Ninja -DCMAKE_PREFIX_PATH=${PREFIX}
-      -DSTAGECRAFT_PYTHON=${PYTHON} -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})
+      -DSTAGECRAFT_PYTHON=${PYTHON} ${launcher})
   run(${CMAKE_COMMAND} --build ${CONSUMER}/build)
   run(${CONSUMER}/build/hello)
   set(expected "stagecraft ${VERSION}\nTensor[3, 2] float32\nTensor[2, 2] float32\nTensor[2, 2] float32\n")
