@@ -48,7 +48,7 @@ docs-test: build
 	cd build && $(CTEST) -L docs
 
 demo: build
-	@build/bin/demo
+	@if [ "$(STAGECRAFT_TORCH)" = OFF ]; then build/bin/stagecraft --help; else build/bin/demo; fi
 
 bench: build
 	@$(PYTHON) benchmarks/run.py --build build $(if $(NAME),--name $(NAME))

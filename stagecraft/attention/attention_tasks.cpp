@@ -17,7 +17,7 @@ namespace stagecraft::detail {
 namespace {
 
 /// On the CPU: what one thread works on, small enough for its caches.
-constexpr PieceLimit kCpuPiece{int64_t{1} << 16, /*whole_slot=*/false};
+constexpr PieceLimit kCpuPiece{int64_t{1} << 19, /*whole_slot=*/false};
 /// Elsewhere: enough to fill a device.
 constexpr PieceLimit kDevicePiece{int64_t{1} << 26, /*whole_slot=*/true};
 /// The most mask elements that exist at a time.

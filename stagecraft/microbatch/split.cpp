@@ -13,6 +13,7 @@
 #include "stagecraft/attention/block_mask.h"
 #include "stagecraft/attention/block_mask_split.h"
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/log.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/opaque.h"
 #include "stagecraft/tree/tree.h"
@@ -64,6 +65,16 @@ class Side {
       chunks = std::min(chunks, limit_of(i, chunks));
     }
     return chunks;
+  }
+
+  // Logs the leaf that allows no more than `chunks`, if there is one.
+  void log_limit(int64_t chunks, int64_t asked) const {
+    for (std::size_t i = 0; i < flat_.leaves.size(); ++i) {
+      if (limit_of(i, asked) != chunks) continue;
+      log(LogLevel::kInfo, fmt::format("split into {} chunks instead of {}: {} is {}", chunks,
+                                       asked, path(i), describe(flat_.leaves[i])));
+      return;
+    }
   }
 
   // The leaves of each chunk. Requires chunks <= limit(chunks).
@@ -192,7 +203,12 @@ std::vector<Arguments> split_args_kwargs_into_chunks(const Args& args, const Kwa
   require<ArgumentError>(chunks >= 1, "chunks must be at least 1, got {}", chunks);
   const Side positional("args", tree::tuple(args), options.args_spec);
   const Side named("kwargs", as_dict(kwargs), options.kwargs_spec);
-  chunks = named.limit(positional.limit(chunks));
+  const int64_t asked = chunks;
+  chunks = named.limit(positional.limit(asked));
+  if (chunks < asked && log_enabled(LogLevel::kInfo)) {
+    positional.log_limit(chunks, asked);
+    named.log_limit(chunks, asked);
+  }
 
   auto args_leaves = positional.split(chunks, options.masked_debug);
   auto kwargs_leaves = named.split(chunks, options.masked_debug);

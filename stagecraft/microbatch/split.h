@@ -23,9 +23,9 @@ struct SplitOptions {
 ///
 /// Chunk sizes are those of at::tensor_split: n = q * chunks + k gives k chunks of q + 1, then
 /// chunks - k of q. There are **fewer chunks than asked** when a dimension that is cut has fewer
-/// elements: as many as the smallest has. Chunks are views, not copies; those of a leaf tensor that
-/// requires grad report their own gradient in grad() after a backward. A block mask is cut along
-/// its batch, and shared by all chunks when its batch is 1.
+/// elements: as many as the smallest has, and the log (level info) says which. Chunks are views,
+/// not copies; those of a leaf tensor that requires grad report their own gradient in grad() after
+/// a backward. A block mask is cut along its batch, and shared by all chunks when its batch is 1.
 ///
 ///   auto parts = split_args_kwargs_into_chunks({x}, {{"mask", mask}}, 4,
 ///                                              {.args_spec = ChunkSpec::tuple({1})});

@@ -1,13 +1,21 @@
 // Block masks inside arguments: PyTorch's test_split_block_mask and
 // test_split_block_mask_batch_size_one.
 
+#include <array>
+#include <vector>
+
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones_like.h>
+#include <ATen/ops/randn.h>
 
 #include "stagecraft/attention/block_mask.h"
 #include "stagecraft/attention/create_block_mask.h"
+#include "stagecraft/attention/flex_attention.h"
 #include "stagecraft/base/error.h"
+#include "stagecraft/microbatch/merge.h"
 #include "stagecraft/microbatch/split.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/support/expect_error.h"
@@ -44,6 +52,57 @@ TEST(SplitBlockMask, InsideADictIsCutAlongTheBatchAndSeesTheRightMember) {
   EXPECT_EQ(first, 6);
   EXPECT_TRUE(at::equal(at::cat(numbers), mask->kv_num_blocks()));
   EXPECT_TRUE(at::equal(at::cat(indices), mask->kv_indices()));
+}
+
+struct Outcome {
+  at::Tensor out;
+  at::Tensor q_grad;
+  at::Tensor k_grad;
+  at::Tensor v_grad;
+};
+
+// Attention on fresh leaves with these values, with backward from ones: for the whole batch, or
+// chunk by chunk, with the outputs and the gradients of the chunks put together.
+Outcome attend(const at::Tensor& x, const c10::intrusive_ptr<BlockMask>& mask, int64_t chunks) {
+  const auto q = x.clone().set_requires_grad(true);
+  const auto k = x.mul(0.5).set_requires_grad(true);
+  const auto v = x.sub(1).set_requires_grad(true);
+  std::vector<c10::IValue> outs;
+  std::array<std::vector<at::Tensor>, 3> grads;
+  for (const auto& call : split_args_kwargs_into_chunks(
+           {tree::dict({{"q", q}, {"k", k}, {"v", v}, {"mask", make_opaque(mask)}})}, {}, chunks)) {
+    const auto batch = call.args[0].toGenericDict();
+    const auto part = [&](const char* name) { return batch.at(name).toTensor(); };
+    const auto out = flex_attention(part("q"), part("k"), part("v"),
+                                    {.block_mask = find_opaque<BlockMask>(batch.at("mask"))});
+    out.backward(at::ones_like(out));
+    outs.emplace_back(out.detach());
+    for (std::size_t i = 0; i < 3; ++i) {
+      grads[i].push_back(part(i == 0 ? "q" : i == 1 ? "k" : "v").grad());
+    }
+  }
+  // What reached the chunks has reached the whole.
+  EXPECT_TRUE(at::equal(at::cat(grads[0]), q.grad()));
+  return {merge_chunks(outs).toTensor(), at::cat(grads[0]), at::cat(grads[1]), at::cat(grads[2])};
+}
+
+void expect_same(const Outcome& a, const Outcome& b) {
+  EXPECT_TRUE(at::allclose(a.out, b.out, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(a.q_grad, b.q_grad, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(a.k_grad, b.k_grad, 1e-5, 1e-6));
+  EXPECT_TRUE(at::allclose(a.v_grad, b.v_grad, 1e-5, 1e-6));
+}
+
+TEST(SplitBlockMask, OutputsAndGradientsOfTheChunksAreThoseOfTheBatch) {
+  const auto mask = create_block_mask(growing_window(), 6, 1, 32, 32, 8);
+  const auto x = at::randn({6, 2, 32, 8});
+  expect_same(attend(x, mask, 4), attend(x, mask, 1));
+}
+
+TEST(SplitBlockMask, OfBatchOneGivesTheSameOutputsAndGradients) {
+  const auto mask = create_block_mask(causal_mask(), 1, 1, 32, 32, 8);
+  const auto x = at::randn({6, 2, 32, 8});
+  expect_same(attend(x, mask, 4), attend(x, mask, 1));
 }
 
 TEST(SplitBlockMask, OfBatchOneIsSharedByAllChunks) {

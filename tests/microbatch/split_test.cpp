@@ -9,6 +9,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/base/log.h"
 #include "stagecraft/microbatch/merge.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/support/expect_error.h"
@@ -91,6 +92,19 @@ TEST(Split, GivesFewerChunksWhereABatchIsSmaller) {
   ASSERT_EQ(chunks.size(), 2u);
   EXPECT_EQ(chunks[1].args[0].toTensor().size(0), 4);
   EXPECT_EQ(chunks[1].kwargs.get("y").toTensor().size(0), 1);
+}
+
+TEST(Split, LogsWhyThereAreFewerChunks) {
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  set_log_level(LogLevel::kInfo);
+  split_args_kwargs_into_chunks({at::zeros({8})}, {{"y", at::zeros({2, 5})}}, 4);
+  split_args_kwargs_into_chunks({at::zeros({8})}, {}, 4);
+  set_log_level(LogLevel::kOff);
+  set_log_sink({});
+  EXPECT_THAT(lines,
+              testing::ElementsAre(
+                  "split into 2 chunks instead of 4: kwargs[\"y\"] is Tensor[2, 5] float32"));
 }
 
 TEST(Split, ScalarsStringsAndOtherLeavesAreReplicated) {
