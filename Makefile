@@ -22,7 +22,7 @@ PYTHON = $(if $(STAGECRAFT_PYTHON),$(STAGECRAFT_PYTHON),$(if $(wildcard .venv/bi
 SOURCES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(or $(STAGECRAFT_TORCH),ON) \
-	-DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)"
+	-DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)" >/dev/null
 
 .PHONY: bootstrap configure build test test-slow gpu-test demo bench format lint asan tsan docs-test clean
 
