@@ -8,7 +8,7 @@ namespace stagecraft {
 
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-/// Where log lines go. Called by one thread at a time.
+/// Where log lines go. Called by one thread at a time; must not log itself.
 using LogSink = std::function<void(LogLevel, std::string_view message)>;
 
 /// Hands `message` to the sink if `level` is enabled. Thread-safe. The level comes from the

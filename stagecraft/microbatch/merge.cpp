@@ -42,6 +42,10 @@ class Column {
           path(chunk), describe(found)));
     }
     const at::Tensor& tensor = found.toTensor();
+    if (tensor.is_nested() || tensor.layout() != at::kStrided) [[unlikely]] {
+      throw MetadataError(fmt::format("{}: only dense tensors can be concatenated, got {}",
+                                      path(chunk), describe(tensor)));
+    }
     if (dim < -tensor.dim() || dim >= tensor.dim()) [[unlikely]] {
       throw MetadataError(fmt::format("{}: {} has no dimension {} to concatenate along{}",
                                       path(chunk), describe(tensor), dim,
@@ -59,7 +63,7 @@ class Column {
 at::Tensor concatenate(const Column& column, const std::vector<at::Tensor>& parts, int64_t dim) {
   try {
     return at::cat(parts, dim);
-  } catch (const c10::Error&) {
+  } catch (const c10::Error& error) {
     // Which chunk is the odd one: the first whose shape beside `dim`, or device, is not chunk 0's.
     for (std::size_t c = 1; c < parts.size(); ++c) {
       auto expected = parts[0].sizes().vec();
@@ -70,7 +74,8 @@ at::Tensor concatenate(const Column& column, const std::vector<at::Tensor>& part
           "{}: cannot concatenate {} along {} with {} of chunk 0", column.path(c),
           describe(parts[c]), dim, describe(parts[0]));
     }
-    throw;
+    throw MetadataError(
+        fmt::format("{}: cannot concatenate: {}", column.path(0), error.what_without_backtrace()));
   }
 }
 
@@ -100,9 +105,19 @@ at::Tensor merge_masked(const Column& column, int64_t dim) {
   return concatenate(column, parts, dim);
 }
 
+// As tree::leaf_equal, and numbers of different kinds are equal if their values are.
+bool same_value(const c10::IValue& a, const c10::IValue& b) {
+  const auto as_real = [](const c10::IValue& x) {
+    return x.isDouble() ? x.toDouble() : x.isBool() ? double(x.toBool()) : double(x.toInt());
+  };
+  const auto is_real = [](const c10::IValue& x) { return x.isDouble() || x.isInt() || x.isBool(); };
+  return tree::leaf_equal(a, b) ||
+         (is_real(a) && is_real(b) && !(a.isInt() && b.isInt()) && as_real(a) == as_real(b));
+}
+
 c10::IValue merge_equal(const Column& column) {
   for (std::size_t c = 1; c < column.size(); ++c) {
-    if (tree::leaf_equal(column.value(0), column.value(c))) continue;
+    if (same_value(column.value(0), column.value(c))) continue;
     throw MetadataError(fmt::format("{}: expected the value of chunk 0, {}, got {}{}",
                                     column.path(c), describe(column.value(0)),
                                     describe(column.value(c)),
@@ -121,13 +136,16 @@ at::Tensor merge_loss(const Column& column) {
   at::Tensor sum = at::zeros({});
   for (std::size_t c = 0; c < column.size(); ++c) {
     const c10::IValue& value = column.value(c);
-    if (value.isTensor() && value.toTensor().defined()) {
-      sum = sum.add(value.toTensor());
-    } else if (value.isScalar()) {
-      sum = sum.add(value.toScalar());
-    } else {
+    const bool is_tensor = value.isTensor() && value.toTensor().defined();
+    if (!is_tensor && !value.isScalar()) {
       throw MetadataError(fmt::format("{}: LossReducer adds tensors and numbers, got {}",
                                       column.path(c), describe(value)));
+    }
+    try {
+      sum = is_tensor ? sum.add(value.toTensor()) : sum.add(value.toScalar());
+    } catch (const c10::Error&) {
+      throw MetadataError(fmt::format("{}: LossReducer cannot add {} to the sum before it, {}",
+                                      column.path(c), describe(value), describe(sum)));
     }
   }
   return sum;

@@ -133,6 +133,11 @@ class Side {
 
   int64_t size_along(std::size_t i, int64_t dim) const {
     const auto& tensor = flat_.leaves[i].toTensor();
+    if (tensor.is_nested() || tensor.layout() != at::kStrided) [[unlikely]] {
+      throw ArgumentError(
+          fmt::format("{}: only dense tensors can be cut, got {}; give it Replicate", path(i),
+                      describe(tensor)));
+    }
     const int64_t dims = tensor.dim();
     if (dims == 0) [[unlikely]] {
       throw ArgumentError(

@@ -15,7 +15,8 @@ struct SplitOptions {
   /// A dict with the names of kwargs, in any order. Without it: ChunkSpec::default_for.
   std::optional<ChunkSpec> kwargs_spec = std::nullopt;
   /// For hunting a difference between the microbatches and the whole batch: a chunk keeps the full
-  /// size, with zeros outside its own part. Merge with the same flag.
+  /// size, with zeros outside its own part, and reports no gradient of its own. Merge with the same
+  /// flag.
   bool masked_debug = false;
 };
 

@@ -54,6 +54,12 @@ std::string describe_container(const c10::IValue& value, int depth) {
          '}';
 }
 
+// Never as an integer: 1.0, not 1.
+std::string describe_double(double value) {
+  std::string text = fmt::format("{}", value);
+  return text.find_first_not_of("-0123456789") == std::string::npos ? text + ".0" : text;
+}
+
 std::string describe_text(const std::string& text) {
   if (text.size() <= kMaxText) return quote(text);
   return fmt::format("{}... {} bytes", quote(text.substr(0, kMaxText)), text.size());
@@ -67,7 +73,7 @@ std::string describe_at(const c10::IValue& value, int depth) {
   if (value.isNone()) return "None";
   if (value.isBool()) return value.toBool() ? "True" : "False";
   if (value.isInt()) return fmt::format("{}", value.toInt());
-  if (value.isDouble()) return fmt::format("{}", value.toDouble());
+  if (value.isDouble()) return describe_double(value.toDouble());
   if (value.isComplexDouble()) {
     const auto number = value.toComplexDouble();
     return fmt::format("{}{:+}j", number.real(), number.imag());

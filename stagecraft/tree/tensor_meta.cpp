@@ -20,6 +20,10 @@ bool same_layout(const std::vector<int64_t>& shape, const std::vector<int64_t>& 
   return true;
 }
 
+bool has_strides(const at::Tensor& tensor) {
+  return tensor.defined() && !tensor.is_nested() && tensor.layout() == c10::kStrided;
+}
+
 bool is_contiguous(const TensorMeta& meta) {
   std::vector<int64_t> stride(meta.shape.size(), 1);
   for (std::size_t d = meta.shape.size(); d-- > 1;) stride[d - 1] = stride[d] * meta.shape[d];
@@ -29,7 +33,9 @@ bool is_contiguous(const TensorMeta& meta) {
 }  // namespace
 
 TensorMeta TensorMeta::of(const at::Tensor& tensor) {
-  require<ArgumentError>(tensor.defined(), "an undefined tensor has no metadata");
+  if (!has_strides(tensor)) [[unlikely]] {
+    throw ArgumentError(fmt::format("{} has no shape and stride", describe(tensor)));
+  }
   return {tensor.sizes().vec(), tensor.scalar_type(), tensor.strides().vec(), tensor.device(),
           tensor.requires_grad()};
 }
@@ -44,12 +50,19 @@ std::string describe(const TensorMeta& meta) {
 }
 
 std::string describe(const at::Tensor& tensor) {
-  return tensor.defined() ? describe(TensorMeta::of(tensor)) : "Tensor undefined";
+  if (!tensor.defined()) return "Tensor undefined";
+  if (has_strides(tensor)) return describe(TensorMeta::of(tensor));
+  const std::string kind = tensor.is_nested() ? "nested" : "sparse";
+  const std::string shape =
+      tensor.is_nested() ? "?" : fmt::format("{}", fmt::join(tensor.sizes(), ", "));
+  return fmt::format("Tensor[{}] {} {}", shape, dtype_name(tensor.scalar_type()), kind);
 }
 
 void validate(std::string_view what, const TensorMeta& expected, const at::Tensor& actual) {
-  require<MetadataError>(actual.defined(), "{}: expected {}, got an undefined tensor", what,
-                         describe(expected));
+  if (!has_strides(actual)) [[unlikely]] {
+    throw MetadataError(
+        fmt::format("{}: expected {}, got {}", what, describe(expected), describe(actual)));
+  }
   require<MetadataError>(actual.sizes() == c10::IntArrayRef(expected.shape),
                          "{}: shape mismatch: expected [{}], got [{}]", what,
                          fmt::join(expected.shape, ", "), fmt::join(actual.sizes(), ", "));

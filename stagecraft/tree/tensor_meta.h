@@ -20,7 +20,7 @@ struct TensorMeta {
   c10::Device device = c10::kCPU;
   bool requires_grad = false;
 
-  /// Requires a defined tensor.
+  /// Throws ArgumentError for undefined tensors and for those without strides (sparse, nested).
   static TensorMeta of(const at::Tensor& tensor);
 
   friend bool operator==(const TensorMeta&, const TensorMeta&) = default;
@@ -29,6 +29,7 @@ struct TensorMeta {
 /// `Tensor[4, 8] float32 grad`; the stride is named where it is not that of a contiguous tensor,
 /// the device where it is not the CPU.
 std::string describe(const TensorMeta& meta);
+/// The same for any tensor; sparse and nested ones are called so.
 std::string describe(const at::Tensor& tensor);
 
 /// Throws MetadataError unless `actual` has the shape, then the dtype, then the stride of

@@ -90,8 +90,9 @@ Detached detach(const c10::IValue& tree);
 
 // Comparing them ----------------------------------------------------------------------------------
 
-/// Whether two leaves hold the same value: tensors by dtype, device, shape and elements; NaN equals
-/// NaN; opaque leaves by Opaque::equals; kinds never mix (1 is not 1.0 and not True).
+/// Whether two leaves hold the same value: tensors by dtype, device, shape and elements (sparse,
+/// nested and meta tensors only if they are the same tensor); NaN equals NaN; opaque leaves by
+/// Opaque::equals; kinds never mix (1 is not 1.0 and not True).
 bool leaf_equal(const c10::IValue& a, const c10::IValue& b);
 /// The same structure with equal leaves.
 bool equal(const c10::IValue& a, const c10::IValue& b);

@@ -61,6 +61,9 @@ TEST(Merge, ReplicatedValuesMustAgree) {
   const auto nan = std::numeric_limits<double>::quiet_NaN();
   EXPECT_EQ(merge_chunks(Chunks{3, 3}, ChunkSpec(Replicate{})).toInt(), 3);
   EXPECT_TRUE(merge_chunks(Chunks{nan, nan}, ChunkSpec(Replicate{})).isDouble());
+  EXPECT_TRUE(merge_chunks(Chunks{1, 1.0, true}, ChunkSpec(Replicate{})).isInt());
+  EXPECT_ERROR(merge_chunks(Chunks{1, 1.5}, ChunkSpec(Replicate{})), MetadataError,
+               "expected the value of chunk 0, 1, got 1.5");
   // No spec for a leaf means the same; several elements compare as one value.
   EXPECT_TRUE(
       at::equal(merge_chunks(Chunks{at::ones({3}), at::ones({3})}, ChunkSpec(NoSpec{})).toTensor(),
@@ -108,6 +111,13 @@ TEST(MergeMisuse, LeavesThatCannotBeConcatenated) {
                MetadataError,
                "chunks[2]: cannot concatenate Tensor[2, 4] float32 along 0 with Tensor[2, 3] "
                "float32 of chunk 0");
+  EXPECT_ERROR(
+      merge_chunks(Chunks{at::ones({2, 2}), at::ones({2, 2}).to_sparse()}), MetadataError,
+      "chunks[1]: only dense tensors can be concatenated, got Tensor[2, 2] float32 sparse");
+  EXPECT_ERROR(merge_chunks(Chunks{at::ones({2}), at::ones({3})}, ChunkSpec(LossReducer{})),
+               MetadataError,
+               "chunks[1]: LossReducer cannot add Tensor[3] float32 to the sum before it, "
+               "Tensor[2] float32");
   EXPECT_ERROR(merge_chunks(Chunks{"a", "b"}, ChunkSpec(LossReducer{})), MetadataError,
                "chunks[0]: LossReducer adds tensors and numbers, got \"a\"");
 }

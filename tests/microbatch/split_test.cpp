@@ -255,6 +255,8 @@ TEST(SplitMisuse, LeavesThatCannotBeCutAsTheirSpecSays) {
                "args[0]: TensorChunkSpec(0) cuts tensors and block masks, got 3");
   EXPECT_ERROR(split(c10::IValue(), 0), ArgumentError, "got None");
   EXPECT_ERROR(split(at::Tensor(), 0), ArgumentError, "got Tensor undefined");
+  EXPECT_ERROR(split(at::zeros({2, 2}).to_sparse(), 0), ArgumentError,
+               "args[0]: only dense tensors can be cut, got Tensor[2, 2] float32 sparse");
   EXPECT_ERROR(split(x, 2), ArgumentError,
                "args[0]: TensorChunkSpec(2) is outside of Tensor[4, 8] float32");
   EXPECT_ERROR(split(x, -3), ArgumentError, "TensorChunkSpec(-3) is outside of");

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <ATen/ops/_nested_tensor_from_tensor_list.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
@@ -23,6 +24,9 @@ TEST(Describe, Tensors) {
   EXPECT_EQ(describe(at::zeros({2}, at::TensorOptions().device(at::kMeta))),
             "Tensor[2] float32 meta");
   EXPECT_EQ(describe(c10::IValue(at::Tensor())), "Tensor undefined");
+  EXPECT_EQ(describe(at::ones({2, 3}).to_sparse()), "Tensor[2, 3] float32 sparse");
+  EXPECT_EQ(describe(at::_nested_tensor_from_tensor_list({at::ones({2}), at::ones({3})})),
+            "Tensor[?] float32 nested");
 }
 
 TEST(Describe, ScalarsAndOthers) {
@@ -30,6 +34,8 @@ TEST(Describe, ScalarsAndOthers) {
   EXPECT_EQ(describe(c10::IValue(true)), "True");
   EXPECT_EQ(describe(c10::IValue(3)), "3");
   EXPECT_EQ(describe(c10::IValue(0.5)), "0.5");
+  EXPECT_EQ(describe(c10::IValue(-1.0)), "-1.0");
+  EXPECT_EQ(describe(c10::IValue(1e30)), "1e+30");
   EXPECT_EQ(describe(c10::IValue(c10::complex<double>(1, -2))), "1-2j");
   EXPECT_EQ(describe(c10::IValue("a\"b")), "\"a\\\"b\"");
   EXPECT_EQ(describe(c10::IValue(at::Device(at::kCPU))), "device cpu");

@@ -23,7 +23,9 @@ TEST(TensorMeta, HoldsWhatTheTensorSays) {
   EXPECT_EQ(found.dtype, at::kDouble);
   EXPECT_TRUE(found.requires_grad);
   EXPECT_NE(found, TensorMeta::of(tensor.detach()));
-  EXPECT_ERROR(TensorMeta::of(at::Tensor()), ArgumentError, "undefined tensor");
+  EXPECT_ERROR(TensorMeta::of(at::Tensor()), ArgumentError, "Tensor undefined has no shape");
+  EXPECT_ERROR(TensorMeta::of(at::zeros({2, 2}).to_sparse()), ArgumentError,
+               "Tensor[2, 2] float32 sparse has no shape");
 }
 
 TEST(TensorMeta, ValidateReportsShapeThenDtypeThenStride) {
@@ -37,7 +39,7 @@ TEST(TensorMeta, ValidateReportsShapeThenDtypeThenStride) {
   EXPECT_ERROR(validate("x", expected, at::zeros({8, 4}).t()), MetadataError,
                "x: stride mismatch: expected [8, 1], got [1, 4]");
   EXPECT_ERROR(validate("x", expected, at::Tensor()), MetadataError,
-               "x: expected Tensor[4, 8] float32, got an undefined tensor");
+               "x: expected Tensor[4, 8] float32, got Tensor undefined");
 }
 
 TEST(TensorMeta, ValidateIgnoresGradAndStridesThatReachNothing) {

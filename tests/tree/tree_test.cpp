@@ -3,6 +3,7 @@
 #include <limits>
 
 #include <ATen/ops/arange.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
@@ -143,6 +144,16 @@ TEST(Tree, EqualComparesValuesAndNeverMixesKinds) {
   EXPECT_FALSE(tree::leaf_equal(box(1), 1));
   EXPECT_TRUE(tree::leaf_equal(at::full({3}, nan), at::full({3}, nan)));
   EXPECT_FALSE(tree::leaf_equal(at::full({3}, nan), at::zeros({3})));
+  const double inf = std::numeric_limits<double>::infinity();
+  const double max = std::numeric_limits<float>::max();
+  EXPECT_FALSE(tree::leaf_equal(at::cat({at::full({1}, inf), at::full({1}, nan)}),
+                                at::cat({at::full({1}, max), at::full({1}, nan)})));
+  const auto small = [](double value) { return at::full({2}, value).to(at::kFloat8_e4m3fn); };
+  EXPECT_TRUE(tree::leaf_equal(small(1), small(1)));
+  EXPECT_FALSE(tree::leaf_equal(small(1), small(2)));
+  const auto sparse = at::ones({2, 2}).to_sparse();
+  EXPECT_TRUE(tree::leaf_equal(sparse, sparse));
+  EXPECT_FALSE(tree::leaf_equal(sparse, at::ones({2, 2}).to_sparse()));
   EXPECT_FALSE(tree::leaf_equal(at::zeros({3}), at::zeros({3}, at::kDouble)));
   EXPECT_FALSE(tree::leaf_equal(at::zeros({3}), at::zeros({1, 3})));
   EXPECT_FALSE(tree::leaf_equal(at::Tensor(), at::zeros({1})));
