@@ -51,7 +51,7 @@ demo: build
 	@if [ "$(STAGECRAFT_TORCH)" = OFF ]; then build/bin/stagecraft --help; else build/bin/demo; fi
 
 bench: build
-	@$(PYTHON) benchmarks/run.py --build build $(if $(NAME),--name $(NAME))
+	@"$(PYTHON)" benchmarks/run.py --build build $(if $(NAME),--name $(NAME))
 
 format: bootstrap
 	$(SOURCES) | xargs clang-format -i
