@@ -58,7 +58,7 @@ format: bootstrap
 
 lint: bootstrap
 	@$(call configure,tidy)
-	cmake --build build-tidy -j $(JOBS)
+	cmake --build build-tidy -j $(JOBS) -- -k 0
 
 asan: bootstrap
 	@$(call configure,asan)

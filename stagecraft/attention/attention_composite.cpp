@@ -15,6 +15,8 @@
 #include <ATen/ops/mul.h>
 #include <ATen/ops/softmax.h>
 #include <ATen/ops/zeros.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "stagecraft/attention/attention_kernel.h"
 #include "stagecraft/attention/piece_mask.h"
@@ -24,6 +26,9 @@
 namespace stagecraft::detail {
 namespace {
 
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
 constexpr PieceLimit kCpuPiece{int64_t{1} << 21, /*whole_slot=*/true};
 constexpr PieceLimit kDevicePiece{int64_t{1} << 26, /*whole_slot=*/true};
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
@@ -32,6 +37,25 @@ at::Tensor narrow(const at::Tensor& x, int64_t dim, const IndexRange& range) {
   return x.narrow(dim, range.begin, range.size());
 }
 
+/// a b for [batch, heads, n, m] and [batch, heads, m, l], where autocast has no say in the
+/// gradients either.
+class Product : public torch::autograd::Function<Product> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& a, const at::Tensor& b) {
+    context->save_for_backward({a, b});
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+    return a.matmul(b);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const variable_list saved = context->get_saved_variables();
+    variable_list result(2);
+    if (context->needs_input_grad(0)) result[0] = apply(grads[0], saved[1].transpose(2, 3));
+    if (context->needs_input_grad(1)) result[1] = apply(saved[0].transpose(2, 3), grads[0]);
+    return result;
+  }
+};
+
 at::Tensor apply_score_fn(const ScoreFn& score_fn, const at::Tensor& scores, const PlanSlot& slot,
                           const RowPiece& piece) {
   const IndexRange all{piece.runs.front().kv.begin, piece.runs.back().kv.end};
@@ -39,13 +63,14 @@ at::Tensor apply_score_fn(const ScoreFn& score_fn, const at::Tensor& scores, con
   TileIndices at({slot.b, slot.h, piece.q, gaps ? IndexRange{} : all}, scores.device());
   if (gaps) at.kv = piece.columns.view({1, 1, 1, piece.width});
   const at::Tensor changed = score_fn(scores, at.b, at.h, at.q, at.kv);
-  require<ArgumentError>(
-      changed.defined() && changed.sizes() == scores.sizes() && changed.is_floating_point(),
-      "the score function must return scores of shape [{}], got {}",
-      fmt::join(scores.sizes(), ", "), describe(changed));
-  require<ArgumentError>(changed.device() == scores.device(),
-                         "the score function returned a tensor on {} for scores on {}",
-                         changed.device().str(), scores.device().str());
+  if (!changed.defined() || changed.sizes() != scores.sizes() || !changed.is_floating_point()) {
+    throw ArgumentError(fmt::format("the score function must return scores of shape [{}], got {}",
+                                    fmt::join(scores.sizes(), ", "), describe(changed)));
+  }
+  if (changed.device() != scores.device()) {
+    throw ArgumentError(fmt::format("the score function returned a tensor on {} for scores on {}",
+                                    changed.device().str(), scores.device().str()));
+  }
   return changed.to(scores.scalar_type());
 }
 
@@ -69,8 +94,7 @@ class Composite {
     const at::Tensor k = keys(k_, slot, kv_heads, piece);
     const at::Tensor v = keys(v_, slot, kv_heads, piece);
 
-    at::Tensor scores = q.mul(problem_.scale)
-                            .matmul(k.transpose(2, 3))
+    at::Tensor scores = Product::apply(q.mul(problem_.scale), k.transpose(2, 3))
                             .view({members, heads, piece.q.size(), piece.width});
     if (score_fn_) scores = apply_score_fn(score_fn_, scores, slot, piece);
     const PieceMask mask = make_piece_mask(problem_, slot, piece, scores.device());
@@ -83,10 +107,8 @@ class Composite {
       dead = dead.defined() ? dead.logical_or(none) : none;
     }
     if (dead.defined()) scores = scores.masked_fill(dead, 0);
-    at::Tensor out = scores.softmax(-1)
-                         .view({members, kv_heads.size(), rows, piece.width})
-                         .matmul(v)
-                         .view({members, heads, piece.q.size(), v.size(3)});
+    const at::Tensor p = scores.softmax(-1).view({members, kv_heads.size(), rows, piece.width});
+    at::Tensor out = Product::apply(p, v).view({members, heads, piece.q.size(), v.size(3)});
     if (dead.defined()) out = out.masked_fill(dead, 0);
     return out;
   }
@@ -94,7 +116,9 @@ class Composite {
  private:
   static at::Tensor keys(const at::Tensor& x, const PlanSlot& slot, const IndexRange& kv_heads,
                          const RowPiece& piece) {
-    at::Tensor part = narrow(x.size(0) == 1 ? x : narrow(x, 0, slot.b), 1, kv_heads);
+    const at::Tensor members =
+        x.size(0) == 1 ? x.expand({slot.b.size(), -1, -1, -1}) : narrow(x, 0, slot.b);
+    const at::Tensor part = narrow(members, 1, kv_heads);
     return piece.columns.defined() ? part.index_select(2, piece.columns)
                                    : part.narrow(2, piece.runs.front().kv.begin, piece.width);
   }
@@ -104,7 +128,8 @@ class Composite {
     auto sizes = scores.sizes().vec();
     for (std::size_t dim = 0; dim < 3; ++dim) {
       int64_t size = 1;
-      for (const auto& part : mask.parts) size = std::max(size, part.drop.size(dim));
+      for (const auto& part : mask.parts)
+        size = std::max(size, part.drop.size(static_cast<int64_t>(dim)));
       sizes[dim] = size;
     }
     at::Tensor drop = at::zeros(sizes, scores.options().dtype(at::kBool));
@@ -123,6 +148,10 @@ class Composite {
 
 at::Tensor attention_composite(const AttentionProblem& problem, const ScoreFn& score_fn,
                                const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  if (problem.batch == 0 || problem.heads() == 0 || problem.q_len == 0) {
+    return at::zeros({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
+  }
   const at::ScalarType type = accumulate_type(q.scalar_type());
   const at::Tensor work_q = q.to(type);
   const at::Tensor work_k = k.to(type);

@@ -4,8 +4,11 @@
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
 #include <ATen/ops/alias.h>
+#include <ATen/ops/sum.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -17,6 +20,11 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+
+/// 0, with a gradient of zeros for `x`.
+at::Tensor nothing_of(const at::Tensor& x) {
+  return x.flatten().narrow(0, 0, 0).sum();
+}
 
 /// Gradients that can be differentiated again.
 variable_list differentiable_backward(const AttentionProblem& problem, const variable_list& saved,
@@ -32,7 +40,14 @@ variable_list differentiable_backward(const AttentionProblem& problem, const var
     inputs.push_back(x[i]);
     result[i] = at::zeros_like(x[i]);
   }
-  if (!out.requires_grad()) return result;  // nothing is kept
+  if (!out.requires_grad()) {  // nothing is kept
+    at::Tensor zero = nothing_of(grad_out);
+    for (const at::Tensor& input : x) zero = zero.add(nothing_of(input));
+    for (at::Tensor& grad : result) {
+      if (grad.defined()) grad = grad.add(zero);
+    }
+    return result;
+  }
   const variable_list grads =
       torch::autograd::grad({out}, inputs, {grad_out}, /*retain_graph=*/true,
                             /*create_graph=*/true, /*allow_unused=*/true);
@@ -52,10 +67,12 @@ class Attention : public torch::autograd::Function<Attention> {
                             const c10::intrusive_ptr<AttentionProblem>& problem) {
     context->save_for_backward({q, k, v});
     context->saved_data["problem"] = c10::IValue::make_capsule(problem);
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     return attention_forward(*problem, q, k, v);
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grad_outs) {
+    const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
     const auto capsule = context->saved_data.at("problem").toCapsule();
     const auto& problem = static_cast<const AttentionProblem&>(*capsule);
     const std::array<bool, 3> wanted = {context->needs_input_grad(0), context->needs_input_grad(1),

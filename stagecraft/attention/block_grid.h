@@ -17,12 +17,11 @@ enum class BlockKind : uint8_t {
 /// row is a block of queries, a column a block of keys.
 class BlockGrid {
  public:
-  BlockGrid(int64_t batch, int64_t heads, int64_t rows, int64_t columns)
-      : batch_(batch),
-        heads_(heads),
-        rows_(rows),
-        columns_(columns),
-        kinds_(static_cast<std::size_t>(batch * heads * rows * columns), BlockKind::kEmpty) {}
+  /// All blocks empty. Throws ArgumentError for negative sizes and for more than kMaxBlocks blocks.
+  BlockGrid(int64_t batch, int64_t heads, int64_t rows, int64_t columns);
+
+  /// More would not fit into memory: a mask takes 17 bytes a block.
+  static constexpr int64_t kMaxBlocks = int64_t{1} << 36;
 
   int64_t batch() const { return batch_; }
   int64_t heads() const { return heads_; }
@@ -36,6 +35,9 @@ class BlockGrid {
     return kinds_[offset(b, h, row, column)];
   }
   const std::vector<BlockKind>& kinds() const { return kinds_; }
+
+  /// The members [begin, begin + size) of the batch.
+  BlockGrid narrow_batch(int64_t begin, int64_t size) const;
 
   /// How many blocks are not empty.
   int64_t kept() const {

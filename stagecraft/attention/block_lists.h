@@ -1,11 +1,18 @@
 #pragma once
 
+#include <cstdint>
+
 #include <ATen/core/Tensor.h>
 
 #include "stagecraft/attention/block_grid.h"
 #include "stagecraft/attention/block_mask.h"
 
 namespace stagecraft::detail {
+
+/// How many blocks a length has; the last may reach beyond it.
+constexpr int64_t blocks_in(int64_t length, int64_t block) {
+  return length / block + (length % block == 0 ? 0 : 1);
+}
 
 /// The blocks of one kind: in every row the columns of that kind in rising order, then all others
 /// in rising order. With `transposed`, rows and columns change places.

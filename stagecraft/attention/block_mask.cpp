@@ -1,5 +1,6 @@
 #include "stagecraft/attention/block_mask.h"
 
+#include <limits>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,9 +14,7 @@
 namespace stagecraft {
 namespace {
 
-int64_t blocks_in(int64_t length, int64_t block) {
-  return (length + block - 1) / block;
-}
+using detail::blocks_in;
 
 void check_block_size(const BlockSize& size) {
   require<ArgumentError>(size.q > 0 && size.kv > 0, "block sizes must be positive, got {}x{}",
@@ -33,6 +32,17 @@ void check_lengths(const BlockGrid& grid, const BlockSize& block, const MaskLeng
       "columns of blocks were given",
       lengths.q, lengths.kv, block.q, block.kv, blocks_in(lengths.q, block.q),
       blocks_in(lengths.kv, block.kv), grid.rows(), grid.columns());
+}
+
+int64_t whole_length(int64_t blocks, int64_t block) {
+  require<ArgumentError>(blocks == 0 || block <= std::numeric_limits<int64_t>::max() / blocks,
+                         "{} blocks of {} are longer than an int64 can say", blocks, block);
+  return blocks * block;
+}
+
+BlockList narrow_list(const BlockList& list, int64_t begin, int64_t size) {
+  if (!list.indices.defined()) return {};
+  return {list.num_blocks.narrow(0, begin, size), list.indices.narrow(0, begin, size)};
 }
 
 BlockList move_list(const BlockList& list, at::Device device) {
@@ -54,7 +64,10 @@ c10::intrusive_ptr<BlockMask> BlockMask::from_kv_blocks(at::Tensor kv_num_blocks
   BlockList kv{std::move(kv_num_blocks), std::move(kv_indices)};
   BlockList full_kv{std::move(full_kv_num_blocks), std::move(full_kv_indices)};
   BlockGrid grid = detail::read_blocks(kv, full_kv);
-  if (!lengths) lengths = {grid.rows() * block_size.q, grid.columns() * block_size.kv};
+  if (!lengths) {
+    lengths = {whole_length(grid.rows(), block_size.q),
+               whole_length(grid.columns(), block_size.kv)};
+  }
   check_lengths(grid, block_size, *lengths);
 
   const at::Device device = kv.indices.device();
@@ -103,7 +116,8 @@ double BlockMask::sparsity() const {
       static_cast<double>(batch * heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
   if (all == 0) return 0;
   const double computed = static_cast<double>(parts_.grid.kept()) *
-                          static_cast<double>(parts_.block_size.q * parts_.block_size.kv);
+                          static_cast<double>(parts_.block_size.q) *
+                          static_cast<double>(parts_.block_size.kv);
   return 100 * (1 - computed / all);
 }
 
@@ -114,6 +128,15 @@ c10::intrusive_ptr<BlockMask> BlockMask::to(at::Device device) const {
   parts.q = move_list(parts_.q, device);
   parts.full_q = move_list(parts_.full_q, device);
   return c10::make_intrusive<BlockMask>(std::move(parts));
+}
+
+c10::intrusive_ptr<BlockMask> BlockMask::narrow_batch(int64_t begin, int64_t size,
+                                                      MaskFn mask_fn) const {
+  return c10::make_intrusive<BlockMask>(
+      Parts{parts_.grid.narrow_batch(begin, size), narrow_list(parts_.kv, begin, size),
+            narrow_list(parts_.full_kv, begin, size), narrow_list(parts_.q, begin, size),
+            narrow_list(parts_.full_q, begin, size), parts_.block_size, parts_.lengths,
+            mask_fn ? std::move(mask_fn) : no_mask()});
 }
 
 std::string BlockMask::describe() const {

@@ -111,6 +111,10 @@ class BlockMask final : public Opaque {
   /// The same mask with its lists on `device`. What the mask function captured stays where it is.
   c10::intrusive_ptr<BlockMask> to(at::Device device) const;
 
+  /// The members [begin, begin + size) of the batch, with `mask_fn` for them. The lists are views
+  /// of this mask's. Throws ArgumentError if the mask has not that many members.
+  c10::intrusive_ptr<BlockMask> narrow_batch(int64_t begin, int64_t size, MaskFn mask_fn) const;
+
   /// "BlockMask[2, 1, 512, 512] blocks 128x128 sparsity 46.9%".
   std::string describe() const override;
 

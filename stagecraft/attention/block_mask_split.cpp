@@ -21,22 +21,18 @@ std::vector<c10::intrusive_ptr<BlockMask>> split_block_mask(
   require<ArgumentError>(chunks > 0, "split_block_mask: chunks must be positive, got {}", chunks);
   const int64_t batch = mask->grid().batch();
   if (batch == 1) return {static_cast<std::size_t>(chunks), mask};
-  require<ArgumentError>(batch >= chunks,
-                         "{} cannot be split into {} chunks: it has only {} members in its batch",
-                         mask->describe(), chunks, batch);
+  if (batch < chunks) {
+    throw ArgumentError(
+        fmt::format("{} cannot be split into {} chunks: it has only {} members in its batch",
+                    mask->describe(), chunks, batch));
+  }
 
   std::vector<c10::intrusive_ptr<BlockMask>> parts;
   parts.reserve(static_cast<std::size_t>(chunks));
   int64_t begin = 0;
   for (int64_t i = 0; i < chunks; ++i) {
     const int64_t size = batch / chunks + (i < batch % chunks ? 1 : 0);
-    const auto cut = [&](const at::Tensor& list) {
-      return list.defined() ? list.narrow(0, begin, size) : list;
-    };
-    parts.push_back(BlockMask::from_kv_blocks(
-        cut(mask->kv_num_blocks()), cut(mask->kv_indices()), cut(mask->full_kv_num_blocks()),
-        cut(mask->full_kv_indices()), mask->block_size(), shift_batch(mask->mask_fn(), begin),
-        mask->lengths()));
+    parts.push_back(mask->narrow_batch(begin, size, shift_batch(mask->mask_fn(), begin)));
     begin += size;
   }
   return parts;

@@ -16,8 +16,8 @@ namespace stagecraft {
 ///   auto mask = create_block_mask(causal_mask(), 1, 1, 4096, 4096);
 ///   auto out = flex_attention(q, k, v, {.block_mask = mask});
 ///
-/// Throws ArgumentError for negative sizes, blocks without a size, and a function that does not
-/// return what MaskFn promises.
+/// Throws ArgumentError for negative sizes, blocks without a size, more blocks than a BlockGrid
+/// takes, and a function that does not return what MaskFn promises.
 c10::intrusive_ptr<BlockMask> create_block_mask(MaskFn mask_fn, int64_t batch, int64_t heads,
                                                 int64_t q_len, int64_t kv_len,
                                                 BlockSize block_size = {},

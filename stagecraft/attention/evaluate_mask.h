@@ -36,8 +36,8 @@ struct TileIndices {
   at::Tensor kv;
 };
 
-/// Calls `mask_fn` without recording gradients. The result is bool and has four sizes, each 1 or
-/// the tile's; anything else that the function returns is an ArgumentError.
+/// Calls `mask_fn` without recording gradients and without autocast. The result is bool and has
+/// four sizes, each 1 or the tile's; anything else that the function returns is an ArgumentError.
 at::Tensor evaluate_mask(const MaskFn& mask_fn, const TileIndices& at);
 
 }  // namespace stagecraft::detail

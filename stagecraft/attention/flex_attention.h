@@ -15,7 +15,8 @@ namespace stagecraft {
 ///   ScoreFn bias = [slope](const auto& score, const auto&, const auto& h, const auto& q,
 ///                          const auto& kv) { return score + slope.index({h}) * (kv - q); };
 ///
-/// Scores of half types come as float32. Gradients flow through it, into what it captured too.
+/// Scores of half types come as float32. Gradients flow through it, into what it captured too. It
+/// runs without autocast; its own backward runs as whoever calls backward has it.
 using ScoreFn =
     std::function<at::Tensor(const at::Tensor& score, const at::Tensor& b, const at::Tensor& h,
                              const at::Tensor& q, const at::Tensor& kv)>;
@@ -38,12 +39,15 @@ struct FlexAttentionOptions {
 ///   value [batch, kv_heads, kv_len, value_size]   result [batch, heads, q_len, value_size]
 ///
 /// all of one floating dtype on one device; key and value may have batch 1 for any batch. Half
-/// types are computed in float32. A query that no key is kept for gives 0 and gets no gradient.
+/// types are computed in float32. A query that no key is kept for gives 0 and gets no gradient;
+/// without score_fn, one whose kept scores all overflow to -infinity gives NaN. Autocast changes
+/// nothing, here and in backward.
 ///
 /// Differentiable any number of times. Without score_fn the first backward computes the scores
 /// again instead of keeping them and calls the mask function again, perhaps from another thread.
 ///
-/// Throws ArgumentError for tensors and masks that do not fit together.
+/// Throws ArgumentError for tensors and masks that do not fit together, and for tensors that are
+/// nested, sparse or on the meta device.
 at::Tensor flex_attention(const at::Tensor& query, const at::Tensor& key, const at::Tensor& value,
                           const FlexAttentionOptions& options = {});
 

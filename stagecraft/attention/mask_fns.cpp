@@ -26,18 +26,23 @@ void check_not_empty(const std::vector<MaskFn>& masks, const char* name) {
 }
 
 void check_documents(const at::Tensor& documents, const char* name) {
-  require<ArgumentError>(documents.defined() && (documents.dim() == 1 || documents.dim() == 2) &&
-                             at::isIntegralType(documents.scalar_type(), /*includeBool=*/false),
-                         "{} must be integers of shape [length] or [batch, length], got {}", name,
-                         describe(documents));
+  if (!documents.defined() || (documents.dim() != 1 && documents.dim() != 2) ||
+      !at::isIntegralType(documents.scalar_type(), /*includeBool=*/false)) {
+    throw ArgumentError(
+        fmt::format("document_mask: {} must be integers of shape [length] or [batch, length], got "
+                    "{}",
+                    name, describe(documents)));
+  }
 }
 
 void check_index(const at::Tensor& index, int64_t size, const at::Tensor& documents) {
   // Elsewhere looking at the values would wait for the device.
   if (!index.is_cpu() || index.numel() == 0) return;
   const auto largest = index.max().item<int64_t>();
-  require<ArgumentError>(largest < size, "document_mask: index {} is beyond the documents {}",
-                         largest, describe(documents));
+  if (largest >= size) {
+    throw ArgumentError(fmt::format("document_mask: index {} is beyond the documents {}", largest,
+                                    describe(documents)));
+  }
 }
 
 at::Tensor look_up(const at::Tensor& documents, const at::Tensor& b, const at::Tensor& position) {
@@ -46,6 +51,13 @@ at::Tensor look_up(const at::Tensor& documents, const at::Tensor& b, const at::T
   if (ids.dim() == 1) return at::index(ids, {position});
   check_index(b, ids.size(0), ids);
   return at::index(ids, {b, position});
+}
+
+MaskFn same_document(at::Tensor q_documents, at::Tensor kv_documents) {
+  return [q_documents = std::move(q_documents), kv_documents = std::move(kv_documents)](
+             const at::Tensor& b, const at::Tensor&, const at::Tensor& q, const at::Tensor& kv) {
+    return look_up(q_documents, b, q).eq(look_up(kv_documents, b, kv));
+  };
 }
 
 }  // namespace
@@ -93,16 +105,14 @@ MaskFn sliding_window_mask(int64_t window) {
 }
 
 MaskFn document_mask(at::Tensor documents) {
-  return document_mask(documents, documents);
+  check_documents(documents, "documents");
+  return same_document(documents, documents);
 }
 
 MaskFn document_mask(at::Tensor q_documents, at::Tensor kv_documents) {
-  check_documents(q_documents, "document_mask: q_documents");
-  check_documents(kv_documents, "document_mask: kv_documents");
-  return [q_documents = std::move(q_documents), kv_documents = std::move(kv_documents)](
-             const at::Tensor& b, const at::Tensor&, const at::Tensor& q, const at::Tensor& kv) {
-    return look_up(q_documents, b, q).eq(look_up(kv_documents, b, kv));
-  };
+  check_documents(q_documents, "q_documents");
+  check_documents(kv_documents, "kv_documents");
+  return same_document(std::move(q_documents), std::move(kv_documents));
 }
 
 }  // namespace stagecraft

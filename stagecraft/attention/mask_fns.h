@@ -24,8 +24,8 @@ namespace stagecraft {
 ///   };
 ///
 /// The indices are positions in the tensors that the mask is used with and lie within their sizes.
-/// Which tiles, and how often, is not specified. It must be a pure function of the
-/// indices and may be called from several threads at once.
+/// Which tiles, and how often, is not specified. It must be a pure function of the indices, may be
+/// called from several threads at once, and runs without autocast.
 using MaskFn = std::function<at::Tensor(const at::Tensor& b, const at::Tensor& h,
                                         const at::Tensor& q, const at::Tensor& kv)>;
 

@@ -217,9 +217,9 @@ c10::IValue list(std::vector<c10::IValue> elements) {
 c10::IValue dict(std::vector<std::pair<std::string, c10::IValue>> entries) {
   std::vector<std::string> keys;
   std::vector<c10::IValue> values;
-  for (auto& [key, value] : entries) {
-    keys.push_back(std::move(key));
-    values.push_back(std::move(value));
+  for (auto& entry : entries) {
+    keys.push_back(std::move(entry.first));
+    values.push_back(std::move(entry.second));
   }
   return make_dict(TreeSpec::dict(keys, std::vector<TreeSpec>(keys.size())), std::move(values));
 }

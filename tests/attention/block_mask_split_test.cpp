@@ -79,6 +79,19 @@ TEST(SplitBlockMask, WithoutFullListsTheChunksHaveNone) {
   for (const auto& chunk : split_block_mask(mask, 2)) EXPECT_FALSE(chunk->has_full_blocks());
 }
 
+TEST(SplitBlockMask, ChunksAreWhatTheirListsSay) {
+  const auto mask = create_block_mask(document_mask(documents(5, 24)), 5, 1, 24, 24, 4);
+  for (const auto& chunk : split_block_mask(mask, 2)) {
+    const auto again =
+        BlockMask::from_kv_blocks(chunk->kv_num_blocks(), chunk->kv_indices(),
+                                  chunk->full_kv_num_blocks(), chunk->full_kv_indices(), 4);
+    EXPECT_EQ(chunk->grid().kinds(), again->grid().kinds());
+    EXPECT_TRUE(at::equal(chunk->q_indices(), again->q_indices()));
+    EXPECT_TRUE(at::equal(chunk->full_q_indices(), again->full_q_indices()));
+    EXPECT_TRUE(at::equal(chunk->to_dense(), again->to_dense()));
+  }
+}
+
 TEST(SplitBlockMask, RefusesMoreChunksThanMembers) {
   const auto mask = create_block_mask(causal_mask(), 3, 1, 16, 16, 4);
   EXPECT_ERROR(

@@ -1,10 +1,12 @@
 #include "stagecraft/attention/create_block_mask.h"
 
 #include <algorithm>
+#include <limits>
 #include <random>
 
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/error.h"
 #include "tests/attention/reference.h"
@@ -119,6 +121,62 @@ TEST(CreateBlockMask, NeverMakesTheWholeMask) {
   EXPECT_LE(largest, int64_t{1} << 24);
   EXPECT_EQ(total, int64_t{2100} * 8192);
   EXPECT_EQ(rows->grid().kept(), 33 * 34 / 2);
+}
+
+TEST(CreateBlockMask, BlocksMayBeMuchLargerThanTheLengths) {
+  using enum BlockKind;
+  for (const int64_t side :
+       {int64_t{101}, int64_t{1} << 20, int64_t{1} << 62, std::numeric_limits<int64_t>::max()}) {
+    SCOPED_TRACE(testing::Message() << "side " << side);
+    const auto kinds = [](const MaskFn& mask, BlockSize block) {
+      return create_block_mask(mask, 1, 1, 100, 100, block)->grid().kinds();
+    };
+    EXPECT_EQ(kinds(no_mask(), side), std::vector<BlockKind>{kPartial});
+    EXPECT_EQ(kinds(or_masks({}), side), std::vector<BlockKind>{kEmpty});
+    EXPECT_EQ(kinds(no_mask(), {50, side}), (std::vector<BlockKind>{kPartial, kPartial}));
+    EXPECT_EQ(kinds(causal_mask(), {side, 30}), (std::vector<BlockKind>(4, kPartial)));
+    EXPECT_EQ(create_block_mask(causal_mask(), 2, 3, 100, 100, side)->shape(),
+              (std::array<int64_t, 4>{2, 3, 100, 100}));
+  }
+  EXPECT_EQ(create_block_mask(no_mask(), 1, 1, 100, 100, 100)->grid().kinds(),
+            std::vector<BlockKind>{kFull});
+}
+
+TEST(CreateBlockMask, BlocksLargerThanATileAreMadeInParts) {
+  int64_t largest = 0;
+  int64_t total = 0;
+  int64_t hole = -1;
+  const MaskFn with_hole = [&](const at::Tensor&, const at::Tensor&, const at::Tensor& q,
+                               const at::Tensor& kv) {
+    largest = std::max(largest, q.numel() * kv.numel());
+    total += q.numel() * kv.numel();
+    return q.ne(hole).logical_or(kv.ne(hole));
+  };
+  using enum BlockKind;
+  const auto kinds = [&](int64_t length, int64_t block) {
+    return create_block_mask(with_hole, 1, 1, length, length, block)->grid().kinds();
+  };
+  EXPECT_EQ(kinds(5000, 5000), std::vector<BlockKind>{kFull});
+  EXPECT_LE(largest, int64_t{1} << 24);
+  EXPECT_EQ(total, int64_t{5000} * 5000);
+  EXPECT_EQ(kinds(5000, 5001), std::vector<BlockKind>{kPartial});
+  hole = 4999;
+  EXPECT_EQ(kinds(5000, 5000), std::vector<BlockKind>{kPartial});
+  EXPECT_EQ(create_block_mask(or_masks({}), 1, 1, 5000, 5000, 5000)->grid().kept(), 0);
+}
+
+TEST(CreateBlockMask, RefusesMoreBlocksThanMemoryHolds) {
+  constexpr int64_t kHuge = int64_t{1} << 40;
+  EXPECT_ERROR(
+      create_block_mask(causal_mask(), kHuge, kHuge, 128, 128), ArgumentError,
+      "a mask of [1099511627776, 1099511627776, 1, 1] blocks ([batch, heads, rows, columns]) is "
+      "too large");
+  EXPECT_ERROR(create_block_mask(causal_mask(), kHuge, 1, 128, 128), ArgumentError, "too large");
+  EXPECT_ERROR(create_block_mask(causal_mask(), 1, 1, kHuge, 1, 1), ArgumentError, "too large");
+  const at::Tensor num = at::zeros({1, 1, 4}, at::kInt);
+  EXPECT_ERROR(
+      BlockMask::from_kv_blocks(num, at::zeros({1, 1, 4, 4}, at::kInt), {}, {}, int64_t{1} << 62),
+      ArgumentError, "4 blocks of 4611686018427387904 are longer");
 }
 
 TEST(CreateBlockMask, EmptyLengthsHaveNoBlocks) {

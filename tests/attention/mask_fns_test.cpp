@@ -56,7 +56,14 @@ TEST(MaskFns, DocumentsOfOneRowDoNotDependOnTheBatch) {
 TEST(MaskFns, DocumentsOfTheWrongKindAreRefused) {
   EXPECT_ERROR(document_mask(at::tensor({0.5, 1.0})), ArgumentError,
                "must be integers of shape [length] or [batch, length], got Tensor[2] float64");
-  EXPECT_ERROR(document_mask(at::Tensor()), ArgumentError, "got Tensor undefined");
+  EXPECT_ERROR(
+      document_mask(at::Tensor()), ArgumentError,
+      "document_mask: documents must be integers of shape [length] or [batch, length], got "
+      "Tensor undefined");
+  const at::Tensor good = at::tensor({1}, at::kLong);
+  EXPECT_ERROR(document_mask(at::Tensor(), good), ArgumentError, "document_mask: q_documents must");
+  EXPECT_ERROR(document_mask(good, at::Tensor()), ArgumentError,
+               "document_mask: kv_documents must");
   EXPECT_ERROR(document_mask(at::tensor({1}, at::kLong).view({1, 1, 1})), ArgumentError,
                "Tensor[1, 1, 1] int64");
 }

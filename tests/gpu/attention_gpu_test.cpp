@@ -121,7 +121,9 @@ TEST_F(AttentionGpu, IsTheSameTwice) {
   const auto first = attend(x, grad_out, gpu_, {.block_mask = mask});
   const auto second = attend(x, grad_out, gpu_, {.block_mask = mask});
   EXPECT_TRUE(at::equal(first.out, second.out));
-  EXPECT_TRUE(at::equal(first.grads[0], second.grads[0]));
+  for (std::size_t i = 0; i < 3; ++i) {
+    EXPECT_TRUE(at::equal(first.grads[i], second.grads[i])) << "input " << i;
+  }
 }
 
 }  // namespace
