@@ -2,7 +2,6 @@
 // scaled_dot_product_attention.
 
 #include <algorithm>
-#include <exception>
 #include <functional>
 #include <string>
 #include <vector>
@@ -88,21 +87,14 @@ void compare(bench::Suite& suite, const std::string& name, const MaskFn& mask_fn
                 {{"dense SDPA", both(theirs), goal}});
 }
 
-int run(int argc, char** argv) {
-  bench::Suite suite("attention", argc, argv);
+void measure(bench::Suite& suite) {
   const int64_t length = suite.quick() ? 256 : 4096;
   compare(suite, "causal", causal_mask(), length, 0.77);
   compare(suite, "documents", document_mask(document_ids(length)), length, 0.33);
-  return suite.finish();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "attention: {}\n", error.what());
-    return 1;
-  }
+  return bench::run_suite("attention", argc, argv, measure);
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <exception>
 #include <utility>
 
 #include <fmt/format.h>
@@ -124,13 +125,25 @@ void Suite::compare(const std::string& what, const Timed& ours,
   }
 }
 
-int Suite::finish() const {
+void Suite::finish() const {
   fmt::print("{}", table(name_, rows_));
   if (quick_)
     fmt::print("a quick run: it shows that the program works, the numbers mean nothing\n");
   const std::string path = write_json(name_, rows_, out_);
   fmt::print("written to {}\n", path);
-  return 0;
+}
+
+int run_suite(const std::string& name, int argc, char** argv,
+              const std::function<void(Suite&)>& measure) {
+  try {
+    Suite suite(name, argc, argv);
+    measure(suite);
+    suite.finish();
+    return 0;
+  } catch (const std::exception& error) {
+    fmt::print(stderr, "{}: {}\n", name, error.what());
+    return 1;
+  }
 }
 
 }  // namespace stagecraft::bench

@@ -45,9 +45,9 @@ struct Row {
 /// One benchmark program:
 ///
 ///   int main(int argc, char** argv) {
-///     bench::Suite suite("microbatch", argc, argv);
-///     suite.compare("split", timed(ours), {{"ATen", timed(bare), 1.15}});
-///     return suite.finish();
+///     return bench::run_suite("microbatch", argc, argv, [](bench::Suite& suite) {
+///       suite.compare("split", timed(ours), {{"ATen", timed(bare), 1.15}});
+///     });
 ///   }
 ///
 /// The command line knows --rounds N, --quick (one short round: does it run?) and --out DIR.
@@ -61,8 +61,8 @@ class Suite {
   void compare(const std::string& what, const Timed& ours,
                const std::vector<Reference>& references);
 
-  /// Prints the table and writes NAME.json; 0. A missed goal is said in both and is no failure.
-  int finish() const;
+  /// Prints the table and writes NAME.json. A missed goal is said in both and is no failure.
+  void finish() const;
 
   /// Whether the run only shows that the program works: sizes may be small.
   bool quick() const { return quick_; }
@@ -74,6 +74,11 @@ class Suite {
   bool quick_ = false;
   std::vector<Row> rows_;
 };
+
+/// Runs `measure` and finishes the suite; the exit code of the program. What `measure` throws
+/// becomes a line on standard error and 1.
+int run_suite(const std::string& name, int argc, char** argv,
+              const std::function<void(Suite&)>& measure);
 
 /// Median and spread of some times. Requires at least one.
 Sample summarise(std::vector<double> times);

@@ -1,7 +1,6 @@
 // Split + merge of a tree of 8 tensors into 16 chunks: ours, the bare ATen calls, PyTorch's.
 
 #include <array>
-#include <exception>
 #include <string>
 #include <vector>
 
@@ -52,8 +51,7 @@ void bare_calls(const Leaves& leaves) {
   benchmark::DoNotOptimize(merged);
 }
 
-int run(int argc, char** argv) {
-  bench::Suite suite("microbatch", argc, argv);
+void measure(bench::Suite& suite) {
   const std::vector<std::vector<int64_t>> shapes = {{64, 16}, {64, 1024}};
   std::vector<std::string> names;
   for (const auto& shape : shapes) names.push_back(fmt::format("{}x{}", shape[0], shape[1]));
@@ -72,16 +70,10 @@ int run(int argc, char** argv) {
                   {{"ATen calls", bench::timed([&] { bare_calls(leaves); }), 1.15},
                    {"PyTorch", python.run(names[i]), 0.33}});
   }
-  return suite.finish();
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
-  try {
-    return run(argc, argv);
-  } catch (const std::exception& error) {
-    fmt::print(stderr, "microbatch: {}\n", error.what());
-    return 1;
-  }
+  return bench::run_suite("microbatch", argc, argv, measure);
 }

@@ -75,7 +75,7 @@ std::string write_json(const std::string& name, const std::vector<Row>& rows,
   }
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);
-  const std::string path = directory + "/" + name + ".json";
+  std::string path = directory + "/" + name + ".json";
   std::ofstream file(path);
   file << json.dump(2) << '\n';
   file.close();

@@ -104,7 +104,7 @@ MaskFn sliding_window_mask(int64_t window) {
   };
 }
 
-MaskFn document_mask(at::Tensor documents) {
+MaskFn document_mask(const at::Tensor& documents) {
   check_documents(documents, "documents");
   return same_document(documents, documents);
 }

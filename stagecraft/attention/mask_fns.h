@@ -49,7 +49,7 @@ MaskFn sliding_window_mask(int64_t window);
 /// [length] for all members of the batch, or [batch, length]. Combine it with causal_mask() by
 /// and_masks for language models. Ids that lie on another device than the indices are copied at
 /// every call.
-MaskFn document_mask(at::Tensor documents);
+MaskFn document_mask(const at::Tensor& documents);
 
 /// The same for queries and keys of different lengths.
 MaskFn document_mask(at::Tensor q_documents, at::Tensor kv_documents);
