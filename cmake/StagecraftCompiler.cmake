@@ -20,6 +20,8 @@ target_compile_options(sc_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
   -Woverloaded-virtual -Wimplicit-fallthrough $<$<BOOL:${STAGECRAFT_WERROR}>:-Werror>)
 
+# The presets of the sanitizers switch STAGECRAFT_WERROR off: their instrumentation makes g++ 12 warn of standard
+# headers. The plain build has judged the same sources.
 if(STAGECRAFT_SANITIZE)
   add_compile_options(-fsanitize=${STAGECRAFT_SANITIZE} -fno-omit-frame-pointer -fno-sanitize-recover=all)
   add_link_options(-fsanitize=${STAGECRAFT_SANITIZE})
