@@ -1,6 +1,5 @@
 #include "stagecraft/microbatch/merge.h"
 
-#include <algorithm>
 #include <cstddef>
 #include <string>
 #include <utility>
@@ -8,7 +7,6 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 

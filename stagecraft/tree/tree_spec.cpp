@@ -1,6 +1,5 @@
 #include "stagecraft/tree/tree_spec.h"
 
-#include <algorithm>
 #include <unordered_set>
 #include <utility>
 
