@@ -1,0 +1,66 @@
+#include "stagecraft/schedule/json_input.h"
+
+#include <algorithm>
+
+#include <nlohmann/json.hpp>
+
+#include "stagecraft/base/error.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int kMaxDepth = 32;
+constexpr std::size_t kMaxDescription = 60;
+
+// `position`: how many bytes were read when it failed.
+[[noreturn]] void fail(const std::string& message, std::string_view text, std::size_t position) {
+  const std::string_view before = text.substr(0, std::min(position, text.size()));
+  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
+  const std::size_t start = before.rfind('\n') + 1;  // npos + 1 == 0
+  throw ParseError(message, static_cast<std::size_t>(line),
+                   std::max<std::size_t>(before.size() - start, 1));
+}
+
+// The library's values are printed and compared by recursion, which deep ones would overflow.
+void check_depth(std::string_view text) {
+  int depth = 0;
+  bool in_string = false;
+  for (std::size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (in_string) {
+      if (c == '\\') ++i;
+      in_string = c != '"';
+    } else if (c == '"') {
+      in_string = true;
+    } else if (c == '[' || c == '{') {
+      if (++depth > kMaxDepth) fail("this JSON is nested too deeply", text, i + 1);
+    } else if (c == ']' || c == '}') {
+      --depth;
+    }
+  }
+}
+
+}  // namespace
+
+nlohmann::json read_json(std::string_view text) {
+  check_depth(text);
+  try {
+    return nlohmann::json::parse(text);
+  } catch (const nlohmann::json::parse_error& error) {
+    fail("this is not valid JSON", text, error.byte);
+  } catch (const nlohmann::json::out_of_range&) {
+    throw ArgumentError("this JSON has a number that is too large");
+  }
+}
+
+std::string describe_json(const nlohmann::json& json) {
+  std::string text = json.dump();
+  if (text.size() > kMaxDescription) {
+    text.resize(kMaxDescription);
+    while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80U) != 0) text.pop_back();
+    text += "...";
+  }
+  return text;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,128 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <span>
+#include <vector>
+
+#include "stagecraft/schedule/action_index.h"
+#include "stagecraft/schedule/needs.h"
+#include "stagecraft/schedule/schedule.h"
+
+namespace stagecraft {
+
+/// Executes the lists of a schedule in an order that respects Needs: each rank goes on until it has
+/// to wait, and is woken when what it waits for was done. Linear in the number of actions. What is
+/// needed and not in the schedule counts as done.
+///
+/// REQUIRES every action on the rank of its stage and in `index`, none twice.
+class ListRunner {
+ public:
+  /// Why a rank stands still.
+  struct Wait {
+    std::size_t rank = 0;    ///< whose action is waited for
+    std::size_t offset = 0;  ///< where that is in its list
+  };
+
+  ListRunner(const Schedule& schedule, const ActionIndex& index, const Needs& needs)
+      : lists_(schedule.lists()),
+        rank_of_(schedule.placement().ranks()),
+        index_(index),
+        needs_(needs),
+        heads_(lists_.size(), 0),
+        waits_(lists_.size()),
+        sleepers_(lists_.size()),
+        first_awaited_(lists_.size(), kNone) {}
+
+  /// Calls execute(rank, offset, length) for each slot in turn; `length` is 1, or 1 + parts for an
+  /// overlap. Returns whether all lists came to their end.
+  template <typename Execute>
+  bool run(Execute&& execute) {
+    for (std::size_t r = lists_.size(); r-- > 0;) ready_.push_back(r);
+    std::size_t finished = 0;
+    while (!ready_.empty()) {
+      const std::size_t rank = ready_.back();
+      ready_.pop_back();
+      const ActionList& list = lists_[rank];
+      std::size_t& head = heads_[rank];
+      while (head < list.size()) {
+        const std::size_t length = 1 + static_cast<std::size_t>(list[head].num_parts());
+        if (!can_start(rank, head, length)) break;
+        execute(rank, head, length);
+        head += length;
+        if (head > first_awaited_[rank]) wake(rank);
+      }
+      if (head == list.size()) ++finished;
+    }
+    return finished == lists_.size();
+  }
+
+  /// After run() returned false: the ranks with a head before their list's end stand still.
+  std::size_t head(std::size_t rank) const { return heads_[rank]; }
+  const Wait& wait(std::size_t rank) const { return waits_[rank]; }
+
+ private:
+  static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+
+  bool can_start(std::size_t rank, std::size_t offset, std::size_t length) {
+    const Action* const slot = lists_[rank].data() + offset;
+    for (std::size_t i = length == 1 ? 0 : 1; i < length; ++i) {
+      const Action action = slot[i];
+      if (!has_microbatch(action.type())) continue;
+      bool done = true;
+      needs_.visit(action, [&](ActionType type, StageId stage) {
+        done = is_done(type, stage, action.microbatch(), rank);
+        return done;
+      });
+      if (!done) return false;
+    }
+    return true;
+  }
+
+  // Otherwise puts `rank` to sleep until it is.
+  bool is_done(ActionType type, StageId stage, MicrobatchId microbatch, std::size_t rank) {
+    const uint32_t place = type == ActionType::kBackward
+                               ? index_.find_gradient_maker(stage, microbatch)
+                               : index_.find(type, stage, microbatch);
+    if (place == ActionIndex::kNowhere) return true;
+    const auto other = static_cast<std::size_t>(rank_of_[stage.value()]);
+    const std::size_t offset = place - index_.first_place(other);
+    if (offset < heads_[other]) return true;
+    waits_[rank] = {other, offset};
+    if (other != rank) {  // what its own rank has yet to do never comes
+      sleepers_[other].push_back(rank);
+      first_awaited_[other] = std::min(first_awaited_[other], offset);
+    }
+    return false;
+  }
+
+  void wake(std::size_t rank) {
+    std::vector<std::size_t>& sleepers = sleepers_[rank];
+    first_awaited_[rank] = kNone;
+    std::size_t kept = 0;
+    for (const std::size_t sleeper : sleepers) {
+      const std::size_t offset = waits_[sleeper].offset;
+      if (offset < heads_[rank]) {
+        ready_.push_back(sleeper);
+      } else {
+        sleepers[kept++] = sleeper;
+        first_awaited_[rank] = std::min(first_awaited_[rank], offset);
+      }
+    }
+    sleepers.resize(kept);
+  }
+
+  const std::vector<ActionList>& lists_;
+  std::span<const int32_t> rank_of_;
+  const ActionIndex& index_;
+  const Needs& needs_;
+  std::vector<std::size_t> heads_;
+  std::vector<Wait> waits_;
+  std::vector<std::vector<std::size_t>> sleepers_;
+  std::vector<std::size_t> first_awaited_;
+  std::vector<std::size_t> ready_;
+};
+
+}  // namespace stagecraft

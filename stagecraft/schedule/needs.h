@@ -1,0 +1,105 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/schedule/stage_graph.h"
+
+namespace stagecraft {
+
+/// What has to be done before an action can start: the one place that says so. All of it has the
+/// microbatch of the action.
+///
+///                  same rank        other rank, compute    other rank, lowered
+///   F              F of producers   F of producers         SEND_F of producers, own RECV_F
+///   I, B           gradients of     gradients of           SEND_B of consumers, own RECV_B
+///                  consumers, own F consumers, own F
+///   W              own I
+///   SEND_F         own F                                   RECV_F of consumers (a send waits for
+///   them) SEND_B         own gradients                           RECV_B of producers everything
+///   else: nothing
+///
+/// "Gradients" are made by B or I; they are visited as kBackward.
+class Needs {
+ public:
+  /// All three must outlive it. `blocking_sends`: a send waits for the receives it goes to.
+  Needs(const Schedule& schedule, const StageGraph& graph, bool blocking_sends)
+      : graph_(graph),
+        rank_of_(schedule.placement().ranks()),
+        is_lowered_(schedule.level() == Level::kLowered),
+        blocking_sends_(blocking_sends) {}
+
+  /// Calls visit(type, stage) for each; stops when it returns false.
+  template <typename Visit>
+  void visit(Action action, Visit&& visit) const {
+    const StageId stage = action.stage();
+    switch (action.type()) {
+      case ActionType::kForward:
+        visit_values(stage, graph_.producers(stage), ActionType::kForward, ActionType::kRecvForward,
+                     ActionType::kSendForward, visit);
+        return;
+      case ActionType::kBackwardInput:
+      case ActionType::kBackward:
+        if (!visit(ActionType::kForward, stage)) return;
+        visit_values(stage, graph_.consumers(stage), ActionType::kBackward,
+                     ActionType::kRecvBackward, ActionType::kSendBackward, visit);
+        return;
+      case ActionType::kBackwardWeight:
+        visit(ActionType::kBackwardInput, stage);
+        return;
+      case ActionType::kSendForward:
+        if (!visit(ActionType::kForward, stage)) return;
+        visit_receives(stage, graph_.consumers(stage), ActionType::kRecvForward, visit);
+        return;
+      case ActionType::kSendBackward:
+        if (!visit(ActionType::kBackward, stage)) return;
+        visit_receives(stage, graph_.producers(stage), ActionType::kRecvBackward, visit);
+        return;
+      default:
+        return;
+    }
+  }
+
+  bool is_elsewhere(StageId stage, StageId other) const {
+    return rank_of_[stage.value()] != rank_of_[other.value()];
+  }
+  /// Whether any of `others` is on another rank than `stage`.
+  bool any_elsewhere(StageId stage, std::span<const StageId> others) const {
+    for (const StageId other : others) {
+      if (is_elsewhere(stage, other)) return true;
+    }
+    return false;
+  }
+
+ private:
+  template <typename Visit>
+  void visit_values(StageId stage, std::span<const StageId> sources, ActionType made_by,
+                    ActionType receive, ActionType send, Visit&& visit) const {
+    bool received = false;
+    for (const StageId source : sources) {
+      if (!is_lowered_ || !is_elsewhere(stage, source)) {
+        if (!visit(made_by, source)) return;
+        continue;
+      }
+      if (!received && !visit(receive, stage)) return;
+      received = true;
+      if (!visit(send, source)) return;
+    }
+  }
+  template <typename Visit>
+  void visit_receives(StageId stage, std::span<const StageId> readers, ActionType receive,
+                      Visit&& visit) const {
+    if (!blocking_sends_) return;
+    for (const StageId reader : readers) {
+      if (is_elsewhere(stage, reader) && !visit(receive, reader)) return;
+    }
+  }
+
+  const StageGraph& graph_;
+  std::span<const int32_t> rank_of_;
+  bool is_lowered_;
+  bool blocking_sends_;
+};
+
+}  // namespace stagecraft

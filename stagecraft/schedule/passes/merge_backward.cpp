@@ -1,0 +1,31 @@
+#include "stagecraft/schedule/passes/merge_backward.h"
+
+#include <utility>
+#include <vector>
+
+#include "stagecraft/schedule/passes/pass_input.h"
+
+namespace stagecraft {
+
+Schedule merge_backward(const Schedule& schedule) {
+  require_level(schedule, Level::kCompute, "merge_backward");
+  std::vector<ActionList> lists;
+  lists.reserve(schedule.lists().size());
+  for (const ActionList& list : schedule.lists()) {
+    ActionList& out = lists.emplace_back();
+    out.reserve(list.size());
+    for (const Slot& slot : SlotRange(list)) {
+      if (slot.is_idle()) continue;
+      const Action action = slot.actions().front();
+      if (action.type() == ActionType::kBackwardWeight && !out.empty() &&
+          out.back() == action.with_type(ActionType::kBackwardInput)) {
+        out.back() = action.with_type(ActionType::kBackward);
+        continue;
+      }
+      out.insert(out.end(), slot.actions().begin(), slot.actions().end());
+    }
+  }
+  return {Level::kCompute, schedule.placement(), std::move(lists)};
+}
+
+}  // namespace stagecraft

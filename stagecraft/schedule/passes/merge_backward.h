@@ -1,0 +1,14 @@
+#pragma once
+
+#include "stagecraft/schedule/schedule.h"
+
+namespace stagecraft {
+
+/// Makes a B of each I that is directly followed by the W of its stage and microbatch, idle slots
+/// not counted. Idle slots go. An I that is the last part of an overlap counts too:
+/// (0F1;1I0)OVERLAP_F_B,1W0 becomes (0F1;1B0)OVERLAP_F_B.
+///
+/// REQUIRES level kCompute (ArgumentError): a lowered schedule may send between I and W.
+Schedule merge_backward(const Schedule& schedule);
+
+}  // namespace stagecraft

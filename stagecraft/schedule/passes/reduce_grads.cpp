@@ -1,0 +1,36 @@
+#include "stagecraft/schedule/passes/reduce_grads.h"
+
+#include <utility>
+#include <vector>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/schedule/passes/pass_input.h"
+
+namespace stagecraft {
+
+Schedule reduce_grads(const Schedule& schedule) {
+  require_level(schedule, Level::kCompute, "reduce_grads");
+  require<ArgumentError>(!has_any(schedule, {ActionType::kReduceGrad}),
+                         "reduce_grads: the schedule has REDUCE_GRAD already");
+  std::vector<int32_t> left(static_cast<std::size_t>(schedule.num_stages()),
+                            schedule.num_microbatches());
+  std::vector<ActionList> lists;
+  lists.reserve(schedule.lists().size());
+  for (const ActionList& list : schedule.lists()) {
+    ActionList& out = lists.emplace_back();
+    out.reserve(list.size() + 8);
+    for (const Slot& slot : SlotRange(list)) {
+      if (slot.is_idle()) continue;
+      out.insert(out.end(), slot.actions().begin(), slot.actions().end());
+      for (const Action part : slot.parts()) {
+        if (!makes_weight_gradients(part.type())) continue;
+        if (--left[part.stage().value()] == 0) {
+          out.emplace_back(part.stage(), ActionType::kReduceGrad);
+        }
+      }
+    }
+  }
+  return {Level::kCompute, schedule.placement(), std::move(lists)};
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,120 @@
+#include "stagecraft/schedule/passes/shard_stages.h"
+
+#include <algorithm>
+#include <utility>
+#include <vector>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/schedule/passes/pass_input.h"
+
+namespace stagecraft {
+namespace {
+
+// Which stages a list comes to next, seen from a slot that moves from the back to the front: all
+// stages behind it in the order of their next use. So no slot has to look ahead.
+class NextStages {
+ public:
+  void move_before(const Slot& slot) {
+    const std::span<const Action> parts = slot.parts();
+    for (std::size_t i = parts.size(); i-- > 0;) {
+      const auto found = std::find_if(uses_.begin(), uses_.end(), [&](const Use& use) {
+        return use.stage == parts[i].stage();
+      });
+      if (found != uses_.end()) {
+        // To the front, the others one back.
+        std::rotate(uses_.begin(), found, found + 1);
+        uses_.front().slot = slot.position();
+      } else {
+        uses_.insert(uses_.begin(), {parts[i].stage(), slot.position()});
+      }
+    }
+  }
+
+  // The first `limit`; those that come in with the same slot come along.
+  void first(std::size_t limit, std::vector<StageId>& stages) const {
+    stages.clear();
+    for (std::size_t i = 0; i < uses_.size(); ++i) {
+      if (i >= limit && uses_[i].slot != uses_[i - 1].slot) return;
+      stages.push_back(uses_[i].stage);
+    }
+  }
+
+ private:
+  struct Use {
+    StageId stage;
+    int64_t slot;
+  };
+  std::vector<Use> uses_;
+};
+
+bool contains(const std::vector<StageId>& stages, StageId stage) {
+  return std::find(stages.begin(), stages.end(), stage) != stages.end();
+}
+
+// Written from the back to the front, and turned round at the end.
+class BackwardWriter {
+ public:
+  explicit BackwardWriter(std::size_t expected) { list_.reserve(expected); }
+
+  void slot(const Slot& slot) {
+    list_.insert(list_.end(), slot.actions().rbegin(), slot.actions().rend());
+  }
+  // In front of all so far: what is in `before` and not in `after` goes, then the others come.
+  void change(std::vector<StageId> before, const std::vector<StageId>& after) {
+    for (std::size_t i = after.size(); i-- > 0;) {
+      if (!contains(before, after[i])) list_.emplace_back(after[i], ActionType::kUnshard);
+    }
+    std::sort(before.begin(), before.end());
+    for (std::size_t i = before.size(); i-- > 0;) {
+      if (!contains(after, before[i])) list_.emplace_back(before[i], ActionType::kReshard);
+    }
+  }
+  ActionList take() {
+    std::reverse(list_.begin(), list_.end());
+    return std::move(list_);
+  }
+
+ private:
+  ActionList list_;
+};
+
+ActionList shard_list(std::span<const Action> list, std::size_t limit) {
+  std::vector<Slot> slots;
+  slots.reserve(list.size());
+  for (const Slot& slot : SlotRange(list)) {
+    if (!slot.is_idle()) slots.push_back(slot);
+  }
+  BackwardWriter out(list.size() + 16);
+  NextStages next;
+  std::vector<StageId> active;  // from the slot on that was written last
+  std::vector<StageId> wanted;
+  for (std::size_t i = slots.size(); i-- > 0;) {
+    next.move_before(slots[i]);
+    next.first(limit, wanted);
+    if (wanted != active) {
+      out.change(wanted, active);
+      std::swap(active, wanted);
+    }
+    out.slot(slots[i]);
+  }
+  out.change({}, active);
+  return out.take();
+}
+
+}  // namespace
+
+Schedule shard_stages(const Schedule& schedule, int32_t max_active_stages) {
+  require_level(schedule, Level::kCompute, "shard_stages");
+  require<ArgumentError>(max_active_stages >= 1, "shard_stages: at least 1 active stage, got {}",
+                         max_active_stages);
+  require<ArgumentError>(!has_any(schedule, {ActionType::kUnshard, ActionType::kReshard}),
+                         "shard_stages: the schedule has UNSHARD or RESHARD already");
+  std::vector<ActionList> lists;
+  lists.reserve(schedule.lists().size());
+  for (const ActionList& list : schedule.lists()) {
+    lists.push_back(shard_list(list, static_cast<std::size_t>(max_active_stages)));
+  }
+  return {Level::kCompute, schedule.placement(), std::move(lists)};
+}
+
+}  // namespace stagecraft

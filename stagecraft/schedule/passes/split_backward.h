@@ -1,0 +1,14 @@
+#pragma once
+
+#include "stagecraft/schedule/schedule.h"
+
+namespace stagecraft {
+
+/// Makes an I and, directly behind it, a W of each B, so that the gradients of the inputs can leave
+/// before those of the parameters are made. A B inside an overlap becomes an I there; its W follows
+/// behind the overlap. Idle slots stay.
+///
+/// REQUIRES level kCompute (ArgumentError).
+Schedule split_backward(const Schedule& schedule);
+
+}  // namespace stagecraft

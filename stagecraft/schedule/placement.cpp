@@ -1,0 +1,112 @@
+#include "stagecraft/schedule/placement.h"
+
+#include <numeric>
+#include <utility>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/schedule/action.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int32_t kNowhere = -1;
+
+void check_counts(int32_t ranks, int32_t stages) {
+  require<ArgumentError>(ranks >= 1, "a placement needs at least 1 rank, got {}", ranks);
+  require<ArgumentError>(stages >= ranks,
+                         "{} ranks need at least {} stages, one each, got {} stages", ranks, ranks,
+                         stages);
+  require<ArgumentError>(stages <= Action::kMaxStage + 1, "at most {} stages, got {}",
+                         Action::kMaxStage + 1, stages);
+}
+
+}  // namespace
+
+Placement Placement::loop(int32_t ranks, int32_t stages) {
+  check_counts(ranks, stages);
+  std::vector<int32_t> rank_of(static_cast<std::size_t>(stages));
+  for (int32_t s = 0; s < stages; ++s) rank_of[s] = s % ranks;
+  return {std::move(rank_of), ranks};
+}
+
+Placement Placement::v(int32_t ranks, int32_t stages) {
+  check_counts(ranks, stages);
+  if (stages % ranks != 0) {
+    const int32_t below = stages / ranks * ranks;
+    throw ArgumentError(fmt::format(
+        "a v placement needs a multiple of {} stages for {} ranks, got {}; nearest: {} or {}",
+        ranks, ranks, stages, below, below + ranks));
+  }
+  std::vector<int32_t> rank_of(static_cast<std::size_t>(stages));
+  for (int32_t s = 0; s < stages; ++s) {
+    const int32_t step = s % ranks;
+    rank_of[s] = (s / ranks) % 2 == 0 ? step : ranks - 1 - step;
+  }
+  return {std::move(rank_of), ranks};
+}
+
+Placement Placement::from_style(std::string_view style, int32_t ranks, int32_t stages) {
+  if (style == "loop") return loop(ranks, stages);
+  if (style == "v") return v(ranks, stages);
+  throw ArgumentError(fmt::format("a placement's style is loop or v, got '{}'", style));
+}
+
+Placement Placement::of(std::vector<std::optional<Rank>> stage_to_rank, int32_t ranks) {
+  require<ArgumentError>(ranks >= 1, "a placement needs at least 1 rank, got {}", ranks);
+  require<ArgumentError>(stage_to_rank.size() <= std::size_t{Action::kMaxStage} + 1,
+                         "at most {} stages, got {}", Action::kMaxStage + 1, stage_to_rank.size());
+  std::vector<int32_t> rank_of(stage_to_rank.size(), kNowhere);
+  for (std::size_t s = 0; s < stage_to_rank.size(); ++s) {
+    if (!stage_to_rank[s]) continue;
+    const int32_t rank = stage_to_rank[s]->value();
+    require<ArgumentError>(rank >= 0 && rank < ranks,
+                           "stage {} is placed on rank {}, but there are {} ranks", s, rank, ranks);
+    rank_of[s] = rank;
+  }
+  return {std::move(rank_of), ranks};
+}
+
+Placement::Placement(std::vector<int32_t> rank_of, int32_t ranks)
+    : rank_of_(std::move(rank_of)), first_(static_cast<std::size_t>(ranks) + 1, 0) {
+  for (const int32_t rank : rank_of_) {
+    if (rank != kNowhere) ++first_[rank + 1];
+  }
+  std::partial_sum(first_.begin(), first_.end(), first_.begin());
+  stages_.resize(static_cast<std::size_t>(first_.back()));
+  std::vector<int32_t> next(first_.begin(), first_.end() - 1);
+  for (std::size_t s = 0; s < rank_of_.size(); ++s) {
+    if (rank_of_[s] != kNowhere) stages_[next[rank_of_[s]]++] = StageId(static_cast<int32_t>(s));
+  }
+}
+
+Rank Placement::get_rank(StageId stage) const {
+  require<ArgumentError>(stage.value() >= 0 && stage.value() < num_stages(),
+                         "there is no stage {}; there are {} stages", stage.value(), num_stages());
+  require<ArgumentError>(rank_of_[stage.value()] != kNowhere, "no rank holds stage {}",
+                         stage.value());
+  return Rank(rank_of_[stage.value()]);
+}
+
+std::optional<Rank> Placement::find_rank(StageId stage) const {
+  if (stage.value() < 0 || stage.value() >= num_stages()) return std::nullopt;
+  if (rank_of_[stage.value()] == kNowhere) return std::nullopt;
+  return Rank(rank_of_[stage.value()]);
+}
+
+std::span<const StageId> Placement::stages(Rank rank) const {
+  require<ArgumentError>(rank.value() >= 0 && rank.value() < num_ranks(),
+                         "there is no rank {}; there are {} ranks", rank.value(), num_ranks());
+  return std::span(stages_).subspan(first_[rank.value()],
+                                    first_[rank.value() + 1] - first_[rank.value()]);
+}
+
+std::string to_string(const Placement& placement) {
+  std::string text;
+  for (const int32_t rank : placement.ranks()) {
+    if (!text.empty()) text += ' ';
+    text += rank == kNowhere ? "-" : std::to_string(rank);
+  }
+  return text;
+}
+
+}  // namespace stagecraft

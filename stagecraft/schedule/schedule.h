@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string_view>
+#include <vector>
+
+#include "stagecraft/base/index.h"
+#include "stagecraft/schedule/action.h"
+#include "stagecraft/schedule/placement.h"
+#include "stagecraft/schedule/slot.h"
+
+namespace stagecraft {
+
+using ActionList = std::vector<Action>;
+
+/// How much a schedule says.
+enum class Level : uint8_t {
+  /// What each rank computes, in which order. Values travel between ranks by themselves; idle slots
+  /// are there to be looked at. UNSHARD, RESHARD and REDUCE_GRAD may be there already.
+  kCompute,
+  /// All that a rank does, transfers included; no idle slots.
+  kLowered,
+};
+
+/// "compute" or "lowered".
+std::string_view to_string(Level level);
+
+/// What every rank does in one step: a list of actions a rank, and where the stages are. Immutable,
+/// a value. Made by a builder, a pass or the reader of a file; whether it can be executed is for
+/// `verify` to say (schedule/verify.h).
+class Schedule {
+ public:
+  /// One list a rank of `placement`. ArgumentError unless every overlap has at least two parts
+  /// behind it, all of them F, I, W or B.
+  Schedule(Level level, Placement placement, std::vector<ActionList> lists);
+
+  Level level() const { return level_; }
+  const Placement& placement() const { return placement_; }
+  int32_t num_ranks() const { return placement_.num_ranks(); }
+  int32_t num_stages() const { return placement_.num_stages(); }
+  /// One more than the highest microbatch that occurs.
+  int32_t num_microbatches() const { return num_microbatches_; }
+  /// Over all ranks, idle slots excluded; the parts of an overlap count, the overlap does not.
+  int64_t num_actions() const { return num_actions_; }
+
+  /// The rank's list. An overlap is followed by its parts. ArgumentError for no such rank.
+  std::span<const Action> actions(Rank rank) const;
+  /// The same, an overlap and its parts taken together.
+  SlotRange slots(Rank rank) const { return SlotRange(actions(rank)); }
+  const std::vector<ActionList>& lists() const { return lists_; }
+
+  friend bool operator==(const Schedule&, const Schedule&) = default;
+
+ private:
+  Level level_;
+  Placement placement_;
+  std::vector<ActionList> lists_;
+  int32_t num_microbatches_ = 0;
+  int64_t num_actions_ = 0;
+};
+
+/// What lists say of themselves, for schedules that come from outside: lowered when anything but
+/// compute and idle slots occurs; a stage is on the first rank that has an action of it.
+Level infer_level(std::span<const ActionList> lists);
+Placement infer_placement(std::span<const ActionList> lists);
+
+}  // namespace stagecraft

@@ -1,0 +1,101 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stagecraft/base/index.h"
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/schedule/stage_graph.h"
+
+namespace stagecraft {
+
+/// What a schedule has to be complete for.
+enum class VerifyMode : uint8_t {
+  /// Every stage and microbatch: one F, and one B or one I and one W.
+  kTraining,
+  /// Every stage and microbatch: one F; no backward, no gradients.
+  kForwardOnly,
+  /// A piece of a schedule: what is there may be there once; what it needs is either there, in
+  /// time,
+  /// or was done before.
+  kPartial,
+};
+
+/// "training", "forward-only" or "partial".
+std::string_view to_string(VerifyMode mode);
+/// kForwardOnly when no I, W or B occurs, else kTraining.
+VerifyMode infer_mode(const Schedule& schedule);
+
+struct VerifyOptions {
+  VerifyMode mode = VerifyMode::kTraining;
+  /// How many microbatches there have to be; without it, as many as occur.
+  std::optional<int32_t> microbatches = std::nullopt;
+  /// Findings beyond this number are counted, not kept.
+  std::size_t max_findings = 20;
+};
+
+enum class FindingKind : uint8_t {
+  kPlacement,   ///< a stage on another rank than its own, on none, or a rank without a stage
+  kMissing,     ///< an action that has to be there and is not
+  kDuplicate,   ///< an action that is there twice, or B beside I or W
+  kUnexpected,  ///< an action that does not belong into this schedule
+  kOrder,       ///< an action before one of the same rank that it needs
+  kDeadlock,    ///< ranks that wait for each other for ever
+  kSharding,    ///< UNSHARD and RESHARD that do not pair up, or compute on a resharded stage
+  kReduceGrad,  ///< REDUCE_GRAD before the last backward of its stage, twice, or for some stages
+                ///< only
+};
+
+std::string_view to_string(FindingKind kind);
+
+struct Finding {
+  FindingKind kind = FindingKind::kMissing;
+  /// Where it shows; nothing when it shows nowhere, as with an action that is missing.
+  std::optional<Rank> rank = std::nullopt;
+  std::optional<int64_t> position = std::nullopt;  ///< slot of the rank's list, from 0
+  std::string action;                              ///< the text of the action, "2F0"
+  std::string message;                             ///< what is wrong, without the place
+  /// The texts of all actions of a deadlock, in the order of waiting.
+  std::vector<std::string> cycle;
+};
+
+/// "rank 1, slot 7, 2F0: needs 2RECV_F0, which comes later, at slot 9".
+std::string to_string(const Finding& finding);
+
+struct Verdict {
+  std::vector<Finding> findings;
+  std::size_t num_findings = 0;  ///< those that were not kept included
+
+  bool ok() const { return num_findings == 0; }
+};
+
+/// Says whether a schedule can be executed, and if not, why. Good means:
+///
+/// - every action is on the rank of its stage, every stage is on a rank, every rank has a stage;
+/// - the schedule is complete for its mode and says nothing twice;
+/// - lowered: each value or gradient that goes to another rank has one SEND behind the action that
+///   makes it and one RECV ahead of the one that needs it, and there are no others, nor idle slots;
+/// - where a stage is ever unsharded, UNSHARD and RESHARD alternate, all its compute is between
+/// them,
+///   and it ends resharded; REDUCE_GRAD is there for no stage or once for each, behind its last
+///   backward;
+/// - the parts of an overlap do not need each other;
+/// - run in order, no rank waits for ever, even when nothing is buffered: a SEND ends when the
+///   receives are posted that it goes to, a RECV only posts, compute waits for its values.
+///
+/// A schedule with misplaced or repeated actions is not examined for deadlocks. Linear in the
+/// number of actions. `graph` must have as many stages as the schedule (ArgumentError).
+Verdict verify(const Schedule& schedule, const StageGraph& graph,
+               const VerifyOptions& options = {});
+/// For a chain of stages.
+Verdict verify(const Schedule& schedule, const VerifyOptions& options = {});
+
+/// Throws ScheduleError with the findings unless the schedule is good; `what` begins the message.
+void verify_or_throw(const Schedule& schedule, const StageGraph& graph, std::string_view what,
+                     const VerifyOptions& options = {});
+
+}  // namespace stagecraft

@@ -1,0 +1,168 @@
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "stagecraft/schedule/needs.h"
+#include "stagecraft/schedule/verify_parts.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr uint32_t kNowhere = ActionIndex::kNowhere;
+
+class Completeness {
+ public:
+  Completeness(const Schedule& schedule, const StageGraph& graph, const VerifyOptions& options,
+               const ActionIndex& index, Findings& findings)
+      : schedule_(schedule),
+        graph_(graph),
+        needs_(schedule, graph, true),
+        mode_(options.mode),
+        microbatches_(options.microbatches.value_or(schedule.num_microbatches())),
+        index_(index),
+        findings_(findings) {}
+
+  // A text may name stage 10^7 or microbatch 10^9 with a handful of actions: then most are missing,
+  // and the first ones tell as much as all of them. `limit` bounds how many are looked at.
+  void check_pairs(int64_t limit) {
+    for (int32_t s = 0; s < schedule_.num_stages() && limit > 0; ++s) {
+      set_stage(StageId(s));
+      for (int32_t m = 0; m < microbatches_ && limit > 0; ++m, --limit) {
+        check_compute(StageId(s), MicrobatchId(m));
+        if (schedule_.level() == Level::kLowered) check_transfers(StageId(s), MicrobatchId(m));
+      }
+    }
+  }
+
+  // Only those that have an action, each at the first of its types.
+  void check_occurring() {
+    for (std::size_t r = 0; r < schedule_.lists().size(); ++r) {
+      const ActionList& list = schedule_.lists()[r];
+      for (std::size_t i = 0; i < list.size(); ++i) {
+        const Action action = list[i];
+        if (!has_microbatch(action.type()) || !is_first_of_pair(action, r, i)) continue;
+        set_stage(action.stage());
+        check_compute(action.stage(), action.microbatch());
+        if (schedule_.level() != Level::kLowered) continue;
+        check_transfers(action.stage(), action.microbatch());
+      }
+    }
+  }
+
+ private:
+  void set_stage(StageId stage) {
+    to_other_ranks_ = needs_.any_elsewhere(stage, graph_.consumers(stage));
+    from_other_ranks_ = needs_.any_elsewhere(stage, graph_.producers(stage));
+  }
+
+  bool is_first_of_pair(Action action, std::size_t rank, std::size_t offset) const {
+    const auto find_type = [&](int type) {
+      return index_.find(static_cast<ActionType>(type), action.stage(), action.microbatch());
+    };
+    const int type = static_cast<int>(action.type());
+    if (find_type(type) != index_.first_place(rank) + offset) return false;
+    for (int other = 0; other < type; ++other) {
+      if (find_type(other) != kNowhere) return false;
+    }
+    return true;
+  }
+
+  void check_compute(StageId stage, MicrobatchId m) {
+    const uint32_t f = find(ActionType::kForward, stage, m);
+    const uint32_t b = find(ActionType::kBackward, stage, m);
+    const uint32_t i = find(ActionType::kBackwardInput, stage, m);
+    const uint32_t w = find(ActionType::kBackwardWeight, stage, m);
+    if (b != kNowhere && (i != kNowhere || w != kNowhere)) {
+      const auto [rank, offset] = findings_.locate(index_, i != kNowhere ? i : w);
+      findings_.add_at(FindingKind::kDuplicate, rank, offset, [&] {
+        return fmt::format("{} does it all already",
+                           to_string(Action(stage, ActionType::kBackward, m)));
+      });
+    }
+    if (mode_ == VerifyMode::kPartial) return;
+    if (f == kNowhere) add_missing(ActionType::kForward, stage, m);
+    if (mode_ == VerifyMode::kForwardOnly || b != kNowhere) return;
+    if (i == kNowhere && w == kNowhere) {
+      add_missing(ActionType::kBackward, stage, m);
+    } else if (i == kNowhere) {
+      add_missing(ActionType::kBackwardInput, stage, m);
+    } else if (w == kNowhere) {
+      add_missing(ActionType::kBackwardWeight, stage, m);
+    }
+  }
+
+  void check_transfers(StageId stage, MicrobatchId m) {
+    const bool has_backward = mode_ != VerifyMode::kForwardOnly;
+    check_transfer(ActionType::kSendForward, stage, m, to_other_ranks_);
+    check_transfer(ActionType::kRecvForward, stage, m, from_other_ranks_);
+    if (!has_backward) return;
+    check_transfer(ActionType::kSendBackward, stage, m, from_other_ranks_);
+    check_transfer(ActionType::kRecvBackward, stage, m, to_other_ranks_);
+  }
+
+  void check_transfer(ActionType type, StageId stage, MicrobatchId m, bool expected) {
+    const uint32_t place = find(type, stage, m);
+    if (place == kNowhere) {
+      if (expected && mode_ != VerifyMode::kPartial) add_missing(type, stage, m);
+    } else if (!expected) {
+      const auto [rank, offset] = findings_.locate(index_, place);
+      findings_.add_at(FindingKind::kUnexpected, rank, offset, [&] {
+        const bool down = type == ActionType::kSendForward || type == ActionType::kRecvBackward;
+        return fmt::format("stage {} {} no stage of another rank", stage.value(),
+                           down ? "is read by" : "reads from");
+      });
+    }
+  }
+
+  uint32_t find(ActionType type, StageId stage, MicrobatchId m) const {
+    return m.value() < schedule_.num_microbatches() ? index_.find(type, stage, m) : kNowhere;
+  }
+
+  void add_missing(ActionType type, StageId stage, MicrobatchId m) {
+    findings_.add(FindingKind::kMissing, to_string(Action(stage, type, m)), [&] {
+      const int32_t rank = schedule_.placement().ranks()[stage.value()];
+      return rank < 0 ? "is missing, and no rank holds its stage"
+                      : fmt::format("is missing on rank {}", rank);
+    });
+  }
+
+  const Schedule& schedule_;
+  const StageGraph& graph_;
+  Needs needs_;
+  VerifyMode mode_;
+  int32_t microbatches_;
+  const ActionIndex& index_;
+  Findings& findings_;
+  bool to_other_ranks_ = false;
+  bool from_other_ranks_ = false;
+};
+
+void check_placement(const Schedule& schedule, const VerifyOptions& options, Findings& findings) {
+  if (options.mode == VerifyMode::kPartial) return;
+  for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
+    if (!schedule.placement().stages(Rank(r)).empty()) continue;
+    findings.add({FindingKind::kPlacement, Rank(r), std::nullopt, "", "has no stage", {}});
+  }
+  for (int32_t s = 0; s < schedule.num_stages(); ++s) {
+    if (schedule.placement().ranks()[s] >= 0) continue;
+    findings.add(FindingKind::kPlacement, "",
+                 [&] { return fmt::format("no rank holds stage {}", s); });
+  }
+}
+
+}  // namespace
+
+void verify_complete(const Schedule& schedule, const StageGraph& graph,
+                     const VerifyOptions& options, const ActionIndex& index, Findings& findings) {
+  check_placement(schedule, options, findings);
+  if (schedule.num_stages() == 0) return;
+  Completeness completeness(schedule, graph, options, index, findings);
+  if (options.mode == VerifyMode::kPartial) return completeness.check_occurring();
+  if (options.microbatches.value_or(schedule.num_microbatches()) == 0) {
+    findings.add(FindingKind::kMissing, "", [] { return "there are no microbatches"; });
+  }
+  const auto kept = static_cast<int64_t>(options.max_findings);
+  completeness.check_pairs(2 * schedule.num_actions() + kept + 64);
+}
+
+}  // namespace stagecraft

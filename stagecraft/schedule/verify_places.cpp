@@ -1,0 +1,71 @@
+#include <fmt/format.h>
+
+#include "stagecraft/schedule/verify_parts.h"
+
+namespace stagecraft {
+namespace {
+
+// Why an action does not belong into the schedule; nothing when it does.
+std::string why_unexpected(Action action, Level level, const VerifyOptions& options) {
+  const ActionType type = action.type();
+  if (type == ActionType::kIdle) return "a lowered schedule has no idle slots";
+  if (level == Level::kCompute && is_transfer(type)) return "a compute schedule has no transfers";
+  if (options.mode == VerifyMode::kForwardOnly &&
+      (type == ActionType::kSendBackward || type == ActionType::kRecvBackward ||
+       type == ActionType::kReduceGrad || (is_compute(type) && type != ActionType::kForward))) {
+    return "a forward-only schedule has no backward";
+  }
+  return fmt::format("there are {} microbatches", options.microbatches.value_or(0));
+}
+
+}  // namespace
+
+bool verify_places(const Schedule& schedule, const VerifyOptions& options, ActionIndex& index,
+                   Findings& findings) {
+  const std::span<const int32_t> rank_of = schedule.placement().ranks();
+  const bool is_lowered = schedule.level() == Level::kLowered;
+  const bool is_forward_only = options.mode == VerifyMode::kForwardOnly;
+  const int32_t microbatches = options.microbatches.value_or(schedule.num_microbatches());
+  const std::size_t before = findings.count();
+
+  for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
+    const ActionList& list = schedule.lists()[r];
+    const uint32_t first = index.first_place(r);
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Action action = list[i];
+      const ActionType type = action.type();
+      if (type == ActionType::kOverlap) continue;
+      const bool is_unexpected =
+          (type == ActionType::kIdle && is_lowered) || (is_transfer(type) && !is_lowered) ||
+          (is_forward_only && type != ActionType::kForward && type != ActionType::kSendForward &&
+           type != ActionType::kRecvForward && type != ActionType::kUnshard &&
+           type != ActionType::kReshard && type != ActionType::kIdle) ||
+          (has_microbatch(type) && action.microbatch().value() >= microbatches);
+      if (is_unexpected) {
+        findings.add_at(FindingKind::kUnexpected, r, i,
+                        [&] { return why_unexpected(action, schedule.level(), options); });
+      }
+      if (type == ActionType::kIdle) continue;
+      const int32_t home =
+          action.stage().value() < schedule.num_stages() ? rank_of[action.stage().value()] : -1;
+      if (home != static_cast<int32_t>(r)) {
+        findings.add_at(FindingKind::kPlacement, r, i, [&] {
+          return home < 0 ? fmt::format("no rank holds stage {}", action.stage().value())
+                          : fmt::format("stage {} is on rank {}", action.stage().value(), home);
+        });
+        continue;
+      }
+      if (!has_microbatch(type)) continue;
+      if (!index.add(action, first + static_cast<uint32_t>(i))) {
+        findings.add_at(FindingKind::kDuplicate, r, i, [&] {
+          const uint32_t earlier = index.find(type, action.stage(), action.microbatch());
+          return fmt::format("comes a second time; first at {}",
+                             findings.slot_text(r, earlier - first));
+        });
+      }
+    }
+  }
+  return findings.count() == before;
+}
+
+}  // namespace stagecraft

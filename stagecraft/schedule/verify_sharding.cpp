@@ -1,0 +1,96 @@
+#include <fmt/format.h>
+
+#include "stagecraft/schedule/verify_parts.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr std::size_t kNone = SIZE_MAX;
+
+// What one stage went through so far.
+struct StageState {
+  std::size_t first_compute = kNone;  // before any UNSHARD
+  std::size_t last_unshard = kNone;
+  std::size_t reduce_grad = kNone;
+  bool ever_unsharded = false;
+  bool is_unsharded = false;
+};
+
+}  // namespace
+
+void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Findings& findings) {
+  const std::span<const int32_t> rank_of = schedule.placement().ranks();
+  const bool is_partial = options.mode == VerifyMode::kPartial;
+  std::vector<StageState> stages(static_cast<std::size_t>(schedule.num_stages()));
+  bool any_reduce_grad = false;
+
+  for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
+    const ActionList& list = schedule.lists()[r];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      const Action action = list[i];
+      const ActionType type = action.type();
+      if (action.is_idle() || action.is_overlap() || is_transfer(type)) continue;
+      const auto s = static_cast<std::size_t>(action.stage().value());
+      if (s >= stages.size() || rank_of[s] != static_cast<int32_t>(r)) continue;
+      StageState& state = stages[s];
+      if (is_compute(type)) {
+        if (!state.ever_unsharded) {
+          if (state.first_compute == kNone) state.first_compute = i;
+        } else if (!state.is_unsharded) {
+          findings.add_at(FindingKind::kSharding, r, i,
+                          [&] { return "the stage is resharded here"; });
+        }
+        if (makes_weight_gradients(type) && state.reduce_grad != kNone) {
+          findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
+            return fmt::format("comes after {}REDUCE_GRAD, at {}", s,
+                               findings.slot_text(r, state.reduce_grad));
+          });
+        }
+      } else if (type == ActionType::kUnshard) {
+        if (state.is_unsharded) {
+          findings.add_at(FindingKind::kSharding, r, i, [&] {
+            return fmt::format("the stage is unsharded already, since {}",
+                               findings.slot_text(r, state.last_unshard));
+          });
+        }
+        if (!state.ever_unsharded && state.first_compute != kNone && !is_partial) {
+          findings.add_at(FindingKind::kSharding, r, state.first_compute, [&] {
+            return fmt::format("comes before the stage is unsharded, at {}",
+                               findings.slot_text(r, i));
+          });
+        }
+        state.ever_unsharded = state.is_unsharded = true;
+        state.last_unshard = i;
+      } else if (type == ActionType::kReshard) {
+        if (!state.is_unsharded && !(is_partial && !state.ever_unsharded)) {
+          findings.add_at(FindingKind::kSharding, r, i,
+                          [&] { return "the stage is not unsharded here"; });
+        }
+        state.ever_unsharded = true;
+        state.is_unsharded = false;
+      } else {
+        any_reduce_grad = true;
+        if (state.reduce_grad != kNone) {
+          findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
+            return fmt::format("comes a second time; first at {}",
+                               findings.slot_text(r, state.reduce_grad));
+          });
+        }
+        state.reduce_grad = i;
+      }
+    }
+  }
+  if (is_partial) return;
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    if (stages[s].is_unsharded) {
+      findings.add_at(FindingKind::kSharding, static_cast<std::size_t>(rank_of[s]),
+                      stages[s].last_unshard, [&] { return "the stage is never resharded"; });
+    }
+    if (any_reduce_grad && stages[s].reduce_grad == kNone && rank_of[s] >= 0) {
+      findings.add(FindingKind::kReduceGrad, fmt::format("{}REDUCE_GRAD", s),
+                   [&] { return "is missing, while other stages have theirs"; });
+    }
+  }
+}
+
+}  // namespace stagecraft

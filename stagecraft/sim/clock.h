@@ -1,0 +1,84 @@
+#pragma once
+
+#include <cstddef>
+#include <unordered_map>
+#include <vector>
+
+#include "stagecraft/schedule/action_index.h"
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/schedule/stage_graph.h"
+#include "stagecraft/sim/cost_model.h"
+#include "stagecraft/sim/simulate.h"
+#include "stagecraft/sim/transfers.h"
+
+namespace stagecraft {
+
+/// Costs, looked up by action.
+class CostTable {
+ public:
+  CostTable(const CostModel& costs, int32_t stages);
+
+  const StageCost& get(Action action) const {
+    if (!exceptions_.empty()) {
+      const auto found = exceptions_.find(key(action.stage(), action.microbatch()));
+      if (found != exceptions_.end()) return found->second;
+    }
+    return stages_[action.stage().value()];
+  }
+  double duration(Action action) const;
+
+ private:
+  static uint64_t key(StageId stage, MicrobatchId m) {
+    return (static_cast<uint64_t>(stage.value()) << 32U) | static_cast<uint32_t>(m.value());
+  }
+  std::vector<StageCost> stages_;
+  std::unordered_map<uint64_t, StageCost> exceptions_;
+};
+
+/// The state of a simulation while the lists run: everything an executed slot changes.
+class Clock {
+ public:
+  /// All must outlive it.
+  Clock(const Schedule& schedule, const StageGraph& graph, const CostModel& costs,
+        const ActionIndex& index);
+
+  /// All that the slot needs was executed before.
+  void execute(std::size_t rank, std::size_t offset, std::size_t length);
+  /// Sums up; then the clock is spent. The critical path is left to trace_critical_path.
+  Simulation finish();
+
+  const Transfers& transfers() const { return transfers_; }
+
+ private:
+  struct Readiness {
+    double values = 0;  // when all values can be read
+    double made = 0;    // when they were all made, had they travelled in no time
+  };
+
+  struct Change {
+    double time = 0;
+    double amount = 0;
+    std::size_t offset = 0;
+  };
+
+  Readiness ready(Action action) const;
+  void compute(std::size_t rank, std::size_t offset, std::size_t length);
+  void send(std::size_t rank, Action action);
+  void account_memory(std::size_t rank, std::size_t first, std::size_t end);
+  void send_along(std::size_t rank, Transfers::Direction direction, const Transfers::End& end,
+                  MicrobatchId m, double now);
+  void change_memory(std::size_t rank, std::size_t offset, double time, double amount);
+  double end_of(uint32_t place, StageId stage) const;
+
+  const Schedule& schedule_;
+  const CostModel& costs_;
+  const ActionIndex& index_;
+  bool is_lowered_;
+  CostTable table_;
+  Transfers transfers_;
+  std::vector<double> now_;  // by rank: when it is free
+  std::vector<Change> changes_;
+  Simulation result_;
+};
+
+}  // namespace stagecraft
