@@ -126,10 +126,11 @@ void Suite::compare(const std::string& what, const Timed& ours,
 }
 
 void Suite::finish() const {
-  fmt::print("{}", table(name_, rows_));
+  if (!rows_.empty()) fmt::print("{}", table(name_, rows_));
+  fmt::print("{}", table(quantities_));
   if (quick_)
     fmt::print("a quick run: it shows that the program works, the numbers mean nothing\n");
-  const std::string path = write_json(name_, rows_, out_);
+  const std::string path = write_json(name_, rows_, quantities_, out_);
   fmt::print("written to {}\n", path);
 }
 

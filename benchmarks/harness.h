@@ -4,6 +4,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 namespace stagecraft::bench {
@@ -42,6 +43,15 @@ struct Row {
   double ratio() const { return ours.seconds / theirs.seconds; }
 };
 
+/// Something measured that has no reference.
+struct Quantity {
+  std::string what;
+  double value = 0;
+  std::string unit;
+  /// The largest value that is good enough.
+  std::optional<double> limit = std::nullopt;
+};
+
 /// One benchmark program:
 ///
 ///   int main(int argc, char** argv) {
@@ -61,6 +71,9 @@ class Suite {
   void compare(const std::string& what, const Timed& ours,
                const std::vector<Reference>& references);
 
+  /// Adds a line below the table.
+  void report(Quantity quantity) { quantities_.push_back(std::move(quantity)); }
+
   /// Prints the table and writes NAME.json. A missed goal is said in both and is no failure.
   void finish() const;
 
@@ -73,6 +86,7 @@ class Suite {
   int rounds_ = 21;
   bool quick_ = false;
   std::vector<Row> rows_;
+  std::vector<Quantity> quantities_;
 };
 
 /// Runs `measure` and finishes the suite; the exit code of the program. What `measure` throws

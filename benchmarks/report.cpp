@@ -49,8 +49,20 @@ std::string table(const std::string& name, const std::vector<Row>& rows) {
   return out;
 }
 
+std::string table(const std::vector<Quantity>& quantities) {
+  std::size_t what = 0;
+  for (const auto& quantity : quantities) what = std::max(what, quantity.what.size());
+  std::string out;
+  for (const auto& [name, value, unit, limit] : quantities) {
+    const std::string goal =
+        limit ? fmt::format("  <= {:g} {}", *limit, value <= *limit ? "met" : "MISSED") : "";
+    out += fmt::format("{:<{}}  {:>9.4g} {:<5}{}\n", name, what, value, unit, goal);
+  }
+  return out;
+}
+
 std::string write_json(const std::string& name, const std::vector<Row>& rows,
-                       const std::string& directory) {
+                       const std::vector<Quantity>& quantities, const std::string& directory) {
   nlohmann::ordered_json json;
   json["name"] = name;
   json["rows"] = nlohmann::ordered_json::array();
@@ -72,6 +84,20 @@ std::string write_json(const std::string& name, const std::vector<Row>& rows,
     entry["ours_spread"] = row.ours.spread;
     entry["reference_spread"] = row.theirs.spread;
     json["rows"].push_back(std::move(entry));
+  }
+  json["quantities"] = nlohmann::ordered_json::array();
+  for (const auto& quantity : quantities) {
+    nlohmann::ordered_json entry;
+    entry["what"] = quantity.what;
+    entry["value"] = quantity.value;
+    entry["unit"] = quantity.unit;
+    entry["limit"] = nullptr;
+    entry["met"] = nullptr;
+    if (quantity.limit) {
+      entry["limit"] = *quantity.limit;
+      entry["met"] = quantity.value <= *quantity.limit;
+    }
+    json["quantities"].push_back(std::move(entry));
   }
   std::error_code failure;
   std::filesystem::create_directories(directory, failure);

@@ -1,29 +1,44 @@
 // The `stagecraft` program: no torch here, so that it starts in milliseconds.
 
-#include <string>
+#include <csignal>
+#include <exception>
+#include <new>
+#include <variant>
 
-#include <CLI/CLI.hpp>
+#include "cli/commands.h"
+#include "cli/failure.h"
+#include "cli/options.h"
+#include "cli/output.h"
+#include "stagecraft/base/error.h"
 
-#include "stagecraft/base/version.h"
+namespace stagecraft::cli {
 
-namespace {
+int run(const PrintCommand& command) {
+  write_output("-", command.text);
+  return kGood;
+}
 
-constexpr int kBadUsage = 2;
+}  // namespace stagecraft::cli
 
-}  // namespace
+using namespace stagecraft;
+using namespace stagecraft::cli;
 
 int main(int argc, char** argv) {
-  CLI::App app("Stagecraft: pipeline parallelism on libtorch.", "stagecraft");
-  app.set_version_flag("--version", "stagecraft " + std::string(stagecraft::version()));
-  app.footer("This version has no subcommands yet; the library is used from C++ (see docs/).");
+  // A reader that closes the pipe early has what it wanted; see write_output.
+  std::signal(SIGPIPE, SIG_IGN);
   try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& done) {
-    return app.exit(done);
-  } catch (const CLI::ParseError& error) {
-    std::cerr << "stagecraft: " << error.what() << '\n';
+    const Command command = parse_command_line(argc, argv);
+    return std::visit([](const auto& chosen) { return run(chosen); }, command);
+  } catch (const BadUsage& error) {
+    print_error(error.what());
     return kBadUsage;
+  } catch (const Error& error) {
+    print_error(error.what());
+    return kBadSchedule;
+  } catch (const std::bad_alloc&) {
+    print_error("not enough memory");
+  } catch (const std::exception& error) {
+    print_error(error.what());
   }
-  std::cout << app.help();
-  return 0;
+  return kBadUsage;
 }

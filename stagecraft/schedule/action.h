@@ -64,7 +64,7 @@ constexpr bool makes_weight_gradients(ActionType type) {
 /// are its parts; schedule/slot.h walks over them.
 class Action {
  public:
-  static constexpr int32_t kMaxStage = (1 << 24) - 1;
+  static constexpr int32_t kMaxStage = (1 << 20) - 1;
   static constexpr int32_t kMaxMicrobatch = INT32_MAX - 1;
 
   /// An idle slot.

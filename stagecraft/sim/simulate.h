@@ -24,6 +24,8 @@ struct Interval {
 struct MemorySample {
   double time = 0;
   double memory = 0;
+
+  friend bool operator==(const MemorySample&, const MemorySample&) = default;
 };
 
 struct RankStats {

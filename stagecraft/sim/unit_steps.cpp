@@ -23,7 +23,8 @@ class LockStep {
         present_(schedule, "simulate_unit_steps"),
         done_(schedule, "simulate_unit_steps"),
         queues_(schedule.lists().size()),
-        heads_(schedule.lists().size(), 0) {
+        heads_(schedule.lists().size(), 0),
+        blockers_(schedule.lists().size()) {
     result_.slots.resize(queues_.size());
     for (std::size_t r = 0; r < queues_.size(); ++r) {
       for (const Slot& slot : SlotRange(schedule.lists()[r])) {
@@ -63,10 +64,19 @@ class LockStep {
   }
 
  private:
+  // What a rank waited for when it last tried: most tries end there.
+  struct Blocker {
+    const uint8_t* done = nullptr;
+    uint8_t wanted = 0;
+  };
+
   bool try_head(std::size_t r) {
+    Blocker& blocker = blockers_[r];
+    if (blocker.done != nullptr && (*blocker.done & blocker.wanted) == 0) return false;
+    blocker.done = nullptr;
     const Slot& slot = queues_[r][heads_[r]];
     for (const Action part : slot.parts()) {
-      if (!is_ready(part)) return false;
+      if (!is_ready(part, blocker)) return false;
     }
     for (const Action part : slot.parts()) {
       done_.at(part.stage(), part.microbatch()) |= bit(part.type());
@@ -75,10 +85,10 @@ class LockStep {
     return true;
   }
 
-  bool is_ready(Action action) {
+  bool is_ready(Action action, Blocker& blocker) {
     bool ready = true;
     const auto check = [&](ActionType type, StageId stage) {
-      ready = is_done(type, stage, action.microbatch());
+      ready = is_done(type, stage, action.microbatch(), blocker);
       return ready;
     };
     // Here it is the receive that waits for the sends, not the compute behind it.
@@ -100,10 +110,13 @@ class LockStep {
     }
   }
 
-  bool is_done(ActionType type, StageId stage, MicrobatchId m) {
+  bool is_done(ActionType type, StageId stage, MicrobatchId m, Blocker& blocker) {
     uint8_t wanted = bit(type);
     if (type == ActionType::kBackward) wanted |= bit(ActionType::kBackwardInput);
-    return (present_.at(stage, m) & wanted) == 0 || (done_.at(stage, m) & wanted) != 0;
+    const uint8_t& done = done_.at(stage, m);
+    if ((done & wanted) != 0 || (present_.at(stage, m) & wanted) == 0) return true;
+    blocker = {&done, wanted};
+    return false;
   }
 
   void drop_finished() {
@@ -122,6 +135,7 @@ class LockStep {
   PairFlags done_;
   std::vector<std::vector<Slot>> queues_;
   std::vector<std::size_t> heads_;
+  std::vector<Blocker> blockers_;
   std::vector<std::size_t> unfinished_;
   UnitSteps result_;
 };

@@ -39,7 +39,7 @@ TEST(Harness, WritesRowsAsJsonAndAsATable) {
   const std::vector<Row> rows = {{"split", "ATen", {2e-6, 0.1}, {4e-6, 0.2}, 0.4},
                                  {"merge", "ATen", {2e-3, 0}, {4e-3, 0}}};
   const std::string folder = testing::TempDir() + "stagecraft_harness_test";
-  std::ifstream file(write_json("demo", rows, folder));
+  std::ifstream file(write_json("demo", rows, {{"size", 3, "MB", 2.0}}, folder));
   const auto json = nlohmann::json::parse(file);
   EXPECT_EQ(json["name"], "demo");
   const auto& row = json["rows"][0];
@@ -53,6 +53,8 @@ TEST(Harness, WritesRowsAsJsonAndAsATable) {
   EXPECT_EQ(row["informative"], false);
   EXPECT_TRUE(json["rows"][1]["goal"].is_null());
   EXPECT_EQ(json["rows"][1]["informative"], true);
+  EXPECT_EQ(json["quantities"][0]["value"], 3);
+  EXPECT_EQ(json["quantities"][0]["met"], false);
   std::filesystem::remove_all(folder);
 
   const std::string text = table("demo", rows);
@@ -61,8 +63,15 @@ TEST(Harness, WritesRowsAsJsonAndAsATable) {
   EXPECT_THAT(text, testing::HasSubstr("2.00 ms"));
 }
 
+TEST(Harness, PrintsQuantitiesALineEach) {
+  EXPECT_EQ(table({{"size", 3, "MB", 2.0}, {"time", 0.5, "s", 1.0}, {"speed", 7, "x"}}),
+            "size            3 MB     <= 2 MISSED\n"
+            "time          0.5 s      <= 1 met\n"
+            "speed           7 x    \n");
+}
+
 TEST(Harness, SaysWhenItCannotWrite) {
-  EXPECT_ERROR(write_json("demo", {}, "/dev/null/folder"), Error,
+  EXPECT_ERROR(write_json("demo", {}, {}, "/dev/null/folder"), Error,
                "cannot write /dev/null/folder/demo.json");
 }
 

@@ -109,6 +109,7 @@ class Executor {
     }
     return executes() ? Answer::kExecutable : Answer::kStuck;
   }
+  const std::vector<std::string>& stuck() const { return stuck_; }
 
  private:
   int stages() const { return static_cast<int>(problem_.rank_of.size()); }
@@ -298,10 +299,10 @@ class Executor {
     }
     for (std::size_t r = 0; r < slots_.size(); ++r) {
       if (next[r] < slots_[r].size()) {
-        return false;
+        stuck_.push_back(lists_[r][next[r]]);
       }
     }
-    return true;
+    return stuck_.empty();
   }
 
   const Lists& lists_;
@@ -309,12 +310,18 @@ class Executor {
   std::vector<std::vector<Slot>> slots_;
   std::vector<int> counts_;
   std::vector<bool> done_;
+  std::vector<std::string> stuck_;
 };
 
 }  // namespace
 
-Answer answer(const Lists& lists, const Problem& problem) {
-  return Executor(lists, problem).run();
+Answer answer(const Lists& lists, const Problem& problem, std::vector<std::string>* stuck) {
+  Executor executor(lists, problem);
+  const Answer answer = executor.run();
+  if (stuck != nullptr) {
+    *stuck = executor.stuck();
+  }
+  return answer;
 }
 
 }  // namespace brute_force

@@ -30,6 +30,8 @@ enum class Answer : uint8_t {
   kStuck,        ///< executed in order, the lists do not end
 };
 
-Answer answer(const Lists& lists, const Problem& problem);
+/// `stuck`, if given, gets the field at which each rank stands still, of those that do.
+Answer answer(const Lists& lists, const Problem& problem,
+              std::vector<std::string>* stuck = nullptr);
 
 }  // namespace brute_force

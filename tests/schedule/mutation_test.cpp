@@ -157,7 +157,8 @@ bool has_kind(const Verdict& verdict, FindingKind kind) {
 
 // What is wrong with the verdict itself, or nothing: it has to say the same as brute force, every
 // finding says where or what, and one of them is about what brute force ran into.
-std::string complaint(const Verdict& verdict, Answer answer) {
+std::string complaint(const Verdict& verdict, Answer answer,
+                      const std::vector<std::string>& stuck) {
   if (verdict.ok() != (answer == Answer::kExecutable)) {
     return "another verdict than brute force";
   }
@@ -172,9 +173,22 @@ std::string complaint(const Verdict& verdict, Answer answer) {
       return "a deadlock without its cycle";
     }
   }
-  if (answer == Answer::kStuck && !has_kind(verdict, FindingKind::kOrder) &&
-      !has_kind(verdict, FindingKind::kDeadlock)) {
-    return "nothing about the order";
+  if (answer == Answer::kStuck) {
+    for (const Finding& finding : verdict.findings) {
+      if (finding.kind != FindingKind::kOrder && finding.kind != FindingKind::kDeadlock) {
+        return "a finding about something else than the order";
+      }
+      const auto stands = [&](const std::string& text) {
+        return std::ranges::find(stuck, text) != stuck.end();
+      };
+      if (!stands(finding.action)) {
+        return "a rank that does not stand still there";
+      }
+      if (finding.kind == FindingKind::kDeadlock &&
+          std::ranges::count_if(finding.cycle, stands) < 2) {
+        return "a cycle of less than two ranks that stand still";
+      }
+    }
   }
   if (answer == Answer::kBadSharding && !has_kind(verdict, FindingKind::kSharding) &&
       !has_kind(verdict, FindingKind::kReduceGrad) &&
@@ -205,12 +219,13 @@ Tally run(Level level, uint64_t seeds) {
       mutate(fields, c.problem, random);
     }
     const brute_force::Lists texts = to_texts(fields);
-    const Answer answer = brute_force::answer(texts, c.problem);
+    std::vector<std::string> stuck;
+    const Answer answer = brute_force::answer(texts, c.problem, &stuck);
     const Verdict verdict =
         verify(Schedule(level, c.schedule.placement(), actions_of(texts)), c.graph,
                {.mode = c.problem.backward ? VerifyMode::kTraining : VerifyMode::kForwardOnly,
                 .microbatches = c.problem.microbatches});
-    if (const std::string wrong = complaint(verdict, answer); !wrong.empty()) {
+    if (const std::string wrong = complaint(verdict, answer, stuck); !wrong.empty()) {
       ADD_FAILURE() << "seed " << seed << ": " << wrong << "; "
                     << describe(c, texts, answer, verdict);
       ++failed;

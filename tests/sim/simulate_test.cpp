@@ -1,39 +1,234 @@
 #include "stagecraft/sim/simulate.h"
 
-#include <gtest/gtest.h>
-
+#include "stagecraft/base/error.h"
 #include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/csv.h"
+#include "stagecraft/schedule/passes/lower.h"
+#include "stagecraft/sim/unit_steps.h"
+#include "tests/support/expect_error.h"
 
 namespace stagecraft {
 namespace {
 
-CostModel paper_costs(double f, double b, double w, double c) {
-  CostModel costs;
-  costs.stage.forward = f;
-  costs.stage.backward_input = b;
-  costs.stage.backward_weight = w;
-  costs.link.latency = c;
-  return costs;
+using testing::ElementsAre;
+
+Simulation run(std::string_view name, int32_t ranks, int32_t microbatches,
+               const CostModel& costs = {}) {
+  return simulate(build_schedule(name, {.ranks = ranks, .microbatches = microbatches}), costs);
 }
 
+std::vector<double> peaks(const Simulation& simulation) {
+  std::vector<double> memory;
+  for (const RankStats& rank : simulation.ranks) memory.push_back(rank.peak_memory);
+  return memory;
+}
+
+// Measured times of the zero-bubble paper's models, in microseconds: F, B (input gradients), W and
+// the latency of a transfer, with the time of 1F1B that its cost model gives.
 TEST(Simulate, GivesTheZeroBubblePapersTimesOf1F1B) {
-  const auto span = [](int32_t p, int32_t m, const CostModel& costs) {
-    return simulate(build_schedule("1F1B", {.ranks = p, .microbatches = m}), costs).span;
+  const auto span = [](int32_t p, int32_t m, std::string_view costs) {
+    return run("1F1B", p, m, parse_costs(costs)).span;
   };
-  EXPECT_EQ(span(8, 24, paper_costs(18522, 18086, 9337, 601)), 1456749);
-  EXPECT_EQ(span(16, 64, paper_costs(11307, 11254, 8101, 379)), 2478390);
-  EXPECT_EQ(span(32, 256, paper_costs(10402, 10248, 7698, 460)), 8391636);
+  EXPECT_EQ(span(8, 24, "F=18522,B=18086,W=9337,C=601"), 1456749);
+  EXPECT_EQ(span(16, 64, "F=11307,B=11254,W=8101,C=379"), 2478390);
+  EXPECT_EQ(span(32, 256, "F=10402,B=10248,W=7698,C=460"), 8391636);
 }
 
 TEST(Simulate, BubbleOf1F1BIsThatOfTheFormula) {
   for (int32_t p = 1; p <= 32; ++p) {
     for (int32_t m = 1; m <= 32; ++m) {
-      const Simulation run = simulate(build_schedule("1F1B", {.ranks = p, .microbatches = m}));
+      const Simulation simulation = run("1F1B", p, m);
       const double expected = static_cast<double>(p - 1) / (m + p - 1);
-      EXPECT_NEAR(run.bubble, expected, 1e-12) << "p = " << p << ", m = " << m;
-      for (const RankStats& rank : run.ranks) EXPECT_NEAR(rank.bubble, expected, 1e-12);
+      EXPECT_NEAR(simulation.bubble, expected, 1e-12) << "p = " << p << ", m = " << m;
+      for (const RankStats& rank : simulation.ranks) EXPECT_NEAR(rank.bubble, expected, 1e-12);
     }
   }
+}
+
+// [1] Two ranks, two microbatches, F = 1, B = 2, latency 1/2:
+//
+//   time    0    1    2    3    4    5    6    7    8    9
+//   rank 0  0F0  0F1       .  0B0 0B0       . 0B1 0B1
+//   rank 1     . 1F0  1B0  1B0  1F1  1B1 1B1
+TEST(Simulate, RunsTwoRanksAsDrawn) {
+  const Simulation simulation = run("1F1B", 2, 2, parse_costs("F=1,B=1,W=1,C=0.5"));
+  EXPECT_THAT(simulation.timeline[0],
+              ElementsAre(Interval{0, 1}, Interval{1, 2}, Interval{5, 7}, Interval{8, 10}));
+  EXPECT_THAT(simulation.timeline[1], ElementsAre(Interval{1.5, 2.5}, Interval{2.5, 4.5},
+                                                  Interval{4.5, 5.5}, Interval{5.5, 7.5}));
+  EXPECT_EQ(simulation.makespan, 10);
+  EXPECT_EQ(simulation.span, 10);
+  EXPECT_EQ(simulation.ranks[1].first_start, 1.5);
+  EXPECT_EQ(simulation.ranks[1].busy, 6);
+  EXPECT_EQ(simulation.ranks[0].bubble, 0.4);
+  // Rank 0 waits 0.5 of each gap for a transfer, rank 1 at the start.
+  EXPECT_EQ(simulation.ranks[0].exposed_transfer, 1);
+  EXPECT_EQ(simulation.ranks[1].exposed_transfer, 0.5);
+  EXPECT_EQ(simulation.exposed_transfer, 1.5);
+  EXPECT_EQ(simulation.transfers, 4);
+  EXPECT_EQ(simulation.ranks[0].transfers_sent, 2);
+}
+
+TEST(Simulate, FollowsTheCriticalPath) {
+  const Schedule schedule = build_schedule("1F1B", {.ranks = 2, .microbatches = 2});
+  const Simulation simulation = simulate(schedule, parse_costs("F=1,B=1,W=1,C=0.5"));
+  std::string path;
+  for (const PathStep& step : simulation.critical_path) {
+    constexpr std::string_view kCauses = "srvt";
+    path += kCauses[static_cast<std::size_t>(step.cause)];
+    path += to_string(schedule.actions(step.rank)[step.offset]) + " ";
+  }
+  EXPECT_EQ(path, "s0F0 t1F0 v1B0 r1F1 v1B1 t0B1 ");
+}
+
+// Every step of the path starts when the one before ended, or when its value arrived.
+TEST(Simulate, CriticalPathHasNoGaps) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const Schedule compute = build_schedule(kind.name, {.ranks = 4, .microbatches = 9});
+    for (const Schedule& schedule : {compute, lower(compute)}) {
+      const Simulation simulation = simulate(schedule, parse_costs("F=3,B=4,W=2,C=1,OVERLAP=0.3"));
+      ASSERT_FALSE(simulation.critical_path.empty());
+      double time = 0;
+      for (const PathStep& step : simulation.critical_path) {
+        const Interval& when = simulation.timeline[step.rank.value()][step.offset];
+        if (step.cause == PathStep::Cause::kTransfer) time += 1;
+        const Slot slot = slot_at(schedule.actions(step.rank), step.offset);
+        const Interval& whole = simulation.timeline[step.rank.value()][slot.offset()];
+        EXPECT_NEAR(whole.start, time, 1e-9) << kind.name;
+        // A lowered schedule sends behind the whole overlap.
+        time = schedule.level() == Level::kLowered ? whole.end : when.end;
+      }
+      EXPECT_EQ(time, simulation.makespan) << kind.name;
+    }
+  }
+}
+
+TEST(Simulate, CountsLiveActivations) {
+  const auto live = [](std::string_view name) { return peaks(run(name, 4, 8)); };
+  EXPECT_THAT(live("GPipe"), ElementsAre(8, 8, 8, 8));
+  EXPECT_THAT(live("1F1B"), ElementsAre(4, 3, 2, 1));
+  EXPECT_THAT(live("LoopedBFS"), ElementsAre(16, 16, 16, 16));
+  EXPECT_THAT(live("Interleaved1F1B"), ElementsAre(11, 9, 7, 5));
+  EXPECT_THAT(live("InterleavedZeroBubble"), ElementsAre(8, 8, 8, 8));
+  EXPECT_THAT(live("ZBVZeroBubble"), ElementsAre(8, 8, 8, 8));
+  EXPECT_THAT(live("DualPipeV"), ElementsAre(9, 9, 9, 9));
+}
+
+TEST(Simulate, KeepsBooksOfMemory) {
+  const Schedule schedule = parse_csv("0F0,0F1,0I0,0W0,0I1,0W1\n");
+  const Simulation simulation =
+      simulate(schedule, parse_costs("MF=10,MI=6,MW=4,WEIGHTS=100,CAP=115"));
+  using M = MemorySample;
+  EXPECT_THAT(simulation.memory[0],
+              ElementsAre(M{0, 110}, M{1, 120}, M{3, 114}, M{4, 110}, M{5, 104}, M{6, 100}));
+  EXPECT_EQ(simulation.peak_memory, 120);
+  ASSERT_EQ(simulation.over_cap.size(), 1U);
+  EXPECT_EQ(simulation.over_cap[0].offset, 1U);
+  EXPECT_EQ(simulation.over_cap[0].time, 1);
+  EXPECT_EQ(simulation.over_cap[0].memory, 120);
+}
+
+TEST(Simulate, SendsOneTransferAtATimeOverALink) {
+  // Stage 0 makes a value a unit of time; each takes 3 to send and arrives 1 later.
+  const Schedule schedule = parse_csv("0F0,0F1\n1F0,1F1\n");
+  const Simulation simulation = simulate(schedule, parse_costs("BYTES=6,BW=2,C=1"));
+  EXPECT_THAT(simulation.timeline[1], ElementsAre(Interval{5, 6}, Interval{8, 9}));
+  CostModel slow = parse_costs("BYTES=6,C=1");
+  slow.links.push_back({Rank(0), Rank(1), {.latency = 7}});
+  EXPECT_THAT(simulate(schedule, slow).timeline[1], ElementsAre(Interval{8, 9}, Interval{9, 10}));
+}
+
+TEST(Simulate, TakesCostsOfStagesAndMicrobatches) {
+  CostModel costs;
+  costs.stages = {{.forward = 5}};
+  costs.microbatches.push_back({StageId(1), MicrobatchId(1), {.forward = 10}});
+  const Simulation simulation = simulate(parse_csv("0F0,0F1\n1F0,1F1\n"), costs);
+  EXPECT_THAT(simulation.timeline[0], ElementsAre(Interval{0, 5}, Interval{5, 10}));
+  EXPECT_THAT(simulation.timeline[1], ElementsAre(Interval{5, 6}, Interval{10, 20}));
+}
+
+TEST(Simulate, FullBackwardIsBothUnlessGiven) {
+  EXPECT_EQ(run("GPipe", 1, 1, parse_costs("F=1,I=2,W=3")).makespan, 6);
+  EXPECT_EQ(run("GPipe", 1, 1, parse_costs("F=1,I=2,W=3,FULL=4")).makespan, 5);
+}
+
+TEST(Simulate, OverlapsPartsAsMuchAsAsked) {
+  const Schedule schedule = parse_csv("0F0,1F0,0F1,(1F1;1B0)OVERLAP_F_B,0B0,1B1,0B1\n");
+  EXPECT_EQ(simulate(schedule).makespan, 12);
+  const Simulation half = simulate(schedule, parse_costs("OVERLAP=0.5"));
+  EXPECT_EQ(half.makespan, 11.5);
+  EXPECT_EQ(half.timeline[0][3], (Interval{3, 5.5}));  // the overlap
+  EXPECT_EQ(half.timeline[0][4], (Interval{3, 4}));    // 1F1
+  EXPECT_EQ(half.timeline[0][5], (Interval{3.5, 5.5}));
+  EXPECT_EQ(simulate(schedule, parse_costs("OVERLAP=1")).makespan, 11);
+}
+
+// A lowered schedule takes the time of its compute schedule: transfers leave when the value is
+// there.
+TEST(Simulate, LoweringCostsNoTime) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const Schedule schedule = build_schedule(kind.name, {.ranks = 4, .microbatches = 11});
+    const CostModel costs = parse_costs("F=18,B=17,W=9,C=2");
+    const Simulation plain = simulate(schedule, costs);
+    for (const std::optional<int32_t> prefetch : {std::optional<int32_t>(), {0}, {2}}) {
+      const Simulation lowered = simulate(lower(schedule, {.prefetch = prefetch}), costs);
+      EXPECT_EQ(lowered.makespan, plain.makespan) << kind.name;
+      EXPECT_EQ(lowered.bubble, plain.bubble) << kind.name;
+      EXPECT_EQ(lowered.transfers, plain.transfers) << kind.name;
+      EXPECT_EQ(lowered.peak_memory, plain.peak_memory) << kind.name;
+    }
+  }
+}
+
+// With a rendezvous a transfer waits for its receive, so that early receives pay.
+TEST(Simulate, PrefetchHidesLatencyOfARendezvous) {
+  const Schedule schedule = build_schedule("1F1B", {.ranks = 4, .microbatches = 16});
+  CostModel costs = parse_costs("F=10,B=10,W=10,C=5");
+  costs.rendezvous = true;
+  const double late = simulate(lower(schedule, {.prefetch = 0}), costs).makespan;
+  const double early = simulate(lower(schedule, {.prefetch = 4}), costs).makespan;
+  EXPECT_GT(late, early);
+  costs.rendezvous = false;
+  EXPECT_GE(early, simulate(schedule, costs).makespan);
+}
+
+TEST(Simulate, FollowsSkipEdges) {
+  const Schedule schedule = parse_csv("0F0\n1F0\n2F0\n");
+  CostModel costs;
+  costs.links.push_back({Rank(0), Rank(2), {.latency = 100}});
+  const StageGraph skip = StageGraph::chain(3).with_edges(parse_edges("0-2"));
+  EXPECT_EQ(simulate(schedule, costs).makespan, 3);
+  EXPECT_EQ(simulate(schedule, costs, skip).makespan, 102);
+  EXPECT_EQ(simulate(schedule, costs, skip).transfers, 3);
+}
+
+TEST(Simulate, RefusesWhatCannotRun) {
+  EXPECT_ERROR(simulate(parse_csv("0B0,0F0\n")), ScheduleError, "simulate: rank 0, slot 0, 0B0");
+  EXPECT_ERROR(simulate(parse_csv("0F0,0F0\n")), ScheduleError, "comes a second time");
+  EXPECT_ERROR(simulate(parse_csv("0F0\n0B0\n")), ScheduleError, "stage 0 is on rank 0");
+  EXPECT_ERROR(simulate(parse_csv("0F0\n"), {}, StageGraph::chain(2)), ArgumentError, "2 stages");
+  EXPECT_ERROR(simulate(parse_csv("0F0\n"), parse_costs("F=-1")), ArgumentError,
+               "costs: F must be a number from 0 on, got -1");
+  CostModel costs;
+  costs.stages.resize(2);
+  EXPECT_ERROR(simulate(parse_csv("0F0\n"), costs), ArgumentError, "2 entries for 1 stages");
+  EXPECT_EQ(simulate(parse_csv("0F0,0B0\n"), parse_costs("F=0,B=0,W=0")).bubble, 0);
+}
+
+// In the fifth step rank 0 sees what rank 1 has sent in the same step.
+TEST(UnitSteps, WaitsAndGivesASecondChance) {
+  const Schedule lowered = lower(build_schedule("GPipe", {.ranks = 2, .microbatches = 1}),
+                                 {.shard = false, .reduce_grads = false});
+  const UnitSteps steps = simulate_unit_steps(lowered);
+  using Row = std::vector<std::optional<int64_t>>;
+  EXPECT_EQ(steps.slots[0], (Row{0, 1, std::nullopt, std::nullopt, 2, 3}));
+  EXPECT_EQ(steps.slots[1], (Row{std::nullopt, 0, 1, 2, 3}));
+  EXPECT_EQ(steps.steps, 6);
+}
+
+TEST(UnitSteps, RefusesWhatCannotRun) {
+  EXPECT_ERROR(simulate_unit_steps(parse_csv("0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n")), ScheduleError,
+               "ranks wait for each other");
 }
 
 }  // namespace

@@ -1,0 +1,26 @@
+#pragma once
+
+#include "stagecraft/base/error.h"
+
+namespace stagecraft::cli {
+
+/// What the program says to its caller.
+constexpr int kGood = 0;
+constexpr int kBadSchedule = 1;
+/// The command could not be carried out: bad usage, a file that cannot be read or written, no
+/// memory.
+constexpr int kBadUsage = 2;
+
+/// Ends the program with kBadSchedule; the message is the line on standard error.
+class BadSchedule : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Likewise with kBadUsage.
+class BadUsage : public Error {
+ public:
+  using Error::Error;
+};
+
+}  // namespace stagecraft::cli

@@ -1,0 +1,393 @@
+#include "cli/options.h"
+
+#include <algorithm>
+#include <charconv>
+#include <memory>
+#include <optional>
+#include <sstream>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/failure.h"
+#include "stagecraft/base/text_cursor.h"
+#include "stagecraft/base/version.h"
+#include "stagecraft/schedule/action.h"
+#include "stagecraft/schedule/builders/builders.h"
+
+namespace stagecraft::cli {
+namespace {
+
+constexpr int32_t kMost = Action::kMaxMicrobatch;
+
+/// Help without CLI11's remarks on what needs and excludes what; required options stand in the
+/// usage.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override {
+    std::string text = "\nUsage: " + name;
+    for (const CLI::Option* option : app->get_options()) {
+      if (!option->get_required()) continue;
+      text += ' ' + option->get_name(option->get_positional());
+      if (!option->get_positional()) text += ' ' + option->get_type_name();
+    }
+    text += " [OPTIONS]";
+    if (!app->get_subcommands({}).empty()) text += " SUBCOMMAND ...";
+    return text + '\n';
+  }
+
+  std::string make_option_opts(const CLI::Option* option) const override {
+    return option->get_positional() || option->get_type_name().empty()
+               ? std::string()
+               : ' ' + option->get_type_name();
+  }
+};
+
+int32_t parse_count(const std::string& option, const std::string& text, int32_t least) {
+  int64_t value = -1;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < least || value > kMost) {
+    throw BadUsage(fmt::format("{} takes a whole number from {} to {}, got {}", option, least,
+                               kMost, quote(text)));
+  }
+  return static_cast<int32_t>(value);
+}
+
+/// A whole number of at least `least`, into anything that an int32_t can be assigned to.
+template <typename Target>
+CLI::Option* add_count(CLI::App* app, const std::string& name, Target& target, int32_t least,
+                       const std::string& letter, const std::string& what) {
+  return app
+      ->add_option_function<std::string>(
+          name,
+          [name, least, &target](const std::string& text) {
+            target = parse_count(name, text, least);
+          },
+          what)
+      ->type_name(letter);
+}
+
+template <typename Target>
+CLI::Option* add_text(CLI::App* app, const std::string& name, Target& target,
+                      const std::string& type, const std::string& what) {
+  return app
+      ->add_option_function<std::string>(
+          name, [&target](const std::string& text) { target = text; }, what)
+      ->type_name(type);
+}
+
+template <typename Target>
+CLI::Option* add_choice(CLI::App* app, const std::string& name, Target& target,
+                        const std::vector<std::string>& words, const std::string& what) {
+  return app
+      ->add_option_function<std::string>(
+          name,
+          [name, words, &target](const std::string& text) {
+            if (std::find(words.begin(), words.end(), text) == words.end()) {
+              throw BadUsage(fmt::format("{} is {}, got {}", name, CLI::detail::join(words, " or "),
+                                         quote(text)));
+            }
+            target = text;
+          },
+          what)
+      ->type_name(CLI::detail::join(words, "|"));
+}
+
+void add_shape(CLI::App* app, Source& source, bool required) {
+  const std::string group = required ? "Shape" : "Shape (of a schedule by name)";
+  add_count(app, "--ranks", source.ranks, 1, "P", "number of ranks")
+      ->required(required)
+      ->group(group);
+  add_count(app, "--microbatches", source.microbatches, 1, "M", "number of microbatches")
+      ->required(required)
+      ->group(group);
+  add_count(app, "--stages-per-rank", source.stages_per_rank, 1, "L",
+            "stages on each rank; default: 1 or 2, as the schedule needs")
+      ->group(group);
+}
+
+void add_mode(CLI::App* app, std::optional<std::string>& mode) {
+  add_choice(app, "--mode", mode, {"training", "forward-only", "partial"},
+             "what a file has to be complete for; default: what it looks like");
+}
+
+void add_source(CLI::App* app, Source& source) {
+  add_text(app, "SOURCE", source.what, "FILE|NAME",
+           "CSV or JSON file, - for standard input, or a schedule's name")
+      ->required();
+  add_shape(app, source, false);
+  add_mode(app, source.mode);
+}
+
+void add_file(CLI::App* app, std::string& file) {
+  add_text(app, "FILE", file, "", "schedule as CSV or JSON, - for standard input")->required();
+}
+
+void add_graph(CLI::App* app, GraphChoice& graph) {
+  constexpr const char* kGroup = "Stage graph";
+  CLI::Option* edges = add_text(app, "--edges", graph.edges, "A-B,...",
+                                "stage B reads stage A's output too, beside the chain 0-1-2-...");
+  app->add_flag("--no-chain", graph.no_chain, "only the edges of --edges are there")
+      ->needs(edges)
+      ->group(kGroup);
+  edges->group(kGroup);
+}
+
+/// The flag --lower comes first where it is not what the command does anyway.
+void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
+  constexpr const char* kGroup = "Lowering";
+  CLI::Option* lower = nullptr;
+  if (flag) {
+    lower = app->add_flag("--lower", lowering.lower,
+                          "add UNSHARD, RESHARD, REDUCE_GRAD, sends and receives")
+                ->group(kGroup);
+  }
+  CLI::Option* active = add_count(
+      app, "--max-active-stages", lowering.max_active_stages, 1, "N",
+      fmt::format("unsharded stages at a time on a rank; default: {}", kDefaultActiveStages));
+  CLI::Option* prefetch =
+      add_count(app, "--prefetch", lowering.prefetch, 0, "K",
+                "post receives K computations before their use; default: as PyTorch does");
+  for (CLI::Option* option : {active, prefetch}) {
+    option->group(kGroup);
+    if (flag) option->needs(lower);
+  }
+}
+
+void add_costs(CLI::App* app, CostChoice& costs) {
+  CLI::Option* text = add_text(app, "--costs", costs.costs, "F=..,B=..",
+                               "times, see below; default: F=1,B=1,W=1,C=0");
+  CLI::Option* file = add_text(app, "--cost-file", costs.file, "FILE", "the same and more as JSON");
+  text->excludes(file)->group("Costs");
+  file->group("Costs");
+}
+
+void add_output(CLI::App* app, std::string& output) {
+  add_text(app, "-o,--output", output, "FILE", "write there; default: standard output");
+}
+
+constexpr std::string_view kCostHelp =
+    R"(What costs are (times in any one unit, memory in any other):
+  F, B, W    time of a forward, of the gradients of inputs (I means the same as B), of those of weights,
+             for one stage and microbatch
+  FULL       time of a backward that is not split; default: B + W
+  C, BW      latency of a transfer; bytes per unit of time
+  BYTES      size of what goes from one stage to the next
+  MF, MB, MW memory that F takes, that B (or I) gives back, that W gives back; default: 1, 0, 1
+  WEIGHTS    memory of a stage's weights
+  CAP        memory that a rank has
+  OVERLAP    share of the shorter part that an overlap hides, 0 to 1
+)";
+
+std::string schedule_names() {
+  std::string text = "Schedules:\n";
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    text += fmt::format("  {:<23}{}\n", kind.name, kind.summary);
+  }
+  return text;
+}
+
+CLI::App* add_command(CLI::App& app, const std::string& name, const std::string& what,
+                      std::string_view examples, std::string_view more = "") {
+  CLI::App* command = app.add_subcommand(name, what);
+  command->footer(fmt::format("{}{}Examples:\n{}", more, more.empty() ? "" : "\n", examples));
+  return command;
+}
+
+struct Commands {
+  ScheduleCommand schedule;
+  LowerCommand lower;
+  VerifyCommand verify;
+  SimulateCommand simulate;
+  DrawCommand draw;
+  CompareCommand compare;
+};
+
+void add_schedule(CLI::App& app, ScheduleCommand& command) {
+  CLI::App* sub = add_command(app, "schedule", "Build a schedule by name and print it.",
+                              R"(  stagecraft schedule 1F1B --ranks 4 --microbatches 8
+  stagecraft schedule Interleaved1F1B --ranks 4 --microbatches 8 --stages-per-rank 3 --format text
+  stagecraft schedule ZBVZeroBubble --ranks 4 --microbatches 8 --lower -o zbv.csv)",
+                              schedule_names());
+  add_text(sub, "NAME", command.source.what, "", "which schedule, in any case")->required();
+  add_shape(sub, command.source, true);
+  add_lowering(sub, command.lowering, true);
+  add_graph(sub, command.graph);
+  sub->get_option("--edges")->needs("--lower");
+  add_choice(sub, "--format", command.format, {"csv", "text", "json"},
+             "csv: a line a rank (the default); text: a table");
+  add_output(sub, command.output);
+}
+
+void add_lower(CLI::App& app, LowerCommand& command) {
+  CLI::App* sub =
+      add_command(app, "lower", "Add to a schedule's computations all else that ranks do.",
+                  R"(  stagecraft schedule 1F1B --ranks 4 --microbatches 8 -o 1f1b.csv
+  stagecraft lower 1f1b.csv -o lowered.csv
+  stagecraft lower 1f1b.csv --edges 0-2,0-3 --prefetch 1
+  stagecraft schedule GPipe --ranks 4 --microbatches 8 | stagecraft lower -)");
+  add_file(sub, command.file);
+  add_lowering(sub, command.lowering, false);
+  add_graph(sub, command.graph);
+  add_mode(sub, command.mode);
+  add_choice(sub, "--format", command.format, {"csv", "text", "json"},
+             "csv: a line a rank (the default); text: a table");
+  add_output(sub, command.output);
+}
+
+void add_verify(CLI::App& app, VerifyCommand& command) {
+  CLI::App* sub = add_command(
+      app, "verify", "Say whether a schedule can be executed and, if not, why.",
+      R"(  stagecraft schedule DualPipeV --ranks 4 --microbatches 8 --lower -o dualpipe.csv
+  stagecraft verify dualpipe.csv
+  stagecraft schedule ForwardOnly --ranks 4 --microbatches 8 | stagecraft verify - --mode forward-only)",
+      "Exit status: 0 for a good schedule, 1 for a bad one. A finding gives rank, slot (from 0) "
+      "and "
+      "action.\n");
+  add_file(sub, command.file);
+  add_graph(sub, command.graph);
+  add_mode(sub, command.mode);
+  add_count(sub, "--microbatches", command.microbatches, 1, "M",
+            "how many there have to be; default: as many as occur");
+  add_count(sub, "--max-findings", command.max_findings, 1, "N", "findings to print; default: 20");
+}
+
+void add_simulate(CLI::App& app, SimulateCommand& command) {
+  CLI::App* sub = add_command(
+      app, "simulate", "Time a schedule: makespan, bubble, memory, critical path.",
+      R"(  stagecraft simulate 1F1B --ranks 8 --microbatches 24 --costs F=18522,B=18086,W=9337,C=601
+  stagecraft simulate ZBVZeroBubble --ranks 4 --microbatches 8 --unit
+  stagecraft schedule GPipe --ranks 4 --microbatches 8 | stagecraft simulate - --json)",
+      kCostHelp);
+  add_source(sub, command.source);
+  add_lowering(sub, command.lowering, true);
+  add_graph(sub, command.graph);
+  add_costs(sub, command.costs);
+  sub->add_flag("--unit", command.unit, "every action takes one step, transfers too; lowers first")
+      ->excludes("--costs")
+      ->excludes("--cost-file")
+      ->group("Costs");
+  CLI::Option* json = sub->add_flag("--json", command.json, "all results as JSON");
+  sub->add_flag("--timeline", command.timeline, "with the times of every action")->needs(json);
+}
+
+void add_draw(CLI::App& app, DrawCommand& command) {
+  CLI::App* sub = add_command(
+      app, "draw", "Draw a schedule: terminal, SVG, interactive HTML page or Perfetto trace.",
+      R"(  stagecraft draw 1F1B --ranks 4 --microbatches 8
+  stagecraft draw ZBVZeroBubble --ranks 4 --microbatches 8 -o zbv.html
+  stagecraft draw GPipe --ranks 4 --microbatches 8 --costs F=10,B=12,W=8,C=2 --memory -o gpipe.svg
+  stagecraft schedule DualPipeV --ranks 4 --microbatches 8 | stagecraft draw - --format trace -o trace.json)",
+      kCostHelp);
+  add_source(sub, command.source);
+  add_lowering(sub, command.lowering, true);
+  add_graph(sub, command.graph);
+  add_costs(sub, command.costs);
+  add_choice(sub, "--format", command.format, {"terminal", "svg", "html", "trace"},
+             "default: by the output's name (.svg, .html, .json), else terminal");
+  add_text(sub, "--title", command.title, "TEXT", "default: the schedule's or file's name");
+  add_count(sub, "--width", command.width, 40, "N",
+            "columns of a terminal, pixels of an SVG; default: the terminal's, 960");
+  sub->add_flag("--memory", command.memory, "SVG: memory of each rank under its lane");
+  sub->add_flag("--transfers", command.transfers, "SVG: lines for what goes to another rank");
+  add_choice(sub, "--color", command.color, {"auto", "always", "never"},
+             "of a terminal drawing; auto, the default: if it goes to one");
+  add_output(sub, command.output);
+}
+
+void add_compare(CLI::App& app, CompareCommand& command) {
+  CLI::App* sub = add_command(
+      app, "compare", "Time every schedule of one shape, the fastest first.",
+      R"(  stagecraft compare --ranks 8 --microbatches 24 --costs F=18522,B=18086,W=9337,C=601
+  stagecraft compare --ranks 4 --microbatches 16 --stages-per-rank 4 --json)",
+      fmt::format("All schedules cut the same model: costs are of what one rank has of it, a P-th. "
+                  "With L stages a rank,\neach stage has 1/L of the time, memory and weights; "
+                  "latency and BYTES stay as they are.\n\n{}",
+                  kCostHelp));
+  add_count(sub, "--ranks", command.ranks, 1, "P", "ranks")->required();
+  add_count(sub, "--microbatches", command.microbatches, 1, "M", "microbatches")->required();
+  add_count(sub, "--stages-per-rank", command.stages_per_rank, 1, "L",
+            "try this number too, where a schedule can have it; else 1 or 2");
+  add_costs(sub, command.costs);
+  sub->add_flag("--json", command.json, "the table as JSON");
+}
+
+// CLI11 puts two empty lines between groups.
+std::string single_spaced(std::string text) {
+  for (std::size_t at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n")) {
+    text.erase(at, 1);
+  }
+  return text;
+}
+
+std::string describe_extras(const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(true);
+  const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {
+    return extra.size() > 1 && extra.front() == '-';
+  });
+  if (option != extras.end()) return fmt::format("there is no option {}", *option);
+  if (!app.get_subcommands().empty())
+    return fmt::format("{} is one argument too many", quote(extras.front()));
+  return fmt::format("there is no subcommand {}", quote(extras.front()));
+}
+
+Command parse(CLI::App& app, Commands& commands, int argc, char** argv) {
+  try {
+    app.parse(argc, argv);
+  } catch (const CLI::Success& asked) {
+    std::ostringstream out;
+    app.exit(asked, out, out);
+    return PrintCommand{single_spaced(out.str())};
+  } catch (const CLI::ExtrasError&) {
+    throw BadUsage(describe_extras(app));
+  } catch (const CLI::ParseError& error) {
+    throw BadUsage(error.what());
+  }
+  if (app.got_subcommand("schedule")) return commands.schedule;
+  if (app.got_subcommand("lower")) return commands.lower;
+  if (app.got_subcommand("verify")) return commands.verify;
+  if (app.got_subcommand("simulate")) return commands.simulate;
+  if (app.got_subcommand("draw")) return commands.draw;
+  if (app.got_subcommand("compare")) return commands.compare;
+  throw BadUsage("a subcommand is missing");
+}
+
+}  // namespace
+
+Command parse_command_line(int argc, char** argv) {
+  CLI::App app("Stagecraft: pipeline schedules as data. Build, lower, verify, time and draw them.",
+               "stagecraft");
+  app.set_version_flag("--version", "stagecraft " + std::string(version()));
+  app.require_subcommand(0, 1);
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.get_formatter()->column_width(32);
+  app.footer(
+      R"(Exit status: 0 good, 1 bad schedule, 2 bad usage (or a file that cannot be read or written).
+
+Examples:
+  stagecraft schedule 1F1B --ranks 4 --microbatches 8 --format text
+  stagecraft schedule 1F1B --ranks 4 --microbatches 8 --lower | stagecraft verify -
+  stagecraft compare --ranks 4 --microbatches 16
+  stagecraft simulate --help)");
+  Commands commands;
+  add_schedule(app, commands.schedule);
+  add_lower(app, commands.lower);
+  add_verify(app, commands.verify);
+  add_simulate(app, commands.simulate);
+  add_draw(app, commands.draw);
+  add_compare(app, commands.compare);
+  try {
+    return parse(app, commands, argc, argv);
+  } catch (const BadUsage& error) {
+    const std::vector<CLI::App*> chosen = app.get_subcommands();
+    const std::string which = chosen.empty() ? std::string() : chosen.front()->get_name() + ' ';
+    throw BadUsage(fmt::format("{} (see stagecraft {}--help)", error.what(), which));
+  }
+}
+
+}  // namespace stagecraft::cli

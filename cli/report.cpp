@@ -1,0 +1,239 @@
+#include "cli/report.h"
+
+#include <algorithm>
+#include <array>
+#include <cmath>
+#include <cstdint>
+#include <set>
+#include <string_view>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/output.h"
+#include "cli/schedule_text.h"
+
+namespace stagecraft::cli {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+std::string_view to_string(PathStep::Cause cause) {
+  constexpr std::array<std::string_view, 4> kNames = {"start", "rank", "value", "transfer"};
+  return kNames[static_cast<std::size_t>(cause)];
+}
+
+Json describe(const std::string& name, const Schedule& schedule) {
+  return {{"schedule", name},
+          {"level", stagecraft::to_string(schedule.level())},
+          {"ranks", schedule.num_ranks()},
+          {"stages", schedule.num_stages()},
+          {"microbatches", schedule.num_microbatches()},
+          {"actions", schedule.num_actions()}};
+}
+
+std::string headline(const std::string& name, const Schedule& schedule) {
+  return fmt::format("{}: {}, {} level\n", name, describe_shape(schedule),
+                     stagecraft::to_string(schedule.level()));
+}
+
+std::string fact(std::string_view name, const std::string& value) {
+  return fmt::format("{:<20}{}\n", name, value);
+}
+
+Action action_at(const Schedule& schedule, Rank rank, std::size_t offset) {
+  return schedule.actions(rank)[offset];
+}
+
+std::string text_at(const Schedule& schedule, Rank rank, std::size_t offset) {
+  return stagecraft::to_string(slot_at(schedule.actions(rank), offset));
+}
+
+// Where the time of the critical path goes, such as "31 actions on 4 ranks: F 4, B 18, transfers
+// 2".
+std::string summarize_path(const Schedule& schedule, const Simulation& simulation) {
+  constexpr std::array kTypes = {ActionType::kForward, ActionType::kBackwardInput,
+                                 ActionType::kBackwardWeight, ActionType::kBackward};
+  std::array<double, kTypes.size()> spent{};
+  double overlapped = 0;
+  double computed = 0;
+  std::set<Rank> ranks;
+  for (const PathStep& step : simulation.critical_path) {
+    const Interval when = simulation.timeline[step.rank.value()][step.offset];
+    const ActionType type = action_at(schedule, step.rank, step.offset).type();
+    if (is_compute(type)) spent[static_cast<std::size_t>(type)] += when.end - when.start;
+    if (type == ActionType::kOverlap) overlapped += when.end - when.start;
+    ranks.insert(step.rank);
+  }
+  std::string parts;
+  const auto add = [&](std::string_view what, double time) {
+    if (time <= 0) return;
+    parts += fmt::format("{}{} {}", parts.empty() ? "" : ", ", what, format_number(time));
+    computed += time;
+  };
+  for (std::size_t i = 0; i < kTypes.size(); ++i) add(stagecraft::to_string(kTypes[i]), spent[i]);
+  add("overlaps", overlapped);
+  const double rest = simulation.makespan - computed;
+  if (rest > 1e-9 * simulation.makespan) add("transfers", rest);
+  return fmt::format(
+      "{} on {}{}{}", format_count(static_cast<int64_t>(simulation.critical_path.size()), "action"),
+      format_count(static_cast<int64_t>(ranks.size()), "rank"), parts.empty() ? "" : ": ", parts);
+}
+
+Json path_json(const Schedule& schedule, const Simulation& simulation) {
+  Json path = Json::array();
+  for (const PathStep& step : simulation.critical_path) {
+    const Interval when = simulation.timeline[step.rank.value()][step.offset];
+    path.push_back({{"rank", step.rank.value()},
+                    {"action", text_at(schedule, step.rank, step.offset)},
+                    {"start", to_json_number(when.start)},
+                    {"end", to_json_number(when.end)},
+                    {"cause", to_string(step.cause)}});
+  }
+  return path;
+}
+
+Json timeline_json(const Schedule& schedule, const Simulation& simulation) {
+  Json ranks = Json::array();
+  for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
+    Json actions = Json::array();
+    const auto list = schedule.actions(Rank(r));
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (list[i].is_idle() || list[i].is_overlap()) continue;
+      const Interval when = simulation.timeline[r][i];
+      actions.push_back({{"action", stagecraft::to_string(list[i])},
+                         {"start", to_json_number(when.start)},
+                         {"end", to_json_number(when.end)}});
+    }
+    ranks.push_back(std::move(actions));
+  }
+  return ranks;
+}
+
+Json memory_json(const Simulation& simulation) {
+  Json ranks = Json::array();
+  for (const auto& samples : simulation.memory) {
+    Json list = Json::array();
+    for (const MemorySample& sample : samples) {
+      list.push_back(
+          {{"time", to_json_number(sample.time)}, {"memory", to_json_number(sample.memory)}});
+    }
+    ranks.push_back(std::move(list));
+  }
+  return ranks;
+}
+
+int64_t busy_steps(const std::vector<std::optional<int64_t>>& row) {
+  return std::count_if(row.begin(), row.end(), [](const auto& slot) { return slot.has_value(); });
+}
+
+}  // namespace
+
+Json to_json_number(double value) {
+  constexpr double kExact = 9007199254740992.0;
+  if (std::abs(value) < kExact && value == std::floor(value)) return static_cast<int64_t>(value);
+  return value;
+}
+
+std::string dump(const Json& json) {
+  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+}
+
+std::string report_text(const std::string& name, const Schedule& schedule,
+                        const Simulation& simulation) {
+  std::string text = headline(name, schedule);
+  text += fact("makespan", format_number(simulation.makespan));
+  text += fact("span", format_number(simulation.span));
+  text += fact("bubble", format_percent(simulation.bubble));
+  text += fact("exposed transfers", format_number(simulation.exposed_transfer));
+  text += fact("peak memory", format_number(simulation.peak_memory));
+  text += fact("transfers", fmt::format("{}", simulation.transfers));
+  text += fact("critical path", summarize_path(schedule, simulation));
+  TextTable table({"rank", "start", "end", "busy", "bubble", "exposed", "peak memory", "sent"});
+  for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
+    const RankStats& rank = simulation.ranks[r];
+    table.add({std::to_string(r), format_number(rank.first_start), format_number(rank.last_end),
+               format_number(rank.busy), format_percent(rank.bubble),
+               format_number(rank.exposed_transfer), format_number(rank.peak_memory),
+               std::to_string(rank.transfers_sent)});
+  }
+  return text + '\n' + table.to_string();
+}
+
+std::string report_json(const std::string& name, const Schedule& schedule,
+                        const Simulation& simulation, bool timeline) {
+  Json json = describe(name, schedule);
+  json["makespan"] = to_json_number(simulation.makespan);
+  json["span"] = to_json_number(simulation.span);
+  json["bubble"] = to_json_number(simulation.bubble);
+  json["exposed_transfer"] = to_json_number(simulation.exposed_transfer);
+  json["peak_memory"] = to_json_number(simulation.peak_memory);
+  json["transfers"] = simulation.transfers;
+  json["per_rank"] = Json::array();
+  for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
+    const RankStats& rank = simulation.ranks[r];
+    json["per_rank"].push_back({{"rank", r},
+                                {"first_start", to_json_number(rank.first_start)},
+                                {"last_end", to_json_number(rank.last_end)},
+                                {"busy", to_json_number(rank.busy)},
+                                {"bubble", to_json_number(rank.bubble)},
+                                {"exposed_transfer", to_json_number(rank.exposed_transfer)},
+                                {"peak_memory", to_json_number(rank.peak_memory)},
+                                {"transfers_sent", rank.transfers_sent}});
+  }
+  json["critical_path"] = path_json(schedule, simulation);
+  json["over_cap"] = Json::array();
+  for (const OverCap& over : simulation.over_cap) {
+    json["over_cap"].push_back({{"rank", over.rank.value()},
+                                {"action", text_at(schedule, over.rank, over.offset)},
+                                {"time", to_json_number(over.time)},
+                                {"memory", to_json_number(over.memory)}});
+  }
+  if (timeline) {
+    json["timeline"] = timeline_json(schedule, simulation);
+    json["memory"] = memory_json(simulation);
+  }
+  return dump(json);
+}
+
+std::string report_text(const std::string& name, const Schedule& schedule, const UnitSteps& run) {
+  std::string text = headline(name, schedule) + fact("steps", fmt::format("{}", run.steps));
+  TextTable table({"rank", "last step", "busy", "waiting"});
+  for (std::size_t r = 0; r < run.slots.size(); ++r) {
+    const auto size = static_cast<int64_t>(run.slots[r].size());
+    const int64_t busy = busy_steps(run.slots[r]);
+    table.add({std::to_string(r), size == 0 ? "-" : std::to_string(size - 1), std::to_string(busy),
+               std::to_string(size - busy)});
+  }
+  return text + '\n' + table.to_string();
+}
+
+std::string report_json(const std::string& name, const Schedule& schedule, const UnitSteps& run,
+                        bool timeline) {
+  Json json = describe(name, schedule);
+  json["steps"] = run.steps;
+  json["per_rank"] = Json::array();
+  for (std::size_t r = 0; r < run.slots.size(); ++r) {
+    const auto size = static_cast<int64_t>(run.slots[r].size());
+    const int64_t busy = busy_steps(run.slots[r]);
+    json["per_rank"].push_back(
+        {{"rank", r}, {"steps", size}, {"busy", busy}, {"waiting", size - busy}});
+  }
+  if (!timeline) return dump(json);
+  json["timeline"] = Json::array();
+  for (std::size_t r = 0; r < run.slots.size(); ++r) {
+    std::vector<std::string> texts;
+    for (const Slot& slot : schedule.slots(Rank(static_cast<int32_t>(r)))) {
+      texts.push_back(stagecraft::to_string(slot));
+    }
+    Json row = Json::array();
+    for (const auto& slot : run.slots[r]) {
+      row.push_back(slot ? Json(texts[static_cast<std::size_t>(*slot)]) : Json());
+    }
+    json["timeline"].push_back(std::move(row));
+  }
+  return dump(json);
+}
+
+}  // namespace stagecraft::cli

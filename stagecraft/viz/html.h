@@ -1,0 +1,27 @@
+#pragma once
+
+#include <string>
+
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/schedule/stage_graph.h"
+#include "stagecraft/sim/simulate.h"
+
+namespace stagecraft {
+
+struct HtmlOptions {
+  std::string title = {};     ///< heading and name of the page
+  std::string subtitle = {};  ///< a line below it; without it, the shape of the schedule
+};
+
+/// A page to look at in a browser, complete in one file that loads nothing: zoom, pan, what each
+/// action waits for and who waits for it, memory of each rank under its lane, the critical path.
+/// About ten bytes an action where costs are whole numbers.
+///
+/// `graph` says who waits for whom. ArgumentError unless `simulation` is one of `schedule`.
+std::string draw_html(const Schedule& schedule, const Simulation& simulation,
+                      const StageGraph& graph, const HtmlOptions& options = {});
+/// For a chain of stages.
+std::string draw_html(const Schedule& schedule, const Simulation& simulation,
+                      const HtmlOptions& options = {});
+
+}  // namespace stagecraft

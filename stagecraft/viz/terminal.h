@@ -1,0 +1,35 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/sim/simulate.h"
+
+namespace stagecraft {
+
+enum class TerminalColor : uint8_t {
+  kNone,       ///< ASCII alone: letters for types, lower case for every second stage of a rank
+  k256,        ///< 256 colours
+  kTrueColor,  ///< 24 bits
+};
+
+struct TerminalOptions {
+  int32_t width = 100;  ///< columns in all; at least 40
+  TerminalColor color = TerminalColor::kTrueColor;
+  std::string title = {};
+  int32_t max_ranks = 64;  ///< more lanes than this: those in the middle are left out
+};
+
+/// A drawing for a terminal: one lane a rank, with its bubble and peak memory, a time axis, a
+/// legend and a line of totals. Every line ends with "\n".
+///
+/// One cell a time step where that fits; otherwise times are rounded to columns, and where a column
+/// holds several actions it shows what takes most of it. The parts of an overlap share its time
+/// from left to right.
+///
+/// ArgumentError unless `simulation` is one of `schedule`, and for a width below 40.
+std::string draw_terminal(const Schedule& schedule, const Simulation& simulation,
+                          const TerminalOptions& options = {});
+
+}  // namespace stagecraft

@@ -1,0 +1,21 @@
+#pragma once
+
+#include <string>
+
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/schedule/stage_graph.h"
+#include "stagecraft/sim/simulate.h"
+
+namespace stagecraft {
+
+/// A trace that ui.perfetto.dev and chrome://tracing open, one unit of time a microsecond. A
+/// process is a rank, with a track for compute, one for transfers and the like where the schedule
+/// has them, and its memory as a counter. Arrows are values and gradients that go to another rank.
+///
+/// ArgumentError unless `simulation` is one of `schedule`.
+std::string draw_trace(const Schedule& schedule, const Simulation& simulation,
+                       const StageGraph& graph, const std::string& title = "");
+/// For a chain of stages.
+std::string draw_trace(const Schedule& schedule, const Simulation& simulation);
+
+}  // namespace stagecraft

@@ -1,0 +1,177 @@
+"""Compares the tool's schedules, lowering and unit-step simulation with torch's, and reads each other's files.
+
+usage: schedule_oracle_test.py TOOL
+"""
+
+import json
+import multiprocessing
+import os
+import subprocess
+import sys
+import tempfile
+import time
+
+import schedule_torch as oracle
+
+# The shapes of PyTorch's own tests (one of them is there twice): stages per rank, microbatches, ranks.
+CATALOGUE = [
+    (2, 2, 2), (2, 4, 4), (2, 8, 2), (2, 8, 4), (2, 8, 8), (4, 4, 4), (4, 8, 4), (4, 8, 8), (4, 16, 4), (4, 32, 4),
+    (4, 64, 4), (4, 16, 16), (4, 32, 32), (4, 128, 64), (3, 2, 2), (3, 8, 2), (3, 12, 4), (4, 6, 3), (4, 10, 5),
+    (2, 3, 4), (2, 10, 4), (2, 15, 4),
+]  # fmt: skip
+LARGEST = (4, 128, 64)
+# What torch refuses and we build.
+EXTENSIONS = ("1F1B", "Interleaved1F1B", "InterleavedZeroBubble")
+MOST_DIFFERENCES = 5
+
+
+def configurations():
+    """(name, ranks, stages per rank, microbatches), the largest first."""
+    chosen = set()
+    for name in oracle.MULTI:
+        for stages, microbatches, ranks in CATALOGUE:
+            # Torch takes eight seconds for the largest.
+            if (stages, microbatches, ranks) != LARGEST or name == "Interleaved1F1B":
+                chosen.add((name, ranks, stages, microbatches))
+    for ranks in range(1, 9):
+        for microbatches in range(1, 18):
+            chosen.update((name, ranks, 1, microbatches) for name in oracle.SINGLE)
+            chosen.update((name, ranks, 2, microbatches) for name in oracle.V_SHAPED)
+            for stages in range(1, 5):
+                if (ranks + stages + microbatches) % 4 == 0:
+                    loops = set(oracle.MULTI) - set(oracle.V_SHAPED)
+                    chosen.update((name, ranks, stages, microbatches) for name in loops)
+    return sorted(chosen, key=lambda c: (-c[1] * c[2] * c[3], c))
+
+
+class Different(Exception):
+    """Ours is not theirs."""
+
+
+def run(*arguments, stdin=""):
+    return subprocess.run([TOOL, *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=60)
+
+
+def run_well(*arguments, stdin=""):
+    done = run(*arguments, stdin=stdin)
+    if done.returncode != 0:
+        command = " ".join(map(str, arguments))
+        raise Different(f"stagecraft {command}: exit {done.returncode}\n{done.stdout[:500]}{done.stderr[:500]}")
+    return done.stdout
+
+
+def rows_of(text):
+    if not text.endswith("\n") or "\r" in text:
+        raise Different("the lines of the tool do not end with \\n alone")
+    return [line.split(",") for line in text.splitlines()]
+
+
+def expect_same(what, ours, theirs):
+    if ours == theirs:
+        return
+    lines = [f"{what}: {len(ours)} ranks here, {len(theirs)} in torch"]
+    for rank, (mine, other) in enumerate(zip(ours, theirs)):
+        if mine != other:
+            at = next((i for i, (a, b) in enumerate(zip(mine, other)) if a != b), min(len(mine), len(other)))
+            begin = max(0, at - 3)
+            lines = [f"{what}: rank {rank} differs at slot {at}"]
+            for side, row in (("ours", mine), ("torch", other)):
+                shown = ",".join(row[begin : at + 8])
+                lines.append(f"  {side:5} {'...,' if begin else ''}{shown} ({len(row)} slots)")
+            break
+    raise Different("\n".join(lines))
+
+
+def compare_refused(configuration, refusal):
+    """What torch refuses is an error here too, or a schedule that works."""
+    name, ranks, stages, microbatches = configuration
+    shape = ("--ranks", ranks, "--stages-per-rank", stages, "--microbatches", microbatches)
+    done = run("schedule", name, *shape, "--lower")
+    if name in EXTENSIONS:
+        if done.returncode != 0:
+            raise Different(f"torch refuses ({refusal}), and so do we: {done.stderr.strip()}")
+        run_well("verify", "-", "--microbatches", microbatches, stdin=done.stdout)
+        run_well("simulate", "-", "--unit", "--json", stdin=done.stdout)
+    elif done.returncode != 2 or not done.stderr or done.stdout:
+        raise Different(f"torch refuses ({refusal}), we do not: exit {done.returncode}")
+
+
+def compare_built(configuration, order, folder):
+    name, ranks, stages, microbatches = configuration
+    shape = ("--ranks", ranks, "--stages-per-rank", stages, "--microbatches", microbatches)
+    lowered = oracle.lowered(name, ranks, stages, microbatches, order)
+
+    ours = run_well("schedule", name, *shape)
+    expect_same("schedule", rows_of(ours), order)
+    ours_lowered = run_well("schedule", name, *shape, "--lower")
+    expect_same("schedule --lower", rows_of(ours_lowered), lowered)
+
+    # Their files here.
+    theirs = os.path.join(folder, "theirs.csv")
+    oracle.write(theirs, order)
+    expect_same("lower of torch's file", rows_of(run_well("lower", theirs)), lowered)
+    oracle.write(theirs, lowered)
+    run_well("verify", theirs)
+    simulated = json.loads(run_well("simulate", theirs, "--unit", "--json"))["steps"]
+    expected = oracle.steps(name, ranks, stages, lowered)
+    if expected is not None and simulated != expected:
+        raise Different(f"simulate --unit: {simulated} steps, torch {expected}")
+
+    # Ours in torch, whose check knows no schedule without backward.
+    if name != "ForwardOnly":
+        path = os.path.join(folder, "ours.csv")
+        for kind, text in (("compute_only", ours), ("compute_comms", ours_lowered)):
+            with open(path, "w", newline="") as file:
+                file.write(text)
+            read = oracle.load(path, kind, ranks, stages, microbatches)
+            expect_same(f"our file, read by torch as {kind}", read, lowered)
+
+
+def compare(configuration):
+    """(refused by torch, difference or None)."""
+    name, ranks, stages, microbatches = configuration
+    refused = False
+    try:
+        with tempfile.TemporaryDirectory() as folder:
+            try:
+                order = oracle.compute(name, ranks, stages, microbatches)
+            except oracle.Refused as refusal:
+                refused = True
+                compare_refused(configuration, refusal)
+            else:
+                compare_built(configuration, order, folder)
+    except (Different, AssertionError, subprocess.TimeoutExpired) as error:
+        shape = f"{ranks} ranks, {stages} stages per rank, {microbatches} microbatches"
+        return refused, f"{name}, {shape}: {type(error).__name__ if not error.args else error}"
+    return refused, None
+
+
+def main():
+    started = time.monotonic()
+    chosen = configurations()
+    built = refused = 0
+    differences = []
+    with multiprocessing.get_context("fork").Pool(min(2, os.cpu_count() or 1)) as pool:
+        for was_refused, difference in pool.imap_unordered(compare, chosen, chunksize=1):
+            if difference:
+                differences.append(difference)
+                if len(differences) == MOST_DIFFERENCES:
+                    pool.terminate()
+                    break
+            elif was_refused:
+                refused += 1
+            else:
+                built += 1
+    print(f"{built} configurations as torch has them, {refused} that torch refuses, in {time.monotonic() - started:.1f} s")
+    for difference in differences:
+        print(difference)
+    if built < 600 and not differences:
+        print("fewer than 600 configurations were compared")
+    return 1 if differences or built < 600 else 0
+
+
+if __name__ == "__main__":
+    if len(sys.argv) != 2:
+        sys.exit(__doc__)
+    TOOL = sys.argv[1]
+    sys.exit(main())

@@ -1,0 +1,86 @@
+#include "stagecraft/schedule/text.h"
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/csv.h"
+#include "stagecraft/schedule/json.h"
+#include "stagecraft/schedule/table.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft {
+namespace {
+
+TEST(Csv, ReadsBothLineEndsAndBlanks) {
+  const Schedule unix_ends = parse_csv("0F0,,0B0\n,1F0,1B0\n");
+  EXPECT_EQ(parse_csv("0F0,,0B0\r\n,1F0,1B0\r\n"), unix_ends);
+  EXPECT_EQ(parse_csv("0F0,,0B0\n,1F0,1B0"), unix_ends);
+  EXPECT_EQ(parse_csv(" 0F0 ,\t, 0B0\n , 1F0, 1B0 \n"), unix_ends);
+  EXPECT_EQ(to_csv(unix_ends), "0F0,,0B0\n,1F0,1B0\n");
+}
+
+TEST(Csv, TellsARankWithoutSlotsFromAnIdleOne) {
+  const Schedule schedule = parse_csv("0F0\n\n\"\"\n");
+  EXPECT_EQ(schedule.num_ranks(), 3);
+  EXPECT_TRUE(schedule.actions(Rank(1)).empty());
+  EXPECT_EQ(schedule.actions(Rank(2)).size(), 1U);
+  EXPECT_EQ(to_csv(schedule), "0F0\n\n\"\"\n");
+}
+
+TEST(Csv, InfersLevelAndPlacement) {
+  EXPECT_EQ(parse_csv("0F0,,3F0\n1F0,2F0\n").level(), Level::kCompute);
+  EXPECT_EQ(parse_csv("0F0,0UNSHARD\n").level(), Level::kLowered);
+  EXPECT_EQ(to_string(parse_csv("0F0,3F0\n1F0,2F0\n").placement()), "0 1 1 0");
+  EXPECT_EQ(to_string(parse_csv("0F0,3F0\n").placement()), "0 - - 0");
+}
+
+TEST(Csv, NamesLineAndColumn) {
+  EXPECT_ERROR(parse_csv("0F0,0B0\n1F0,2F0x\n"), ParseError,
+               "line 2, column 8: expected ',' or the end of the line, got 'x'");
+  EXPECT_ERROR(parse_csv("0F0,0\r\n"), ParseError, "line 1, column 6: expected F, I, W, B,");
+  EXPECT_ERROR(parse_csv("0F\n"), ParseError, "line 1, column 3: expected a microbatch number");
+  EXPECT_ERROR(parse_csv("0F0,hello\n"), ParseError, "line 1, column 5: expected an action");
+  EXPECT_ERROR(parse_csv("0FORWARD0\n"), ParseError, "got \"FORWARD\"");
+  EXPECT_ERROR(parse_csv("00F0\n"), ParseError, "a stage number has no leading zero");
+  EXPECT_ERROR(parse_csv("0F4294967296\n"), ParseError, "at most 2147483646");
+  EXPECT_ERROR(parse_csv(""), ArgumentError, "at least one line");
+}
+
+TEST(Json, IsReadBack) {
+  const Schedule schedule = parse_csv("0F0,,(0F1;1B0)OVERLAP_F_B\n1F0\n");
+  const std::string json = to_json(schedule);
+  EXPECT_EQ(json,
+            "{\"stagecraft\": 1, \"level\": \"compute\", \"ranks\": 2, \"stages\": 2, "
+            "\"microbatches\": 2,\n \"placement\": [0, 0],\n \"actions\": [\n  [\"0F0\", \"\", "
+            "\"(0F1;1B0)OVERLAP_F_B\"],\n  [\"1F0\"]]}\n");
+  EXPECT_EQ(parse_json(json), schedule);
+  EXPECT_ERROR(parse_json("{\"a\":\n 1,}"), ParseError, "line 2, column 4: this is not valid JSON");
+  EXPECT_ERROR(parse_json("[]"), ArgumentError, "a schedule in JSON is an object");
+  EXPECT_ERROR(parse_json("{\"stagecraft\": 2}"), ArgumentError, "this reads version 1, got 2");
+}
+
+TEST(Schedule, RefusesListsThatAreNone) {
+  const Placement one = Placement::loop(1, 1);
+  EXPECT_ERROR(Schedule(Level::kCompute, one, {}), ArgumentError, "1 ranks, but there are 0 lists");
+  EXPECT_ERROR(Schedule(Level::kCompute, one, {{Action::overlap(2)}}), ArgumentError,
+               "the last overlap lacks 2 of its parts");
+  EXPECT_ERROR(Schedule(Level::kCompute, one, {{Action::overlap(1), Action()}}), ArgumentError,
+               "an overlap has at least 2 parts, got 1");
+  EXPECT_ERROR(Schedule(Level::kCompute, one, {{Action::overlap(2), Action(), Action()}}),
+               ArgumentError, "the parts of an overlap are F, I, W or B");
+  EXPECT_ERROR(parse_csv("0F0\n").actions(Rank(1)), ArgumentError, "there is no rank 1");
+}
+
+TEST(Table, HasAColumnARank) {
+  EXPECT_EQ(to_table(parse_csv("0F0,,0B0\n,1F0\n")),
+            "step  rank 0  rank 1\n"
+            "   0  0F0     .\n"
+            "   1  .       1F0\n"
+            "   2  0B0\n");
+  // More ranks than steps, where PyTorch's table fails.
+  EXPECT_EQ(to_table(parse_csv("0F0\n1F0\n2F0\n")),
+            "step  rank 0  rank 1  rank 2\n"
+            "   0  0F0     1F0     2F0\n");
+}
+
+}  // namespace
+}  // namespace stagecraft

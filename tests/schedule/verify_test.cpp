@@ -1,0 +1,200 @@
+#include "stagecraft/schedule/verify.h"
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/csv.h"
+#include "stagecraft/schedule/passes/lower.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+
+std::vector<std::string> findings(std::string_view csv, const VerifyOptions& options = {},
+                                  std::string_view skips = "") {
+  const Schedule schedule = parse_csv(csv);
+  const StageGraph graph =
+      StageGraph::chain(std::max(schedule.num_stages(), 1)).with_edges(parse_edges(skips));
+  std::vector<std::string> texts;
+  for (const Finding& finding : verify(schedule, graph, options).findings) {
+    texts.push_back(to_string(finding));
+  }
+  return texts;
+}
+
+// [1] The smallest lowered schedule of two ranks; the tests below break it.
+constexpr std::string_view kGood =
+    "0F0,0SEND_F0,0RECV_B0,0B0\n"
+    "1RECV_F0,1F0,1B0,1SEND_B0\n";
+
+TEST(Verify, AcceptsWhatRuns) {
+  EXPECT_THAT(findings(kGood), ElementsAre());
+  EXPECT_THAT(findings("0F0,0B0\n1F0,1I0,1W0\n"), ElementsAre());
+}
+
+TEST(Verify, NamesWhatIsMissing) {
+  EXPECT_THAT(findings("0F0,0F1,0B0,0B1\n1F0,1F1,1B0\n"), ElementsAre("1B1: is missing on rank 1"));
+  EXPECT_THAT(findings("0F0,0I0\n"), ElementsAre("0W0: is missing on rank 0"));
+  EXPECT_THAT(findings("0F0,0W0\n"), ElementsAre("0I0: is missing on rank 0"));
+  EXPECT_THAT(findings("0F0,0SEND_F0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
+              ElementsAre("0RECV_B0: is missing on rank 0"));
+  EXPECT_THAT(findings("0F0,0B0\n2F0,2B0\n"), testing::Contains("no rank holds stage 1"));
+  EXPECT_THAT(findings("0F0,0B0\n", {.microbatches = 2}),
+              ElementsAre("0F1: is missing on rank 0", "0B1: is missing on rank 0"));
+}
+
+TEST(Verify, NamesWhatIsThereTwice) {
+  EXPECT_THAT(findings("0F0,0B0,0F0\n"),
+              ElementsAre("rank 0, slot 2, 0F0: comes a second time; first at slot 0"));
+  EXPECT_THAT(findings("0F0,0B0,0W0\n"),
+              ElementsAre("rank 0, slot 2, 0W0: 0B0 does it all already"));
+}
+
+TEST(Verify, NamesWhatIsOnTheWrongRank) {
+  EXPECT_THAT(findings("0F0,0B0\n1F0,0B1,1B0\n"),
+              testing::Contains("rank 1, slot 1, 0B1: stage 0 is on rank 0"));
+  EXPECT_THAT(findings("0F0,0B0\n\n"), ElementsAre("rank 1: has no stage"));
+}
+
+TEST(Verify, NamesWhatDoesNotBelongHere) {
+  EXPECT_THAT(findings("0F0,0SEND_F0,0B0\n"),
+              ElementsAre("rank 0, slot 1, 0SEND_F0: stage 0 is read by no stage of another rank"));
+  EXPECT_THAT(findings("0F0,,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
+              ElementsAre("rank 0, slot 1: a lowered schedule has no idle slots"));
+  EXPECT_THAT(findings("0F0,0B0\n", {.mode = VerifyMode::kForwardOnly}),
+              ElementsAre("rank 0, slot 1, 0B0: a forward-only schedule has no backward"));
+  EXPECT_THAT(findings("0F0,0B0,0F1,0B1\n", {.microbatches = 1}),
+              ElementsAre("rank 0, slot 2, 0F1: there are 1 microbatches",
+                          "rank 0, slot 3, 0B1: there are 1 microbatches"));
+  const Schedule compute(Level::kCompute, Placement::loop(2, 2), parse_csv(kGood).lists());
+  EXPECT_EQ(to_string(verify(compute).findings.front()),
+            "rank 0, slot 1, 0SEND_F0: a compute schedule has no transfers");
+}
+
+TEST(Verify, NamesWhatComesTooEarly) {
+  EXPECT_THAT(findings("0B0,0F0\n"),
+              ElementsAre("rank 0, slot 0, 0B0: needs 0F0, which comes later, at slot 1"));
+  EXPECT_THAT(findings("0F0,0W0,0I0\n"),
+              ElementsAre("rank 0, slot 1, 0W0: needs 0I0, which comes later, at slot 2"));
+  EXPECT_THAT(findings("0SEND_F0,0F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
+              ElementsAre("rank 0, slot 0, 0SEND_F0: needs 0F0, which comes later, at slot 1"));
+  EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n1F0,1RECV_F0,1B0,1SEND_B0\n"),
+              ElementsAre("rank 1, slot 0, 1F0: needs 1RECV_F0, which comes later, at slot 1"));
+  EXPECT_THAT(findings("0F0,(1F0;0B0)OVERLAP_F_B,1B0\n"),
+              ElementsAre("rank 0, slot 1, (1F0;0B0)OVERLAP_F_B: needs 1B0, which comes later, at "
+                          "slot 2"));
+  EXPECT_THAT(findings("(0F0;0B0)OVERLAP_F_B\n"),
+              ElementsAre("rank 0, slot 0, (0F0;0B0)OVERLAP_F_B: needs 0F0, a part of the same "
+                          "overlap"));
+}
+
+TEST(Verify, PrintsTheCycleOfRanksThatWaitForEachOther) {
+  const Schedule schedule = parse_csv("0F0,0B0,0F1,0B1\n1F1,1F0,1B0,1B1\n");
+  const Verdict verdict = verify(schedule);
+  ASSERT_EQ(verdict.findings.size(), 1U);
+  EXPECT_EQ(verdict.findings[0].kind, FindingKind::kDeadlock);
+  EXPECT_EQ(to_string(verdict.findings[0]),
+            "rank 0, slot 1, 0B0: ranks wait for each other: rank 0 at slot 1, 0B0, waits for 1B0 "
+            "(rank 1, slot 2); rank 1 at slot 0, 1F1, waits for 0F1 (rank 0, slot 2)");
+  EXPECT_THAT(verdict.findings[0].cycle, ElementsAre("0B0", "1B0", "1F1", "0F1"));
+}
+
+// Both ranks send before they post the receive: fine with buffers, stuck without.
+TEST(Verify, CountsOnNoBuffers) {
+  EXPECT_THAT(findings("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+                       "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"),
+              ElementsAre(HasSubstr("rank 0 at slot 3, 0SEND_F1, waits for 1RECV_F1 (rank 1, slot "
+                                    "4); rank 1 at slot 3, 1SEND_B0, waits for 0RECV_B0")));
+}
+
+TEST(Verify, FollowsSkipEdges) {
+  constexpr std::string_view kChain =
+      "0F0,0SEND_F0,0RECV_B0,0B0\n"
+      "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n"
+      "2RECV_F0,2F0,2B0,2SEND_B0\n";
+  EXPECT_THAT(findings(kChain), ElementsAre());
+  // With 0-2 the receive of stage 2 has to be posted when stage 0 sends: it is.
+  EXPECT_THAT(findings(kChain, {}, "0-2"), ElementsAre());
+  // Stages 0 and 2 on one rank: nothing goes from 0 to 2 but through 1.
+  EXPECT_THAT(findings("0F0,0SEND_F0,2RECV_F0,2F0,2B0,2SEND_B0,0RECV_B0,0B0\n"
+                       "1RECV_F0,1F0,1SEND_F0,1RECV_B0,1B0,1SEND_B0\n",
+                       {}, "0-2"),
+              ElementsAre());
+  // 1-3 leaves the rank of 1 and needs a transfer that is not there.
+  EXPECT_THAT(
+      findings("0F0,1F0,2F0,2SEND_F0,2RECV_B0,2B0,1B0,0B0\n3RECV_F0,3F0,3B0,3SEND_B0\n", {}, "1-3"),
+      ElementsAre("1SEND_F0: is missing on rank 0", "1RECV_B0: is missing on rank 0"));
+}
+
+TEST(Verify, ChecksSharding) {
+  EXPECT_THAT(findings("0UNSHARD,0F0,0B0,0RESHARD\n"), ElementsAre());
+  EXPECT_THAT(findings("0UNSHARD,0F0,0RESHARD,0B0\n"),
+              ElementsAre("rank 0, slot 3, 0B0: the stage is resharded here"));
+  EXPECT_THAT(findings("0F0,0UNSHARD,0B0,0RESHARD\n"),
+              ElementsAre("rank 0, slot 0, 0F0: comes before the stage is unsharded, at slot 1"));
+  EXPECT_THAT(
+      findings("0UNSHARD,0F0,0UNSHARD,0B0,0RESHARD\n"),
+      ElementsAre("rank 0, slot 2, 0UNSHARD: the stage is unsharded already, since slot 0"));
+  EXPECT_THAT(findings("0F0,0B0,0RESHARD\n"),
+              ElementsAre("rank 0, slot 2, 0RESHARD: the stage is not unsharded here"));
+  EXPECT_THAT(findings("0UNSHARD,0F0,0B0\n"),
+              ElementsAre("rank 0, slot 0, 0UNSHARD: the stage is never resharded"));
+}
+
+TEST(Verify, ChecksReduceGrad) {
+  EXPECT_THAT(findings("0F0,0B0,0REDUCE_GRAD\n"), ElementsAre());
+  EXPECT_THAT(findings("0F0,0I0,0REDUCE_GRAD,0W0\n"),
+              ElementsAre("rank 0, slot 3, 0W0: comes after 0REDUCE_GRAD, at slot 2"));
+  EXPECT_THAT(findings("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
+              ElementsAre("rank 0, slot 3, 0REDUCE_GRAD: comes a second time; first at slot 2"));
+  EXPECT_THAT(findings("0F0,1F0,1B0,0B0,0REDUCE_GRAD\n"),
+              ElementsAre("1REDUCE_GRAD: is missing, while other stages have theirs"));
+}
+
+TEST(Verify, JudgesForwardOnlyAndPartialSchedulesInTheirOwnMode) {
+  constexpr VerifyOptions kForward{.mode = VerifyMode::kForwardOnly};
+  EXPECT_THAT(findings("0F0,0F1\n1F0,1F1\n", kForward), ElementsAre());
+  EXPECT_THAT(findings("0F0,0F1\n1F0\n", kForward), ElementsAre("1F1: is missing on rank 1"));
+  EXPECT_THAT(findings("0F0,0F1\n1F0,1F1\n"), testing::SizeIs(4));
+
+  constexpr VerifyOptions kPartial{.mode = VerifyMode::kPartial};
+  EXPECT_THAT(findings("0F4,0B3\n1F4\n", kPartial), ElementsAre());
+  EXPECT_THAT(findings("0B3,0F3\n", kPartial),
+              ElementsAre("rank 0, slot 0, 0B3: needs 0F3, which comes later, at slot 1"));
+  EXPECT_THAT(findings("0F3,0B3,0I3\n", kPartial),
+              ElementsAre("rank 0, slot 2, 0I3: 0B3 does it all already"));
+}
+
+TEST(Verify, KeepsAsManyFindingsAsAsked) {
+  const Schedule nothing = parse_csv("0F9\n");
+  const Verdict verdict = verify(nothing, {.max_findings = 3});
+  EXPECT_EQ(verdict.findings.size(), 3U);
+  EXPECT_EQ(verdict.num_findings, 19U);
+  EXPECT_FALSE(verify(nothing, {.max_findings = 0}).ok());
+  EXPECT_FALSE(verify(parse_csv("0B0,0F0\n"), {.max_findings = 0}).ok());
+}
+
+// A few bytes of text can name 10^16 pairs of stage and microbatch.
+TEST(Verify, IsNotDrownedByLargeNumbers) {
+  EXPECT_FALSE(verify(parse_csv("1048575F2147483646\n")).ok());
+  EXPECT_TRUE(verify(parse_csv("1048575F2147483646\n"), {.mode = VerifyMode::kPartial}).ok());
+}
+
+TEST(Verify, ThrowsWithTheActions) {
+  const Schedule bad = parse_csv("0B0,0F0\n");
+  try {
+    verify_or_throw(bad, StageGraph::chain(1), "my schedule");
+    FAIL();
+  } catch (const ScheduleError& error) {
+    EXPECT_STREQ(error.what(),
+                 "my schedule: rank 0, slot 0, 0B0: needs 0F0, which comes later, at slot 1");
+    EXPECT_THAT(error.actions(), ElementsAre("0B0"));
+  }
+  EXPECT_ERROR(verify(bad, StageGraph::chain(2)), ArgumentError,
+               "the stage graph has 2 stages, the schedule 1");
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,90 @@
+#include "stagecraft/viz/html.h"
+
+#include <string>
+#include <string_view>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <nlohmann/json.hpp>
+
+#include "stagecraft/viz/page.h"
+#include "tests/viz/support.h"
+
+namespace stagecraft::viz {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+/// The data of a page, as its script reads them.
+nlohmann::json data_of(const std::string& page) {
+  const std::string_view open = "<script type=\"application/json\" id=\"data\">";
+  const std::size_t begin = page.find(open) + open.size();
+  return nlohmann::json::parse(page.substr(begin, page.find("</script>", begin) - begin));
+}
+
+TEST(DrawHtml, IsOnePageThatLoadsNothing) {
+  const Case made = make_case("1F1B", 4, 8);
+  const std::string page = draw_html(made.schedule, made.simulation, {.title = "1F1B"});
+  EXPECT_THAT(page, testing::StartsWith("<!DOCTYPE html>"));
+  EXPECT_THAT(page, testing::EndsWith("</html>\n"));
+  EXPECT_EQ(count(page, "</script>"), 2U);
+  EXPECT_EQ(count(page, "{{"), 0U);
+  for (const char* word : {"http:", "https:", "src=", "@import", "<link"}) {
+    EXPECT_THAT(page, Not(HasSubstr(word)));
+  }
+}
+
+TEST(DrawHtml, CarriesTheSimulation) {
+  const Case made = make_case("1F1B", 4, 8);
+  const auto data = data_of(draw_html(made.schedule, made.simulation, {.title = "1F1B"}));
+  EXPECT_EQ(data["makespan"], 33);
+  EXPECT_EQ(data["ranks"], 4);
+  EXPECT_EQ(data["microbatches"], 8);
+  EXPECT_EQ(data["transfers"], 48);
+  EXPECT_EQ(data["barCounts"], "u8:EBAQEA==");
+  EXPECT_EQ(data["edgeTo"], "u8:AQID");
+  EXPECT_FALSE(data.contains("barParts"));
+}
+
+TEST(DrawHtml, CarriesOverlaps) {
+  const Case made = make_case("DualPipeV", 2, 4);
+  const auto data = data_of(draw_html(made.schedule, made.simulation));
+  EXPECT_TRUE(data.contains("barParts"));
+  EXPECT_TRUE(data.contains("runStart"));
+}
+
+TEST(DrawHtml, TakesTitlesForText) {
+  const Case made = make_case("1F1B", 2, 2);
+  const std::string page =
+      draw_html(made.schedule, made.simulation,
+                {.title = std::string(kHostile), .subtitle = std::string(kHostile)});
+  EXPECT_THAT(page, Not(HasSubstr("<b>")));
+  EXPECT_THAT(page, Not(HasSubstr("<!-- ")));
+  EXPECT_EQ(count(page, "</script>"), 2U);
+  EXPECT_EQ(data_of(page)["title"], kHostile);
+  EXPECT_EQ(data_of(page)["subtitle"], kHostile);
+}
+
+TEST(DrawHtml, IsCompact) {
+  const Case made = make_case("1F1B", 64, 512);
+  const std::string page = draw_html(made.schedule, made.simulation);
+  EXPECT_LT(page.size(), 1U << 20U);
+}
+
+TEST(DrawHtml, HasNothingToShowForNothing) {
+  for (const Case& made : {empty_case(), instant_case()}) {
+    const auto data = data_of(draw_html(made.schedule, made.simulation));
+    EXPECT_EQ(data["makespan"], 0);
+    EXPECT_EQ(data["bubble"], 0);
+  }
+}
+
+TEST(Page, HasEachPlaceOnce) {
+  for (const char* place : {"{{style}}", "{{data}}", "{{script}}"}) {
+    EXPECT_EQ(count(page_template(), place), 1U) << place;
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft::viz

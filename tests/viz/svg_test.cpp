@@ -1,0 +1,197 @@
+#include "stagecraft/viz/svg.h"
+
+#include <cctype>
+#include <optional>
+#include <regex>
+#include <set>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "stagecraft/base/error.h"
+#include "tests/support/expect_error.h"
+#include "tests/viz/support.h"
+
+namespace stagecraft::viz {
+namespace {
+
+using testing::HasSubstr;
+using testing::Not;
+
+/// Reads a tag at the front of `text`, which starts with '<', and removes it: its name, with '/' in
+/// front when it closes and behind when it is empty. Nothing when it is no tag.
+std::optional<std::string> read_tag(std::string_view& text) {
+  const auto word = [&] {
+    std::string result;
+    while (!text.empty() &&
+           (std::isalnum(static_cast<unsigned char>(text[0])) != 0 || text[0] == '-')) {
+      result += text[0];
+      text.remove_prefix(1);
+    }
+    return result;
+  };
+  const auto accept = [&](std::string_view what) {
+    if (!text.starts_with(what)) return false;
+    text.remove_prefix(what.size());
+    return true;
+  };
+  accept("<");
+  const bool closes = accept("/");
+  std::string name = word();
+  if (name.empty()) return std::nullopt;
+  std::set<std::string> attributes;
+  while (accept(" ")) {
+    const std::string attribute = word();
+    if (attribute.empty() || !attributes.insert(attribute).second || !accept("=\"")) {
+      return std::nullopt;
+    }
+    const std::size_t end = text.find_first_of("\"<");
+    if (end == std::string_view::npos || text[end] != '"') return std::nullopt;
+    text.remove_prefix(end + 1);
+  }
+  const bool empty = accept("/");
+  if (!accept(">") || (closes && (empty || !attributes.empty()))) return std::nullopt;
+  return (closes ? "/" : "") + name + (empty ? "/" : "");
+}
+
+/// What is wrong with `text` as XML: tags that do not pair up, attributes without quotes or twice,
+/// bare '<' or '&'. Empty for nothing. (No comments, sections or declarations are expected.)
+std::string xml_fault(std::string_view text) {
+  std::vector<std::string> open;
+  while (!text.empty()) {
+    const std::string place(text.substr(0, 60));
+    if (text[0] == '<') {
+      const auto tag = read_tag(text);
+      if (!tag) return "no tag: " + place;
+      if (tag->front() == '/') {
+        if (open.empty() || "/" + open.back() != *tag) return "unexpected: " + place;
+        open.pop_back();
+      } else if (tag->back() != '/') {
+        open.push_back(*tag);
+      }
+      continue;
+    }
+    if (text[0] == '&') {
+      const std::string entity(text.substr(0, text.find(';') + 1));
+      if (std::set<std::string>{"&amp;", "&lt;", "&gt;", "&quot;", "&#39;"}.count(entity) == 0) {
+        return "bare &: " + place;
+      }
+    } else if (open.empty() && text[0] != '\n') {
+      return "outside of all elements: " + place;
+    }
+    text.remove_prefix(1);
+  }
+  return open.empty() ? "" : "no end of " + open.back();
+}
+
+/// How many rectangles are in the groups of a class.
+std::size_t rects(const std::string& svg, const std::string& name) {
+  std::size_t found = 0;
+  const std::string open = "<g class=\"" + name + "\"";
+  for (std::size_t at = svg.find(open); at != std::string::npos; at = svg.find(open, at + 1)) {
+    found += count(std::string_view(svg).substr(at, svg.find("</g>", at) - at), "<rect ");
+  }
+  return found;
+}
+
+TEST(XmlFault, FindsFaults) {
+  EXPECT_EQ(xml_fault("<a b=\"1\"><c/>x &amp; y</a>\n"), "");
+  EXPECT_NE(xml_fault("<a><b></a></b>"), "");
+  EXPECT_NE(xml_fault("<a>&</a>"), "");
+  EXPECT_NE(xml_fault("<a b=1></a>"), "");
+  EXPECT_NE(xml_fault("<a b=\"1\" b=\"2\"></a>"), "");
+  EXPECT_NE(xml_fault("<a>"), "");
+}
+
+TEST(DrawSvg, HasARectangleForEachAction) {
+  for (const char* name : {"GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble", "DualPipeV"}) {
+    const Case made = make_case(name, 4, 8);
+    const std::string svg = draw_svg(made.schedule, made.simulation);
+    EXPECT_EQ(xml_fault(svg), "") << name;
+    EXPECT_EQ(
+        static_cast<int64_t>(rects(svg, "F") + rects(svg, "I") + rects(svg, "W") + rects(svg, "B")),
+        made.schedule.num_actions())
+        << name;
+  }
+}
+
+TEST(DrawSvg, ColorsByType) {
+  const Case made = make_case("1F1B", 4, 8);
+  const std::string svg = draw_svg(made.schedule, made.simulation);
+  EXPECT_EQ(rects(svg, "F"), 32U);
+  EXPECT_EQ(rects(svg, "B"), 32U);
+  EXPECT_EQ(rects(svg, "I"), 0U);
+  EXPECT_EQ(count(svg, ">Forward<"), 1U);
+  EXPECT_EQ(count(svg, ">Backward<"), 1U);
+  EXPECT_EQ(count(svg, "Backward, inputs"), 0U);
+  EXPECT_EQ(count(svg, ">rank "), 4U);
+}
+
+TEST(DrawSvg, PutsBarsWhereTheyRan) {
+  const Case made = make_case("1F1B", 1, 1);  // F 0 to 1, B 1 to 3
+  const std::string svg = draw_svg(made.schedule, made.simulation);
+  const std::regex bar(R"re(class="B"[^>]*>\s*<rect x="([^"]+)" y="[^"]+" width="([^"]+)")re");
+  std::smatch match;
+  ASSERT_TRUE(std::regex_search(svg, match, bar));
+  const double x = std::stod(match[1]);
+  const double width = std::stod(match[2]);
+  EXPECT_NEAR(x + width, 940, 1);
+  EXPECT_NEAR(width / 2, x - (940 - 1.5 * width), 2);
+}
+
+TEST(DrawSvg, HasMemoryAndTransfersWhenAsked) {
+  const Case made = make_case("1F1B", 4, 8);
+  const std::string bare = draw_svg(made.schedule, made.simulation);
+  EXPECT_THAT(bare, Not(HasSubstr("class=\"memory\"")));
+  EXPECT_THAT(bare, Not(HasSubstr("class=\"transfers\"")));
+  const std::string full =
+      draw_svg(made.schedule, made.simulation, {.memory = true, .transfers = true});
+  EXPECT_EQ(xml_fault(full), "");
+  EXPECT_THAT(full, HasSubstr("class=\"memory\""));
+  EXPECT_EQ(count(full, "<circle "), 48U);
+}
+
+TEST(DrawSvg, TakesATitleForText) {
+  const Case made = make_case("GPipe", 2, 2);
+  const std::string svg =
+      draw_svg(made.schedule, made.simulation, {.title = std::string(kHostile)});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_THAT(svg, HasSubstr("&lt;/script&gt;&lt;b&gt;&amp;&quot;&#39;&lt;!-- ]]&gt;</text>"));
+}
+
+TEST(DrawSvg, StaysSmallForLargeSchedules) {
+  const Case made = make_case("1F1B", 64, 512);
+  const std::string svg = draw_svg(made.schedule, made.simulation, {.memory = true});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_LT(svg.size(), 3U << 20U);
+  EXPECT_EQ(rects(svg, "F"), 0U);
+  EXPECT_THAT(svg, HasSubstr("<g class=\"F\" fill=\"#3e78be\">\n<path d=\"M"));
+}
+
+TEST(DrawSvg, HasNothingToShowForNothing) {
+  for (const Case& made : {empty_case(), instant_case()}) {
+    const std::string svg =
+        draw_svg(made.schedule, made.simulation, {.title = "t", .memory = true, .transfers = true});
+    EXPECT_EQ(xml_fault(svg), "");
+    EXPECT_THAT(svg, Not(testing::ContainsRegex("nan|inf")));
+    EXPECT_THAT(svg, HasSubstr("makespan 0"));
+  }
+}
+
+TEST(DrawSvg, IsTheSameEveryTime) {
+  const Case made = make_case("DualPipeV", 4, 8);
+  EXPECT_EQ(draw_svg(made.schedule, made.simulation), draw_svg(made.schedule, made.simulation));
+}
+
+TEST(DrawSvg, RefusesSizesThatHoldNothing) {
+  const Case made = make_case("GPipe", 1, 1);
+  EXPECT_ERROR(draw_svg(made.schedule, made.simulation, {.width = 199}), ArgumentError, "got 199");
+  EXPECT_ERROR(draw_svg(made.schedule, made.simulation, {.lane_height = 3}), ArgumentError,
+               "got 3");
+}
+
+}  // namespace
+}  // namespace stagecraft::viz
