@@ -124,8 +124,9 @@ Json memory_json(const Simulation& simulation) {
   return ranks;
 }
 
-int64_t busy_steps(const std::vector<std::optional<int64_t>>& row) {
-  return std::count_if(row.begin(), row.end(), [](const auto& slot) { return slot.has_value(); });
+// Until the rank's last slot.
+int64_t num_steps(const std::vector<UnitSteps::Done>& done) {
+  return done.empty() ? 0 : done.back().step + 1;
 }
 
 }  // namespace
@@ -200,9 +201,9 @@ std::string report_json(const std::string& name, const Schedule& schedule,
 std::string report_text(const std::string& name, const Schedule& schedule, const UnitSteps& run) {
   std::string text = headline(name, schedule) + fact("steps", fmt::format("{}", run.steps));
   TextTable table({"rank", "last step", "busy", "waiting"});
-  for (std::size_t r = 0; r < run.slots.size(); ++r) {
-    const auto size = static_cast<int64_t>(run.slots[r].size());
-    const int64_t busy = busy_steps(run.slots[r]);
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) {
+    const int64_t size = num_steps(run.ranks[r]);
+    const auto busy = static_cast<int64_t>(run.ranks[r].size());
     table.add({std::to_string(r), size == 0 ? "-" : std::to_string(size - 1), std::to_string(busy),
                std::to_string(size - busy)});
   }
@@ -214,22 +215,23 @@ std::string report_json(const std::string& name, const Schedule& schedule, const
   Json json = describe(name, schedule);
   json["steps"] = run.steps;
   json["per_rank"] = Json::array();
-  for (std::size_t r = 0; r < run.slots.size(); ++r) {
-    const auto size = static_cast<int64_t>(run.slots[r].size());
-    const int64_t busy = busy_steps(run.slots[r]);
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) {
+    const int64_t size = num_steps(run.ranks[r]);
+    const auto busy = static_cast<int64_t>(run.ranks[r].size());
     json["per_rank"].push_back(
         {{"rank", r}, {"steps", size}, {"busy", busy}, {"waiting", size - busy}});
   }
   if (!timeline) return dump(json);
   json["timeline"] = Json::array();
-  for (std::size_t r = 0; r < run.slots.size(); ++r) {
+  for (std::size_t r = 0; r < run.ranks.size(); ++r) {
     std::vector<std::string> texts;
     for (const Slot& slot : schedule.slots(Rank(static_cast<int32_t>(r)))) {
       texts.push_back(stagecraft::to_string(slot));
     }
     Json row = Json::array();
-    for (const auto& slot : run.slots[r]) {
-      row.push_back(slot ? Json(texts[static_cast<std::size_t>(*slot)]) : Json());
+    for (const auto& [slot, step] : run.ranks[r]) {
+      while (static_cast<int64_t>(row.size()) < step) row.push_back(nullptr);
+      row.push_back(texts[static_cast<std::size_t>(slot)]);
     }
     json["timeline"].push_back(std::move(row));
   }

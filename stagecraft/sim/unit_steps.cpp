@@ -1,6 +1,7 @@
 #include "stagecraft/sim/unit_steps.h"
 
 #include <algorithm>
+#include <bit>
 #include <utility>
 
 #include "stagecraft/base/error.h"
@@ -15,17 +16,53 @@ constexpr uint8_t bit(ActionType type) {
   return static_cast<uint8_t>(1U << static_cast<unsigned>(type));
 }
 
+// Ranks, taken out in ascending order while others are put in.
+class RankSet {
+ public:
+  explicit RankSet(std::size_t ranks) : words_((ranks + 63) / 64, 0) {}
+
+  void insert(std::size_t rank) { words_[rank / 64] |= uint64_t{1} << (rank % 64); }
+  bool is_empty() const {
+    return std::all_of(words_.begin(), words_.end(), [](uint64_t word) { return word == 0; });
+  }
+  // Calls visit for the lowest, takes it out, and so on; what visit puts in below the rank it is at
+  // stays for the next time.
+  template <typename Visit>
+  void take_all(Visit&& visit) {
+    for (std::size_t w = 0; w < words_.size(); ++w) {
+      uint64_t passed = 0;
+      while (uint64_t left = words_[w] & ~passed) {
+        const int bit = std::countr_zero(left);
+        words_[w] &= ~(uint64_t{1} << bit);
+        passed = (uint64_t{2} << bit) - 1;
+        visit(w * 64 + static_cast<std::size_t>(bit));
+      }
+    }
+  }
+
+ private:
+  std::vector<uint64_t> words_;
+};
+
+// A step has two passes over the ranks in ascending order: all that have slots left, then those
+// that could not act in the first. Only ranks are looked at whose next slot may have become
+// possible.
 class LockStep {
  public:
   LockStep(const Schedule& schedule, const StageGraph& graph)
       : graph_(graph),
+        rank_of_(schedule.placement().ranks()),
         needs_(schedule, graph, false),
         present_(schedule, "simulate_unit_steps"),
         done_(schedule, "simulate_unit_steps"),
         queues_(schedule.lists().size()),
         heads_(schedule.lists().size(), 0),
-        blockers_(schedule.lists().size()) {
-    result_.slots.resize(queues_.size());
+        last_step_(schedule.lists().size(), -1),
+        waits_(schedule.lists().size()),
+        sleepers_(schedule.lists().size()),
+        first_pass_(schedule.lists().size()),
+        second_pass_(schedule.lists().size()) {
+    result_.ranks.resize(queues_.size());
     for (std::size_t r = 0; r < queues_.size(); ++r) {
       for (const Slot& slot : SlotRange(schedule.lists()[r])) {
         bool takes_step = false;
@@ -36,59 +73,68 @@ class LockStep {
         }
         if (takes_step) queues_[r].push_back(slot);
       }
-      if (!queues_[r].empty()) unfinished_.push_back(r);
+      if (queues_[r].empty()) continue;
+      ++unfinished_;
+      first_pass_.insert(r);
     }
   }
 
   UnitSteps run() {
-    while (!unfinished_.empty()) {
-      bool progress = false;
-      for (const std::size_t r : unfinished_) {
-        auto& row = result_.slots[r];
-        row.emplace_back();
-        if (try_head(r)) {
-          row.back() = queues_[r][heads_[r] - 1].position();
-          progress = true;
-        }
-      }
-      drop_finished();
-      for (const std::size_t r : unfinished_) {
-        auto& row = result_.slots[r];
-        if (!row.back() && try_head(r)) row.back() = queues_[r][heads_[r] - 1].position();
-      }
-      drop_finished();
-      if (!progress) throw ScheduleError("the ranks wait for each other", stuck());
-      ++result_.steps;
+    for (; unfinished_ > 0; ++step_) {
+      if (first_pass_.is_empty()) throw ScheduleError("the ranks wait for each other", stuck());
+      RankSet first = std::exchange(first_pass_, RankSet(queues_.size()));
+      current_ = &first;
+      first.take_all([&](std::size_t r) { visit(r); });
+      // Put in while the pass was beyond them: they waited in it.
+      first.take_all([&](std::size_t r) { second_pass_.insert(r); });
+      current_ = &second_pass_;
+      second_pass_.take_all([&](std::size_t r) { visit(r); });
+      second_pass_.take_all([&](std::size_t r) { first_pass_.insert(r); });
     }
+    result_.steps = step_;
     return std::move(result_);
   }
 
  private:
-  // What a rank waited for when it last tried: most tries end there.
-  struct Blocker {
-    const uint8_t* done = nullptr;
+  struct Wait {
+    Action action;  // any of `wanted` of its stage and microbatch
     uint8_t wanted = 0;
   };
 
-  bool try_head(std::size_t r) {
-    Blocker& blocker = blockers_[r];
-    if (blocker.done != nullptr && (*blocker.done & blocker.wanted) == 0) return false;
-    blocker.done = nullptr;
+  void visit(std::size_t r) {
+    // One slot a step.
+    if (last_step_[r] == step_) {
+      first_pass_.insert(r);
+      return;
+    }
     const Slot& slot = queues_[r][heads_[r]];
     for (const Action part : slot.parts()) {
-      if (!is_ready(part, blocker)) return false;
+      if (!is_ready(part, r)) return;
     }
+    result_.ranks[r].push_back({slot.position(), step_});
+    last_step_[r] = step_;
     for (const Action part : slot.parts()) {
       done_.at(part.stage(), part.microbatch()) |= bit(part.type());
     }
     ++heads_[r];
-    return true;
+    if (heads_[r] < queues_[r].size()) {
+      first_pass_.insert(r);
+    } else {
+      --unfinished_;
+    }
+    std::erase_if(sleepers_[r], [&](std::size_t sleeper) {
+      const Wait& wait = waits_[sleeper];
+      if ((done_.at(wait.action.stage(), wait.action.microbatch()) & wait.wanted) == 0)
+        return false;
+      current_->insert(sleeper);
+      return true;
+    });
   }
 
-  bool is_ready(Action action, Blocker& blocker) {
+  bool is_ready(Action action, std::size_t r) {
     bool ready = true;
     const auto check = [&](ActionType type, StageId stage) {
-      ready = is_done(type, stage, action.microbatch(), blocker);
+      ready = is_done(type, stage, action.microbatch(), r);
       return ready;
     };
     // Here it is the receive that waits for the sends, not the compute behind it.
@@ -110,33 +156,39 @@ class LockStep {
     }
   }
 
-  bool is_done(ActionType type, StageId stage, MicrobatchId m, Blocker& blocker) {
+  // Otherwise `r` sleeps until it is.
+  bool is_done(ActionType type, StageId stage, MicrobatchId m, std::size_t r) {
     uint8_t wanted = bit(type);
     if (type == ActionType::kBackward) wanted |= bit(ActionType::kBackwardInput);
-    const uint8_t& done = done_.at(stage, m);
-    if ((done & wanted) != 0 || (present_.at(stage, m) & wanted) == 0) return true;
-    blocker = {&done, wanted};
+    if ((done_.at(stage, m) & wanted) != 0 || (present_.at(stage, m) & wanted) == 0) return true;
+    waits_[r] = {Action(stage, type, m), wanted};
+    sleepers_[static_cast<std::size_t>(rank_of_[stage.value()])].push_back(r);
     return false;
-  }
-
-  void drop_finished() {
-    std::erase_if(unfinished_, [&](std::size_t r) { return heads_[r] == queues_[r].size(); });
   }
 
   std::vector<std::string> stuck() const {
     std::vector<std::string> actions;
-    for (const std::size_t r : unfinished_) actions.push_back(to_string(queues_[r][heads_[r]]));
+    for (std::size_t r = 0; r < queues_.size(); ++r) {
+      if (heads_[r] < queues_[r].size()) actions.push_back(to_string(queues_[r][heads_[r]]));
+    }
     return actions;
   }
 
   const StageGraph& graph_;
+  std::span<const int32_t> rank_of_;
   Needs needs_;
   PairFlags present_;
   PairFlags done_;
-  std::vector<std::vector<Slot>> queues_;
+  std::vector<std::vector<Slot>> queues_;  // what takes a step
   std::vector<std::size_t> heads_;
-  std::vector<Blocker> blockers_;
-  std::vector<std::size_t> unfinished_;
+  std::vector<int64_t> last_step_;  // in which the rank acted
+  std::vector<Wait> waits_;
+  std::vector<std::vector<std::size_t>> sleepers_;
+  RankSet first_pass_;   // to be looked at in the next step
+  RankSet second_pass_;  // and at the end of this one
+  RankSet* current_ = nullptr;
+  std::size_t unfinished_ = 0;
+  int64_t step_ = 0;
   UnitSteps result_;
 };
 

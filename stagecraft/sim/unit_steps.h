@@ -1,8 +1,6 @@
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
-#include <optional>
 #include <vector>
 
 #include "stagecraft/schedule/schedule.h"
@@ -13,10 +11,16 @@ namespace stagecraft {
 /// A lock-step run in which every action takes one step, transfers too, as PyTorch's simulator of
 /// lowered schedules does it.
 struct UnitSteps {
-  /// slots[rank][step]: which slot of its list (Slot::position) the rank did in that step, or
-  /// nothing when it waited. A rank's row ends with its last slot.
-  std::vector<std::vector<std::optional<int64_t>>> slots;
-  /// The number of steps: the length of the longest row.
+  /// A slot of a rank's list (Slot::position) and the step in which the rank did it, from 0.
+  struct Done {
+    int64_t slot = 0;
+    int64_t step = 0;
+
+    friend bool operator==(const Done&, const Done&) = default;
+  };
+  /// By rank, in the order of the list; in the steps between, the rank waited.
+  std::vector<std::vector<Done>> ranks;
+  /// The number of steps, until the last rank has finished.
   int64_t steps = 0;
 };
 

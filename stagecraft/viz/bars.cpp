@@ -92,7 +92,7 @@ std::optional<double> find_step(std::span<const Lane> lanes, double makespan, in
     while (b > smallest * kTolerance) {
       const double rest = std::fmod(a, b);
       a = b;
-      b = b - rest < smallest * kTolerance ? 0 : rest;
+      b = rest;
     }
     step = a;
     return step > smallest * (1 - kTolerance);

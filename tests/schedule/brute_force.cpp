@@ -116,8 +116,9 @@ class Executor {
   int rank_of(int stage) const { return problem_.rank_of[static_cast<std::size_t>(stage)]; }
   // Where the counts of an action are; microbatch -1 has a place too.
   std::size_t place(int stage, Word word, int microbatch) const {
-    return static_cast<std::size_t>((stage * kWords + word) * (problem_.microbatches + 1) +
-                                    microbatch + 1);
+    const int per_word = problem_.microbatches + 1;
+    const int at = (stage * kWords + word) * per_word + microbatch + 1;
+    return static_cast<std::size_t>(at);
   }
   int count(int stage, Word word, int microbatch) const {
     return counts_[place(stage, word, microbatch)];

@@ -220,9 +220,9 @@ TEST(UnitSteps, WaitsAndGivesASecondChance) {
   const Schedule lowered = lower(build_schedule("GPipe", {.ranks = 2, .microbatches = 1}),
                                  {.shard = false, .reduce_grads = false});
   const UnitSteps steps = simulate_unit_steps(lowered);
-  using Row = std::vector<std::optional<int64_t>>;
-  EXPECT_EQ(steps.slots[0], (Row{0, 1, std::nullopt, std::nullopt, 2, 3}));
-  EXPECT_EQ(steps.slots[1], (Row{std::nullopt, 0, 1, 2, 3}));
+  using D = UnitSteps::Done;
+  EXPECT_THAT(steps.ranks[0], ElementsAre(D{0, 0}, D{1, 1}, D{2, 4}, D{3, 5}));
+  EXPECT_THAT(steps.ranks[1], ElementsAre(D{0, 1}, D{1, 2}, D{2, 3}, D{3, 4}));
   EXPECT_EQ(steps.steps, 6);
 }
 
