@@ -6,6 +6,7 @@
 #   make gpu-test     tests on a CUDA device (needs one)
 #   make build        the tool at build/bin/stagecraft, libraries, tests, benchmarks, examples
 #   make bench        all benchmarks; make bench NAME=microbatch for one
+#   make docs         draws the pictures of docs/ anew
 #   make docs-test    compiles and runs the snippets of README.md and docs/
 #   make format lint  clang-format in place; clang-tidy
 #   make asan tsan    the tests under AddressSanitizer + UBSan; under ThreadSanitizer
@@ -24,7 +25,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(or $(STAGECRAFT_TORCH),ON) \
 	-DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)" >/dev/null
 
-.PHONY: bootstrap configure build test test-slow gpu-test demo bench format lint asan tsan docs-test clean
+.PHONY: bootstrap configure build test test-slow gpu-test demo bench format lint asan tsan docs docs-test clean
 
 bootstrap:
 	@scripts/bootstrap
@@ -44,11 +45,20 @@ test-slow: build
 gpu-test: build
 	cd build && STAGECRAFT_REQUIRE_GPU=1 $(CTEST) -L gpu
 
+docs: build
+	cmake --build build --target docs_update
+
 docs-test: build
 	cd build && $(CTEST) -L docs
 
 demo: build
-	@if [ "$(STAGECRAFT_TORCH)" = OFF ]; then build/bin/stagecraft --help; else build/bin/demo; fi
+	@[ "$(STAGECRAFT_TORCH)" = OFF ] || build/bin/demo
+	@printf '\nSchedules of 4 ranks and 8 microbatches, F = B = 10, W = 8, a transfer 1 (build/bin/stagecraft compare):\n\n'
+	@build/bin/stagecraft compare --ranks 4 --microbatches 8 --costs F=10,B=10,W=8,C=1
+	@printf '\n'
+	@build/bin/stagecraft draw ZBVZeroBubble --ranks 4 --microbatches 8
+	@build/bin/stagecraft draw ZBVZeroBubble --ranks 4 --microbatches 8 --format html -o build/zbv.html
+	@printf '\nThe same to zoom into: build/zbv.html\n'
 
 bench: build
 	@"$(PYTHON)" benchmarks/run.py --build build $(if $(NAME),--name $(NAME))

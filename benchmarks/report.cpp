@@ -54,9 +54,9 @@ std::string table(const std::vector<Quantity>& quantities) {
   for (const auto& quantity : quantities) what = std::max(what, quantity.what.size());
   std::string out;
   for (const auto& [name, value, unit, limit] : quantities) {
-    const std::string goal =
-        limit ? fmt::format("  <= {:g} {}", *limit, value <= *limit ? "met" : "MISSED") : "";
-    out += fmt::format("{:<{}}  {:>9.4g} {:<5}{}\n", name, what, value, unit, goal);
+    out += fmt::format("{:<{}}  {:>9.4g} {}", name, what, value, unit);
+    if (limit) out += fmt::format("  <= {:g} {}", *limit, value <= *limit ? "met" : "MISSED");
+    out += '\n';
   }
   return out;
 }

@@ -181,7 +181,7 @@ constexpr std::string_view kCostHelp =
   MF, MB, MW memory that F takes, that B (or I) gives back, that W gives back; default: 1, 0, 1
   WEIGHTS    memory of a stage's weights
   CAP        memory that a rank has
-  OVERLAP    share of the shorter part that an overlap hides, 0 to 1
+  OVERLAP    share of its parts that an overlap runs side by side, 0 to 1; default: 0
 )";
 
 std::string schedule_names() {

@@ -16,6 +16,13 @@ function(_sc_pch)
   endif()
 endfunction()
 
+# Without fused multiply-add, which some processors have and others do not: simulations and drawings are the same on all.
+function(_sc_without_torch TARGET)
+  target_include_directories(${TARGET} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
+  target_link_libraries(${TARGET} PRIVATE $<BUILD_INTERFACE:sc_flags>)
+  target_compile_options(${TARGET} PRIVATE -ffp-contract=off)
+endfunction()
+
 function(_sc_use_torch TARGET)
   target_link_libraries(${TARGET} PRIVATE $<BUILD_INTERFACE:sc_flags>)
   # clang-tidy cannot read g++'s precompiled headers.
@@ -52,8 +59,7 @@ function(sc_library)
     target_link_libraries(${target} PUBLIC Libtorch::libtorch)
     _sc_use_torch(${target})
   else()
-    target_include_directories(${target} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
-    target_link_libraries(${target} PRIVATE $<BUILD_INTERFACE:sc_flags>)
+    _sc_without_torch(${target})
   endif()
 
   set(alone)
@@ -93,8 +99,7 @@ function(sc_program)
   if(ARG_TORCH)
     _sc_use_torch(${ARG_NAME})
   else()
-    target_include_directories(${ARG_NAME} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
-    target_link_libraries(${ARG_NAME} PRIVATE sc_flags)
+    _sc_without_torch(${ARG_NAME})
   endif()
 endfunction()
 

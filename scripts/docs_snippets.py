@@ -7,14 +7,15 @@
 
 A ```cpp block that has main() is a program. Any other is the body of a function, with its #include lines moved to
 the top and `using namespace stagecraft`. A ```text block right after a ```cpp block is what it must print. In a ```sh
-block `make` commands must name targets that exist and `build/bin/...` commands must succeed; any other command
-needs `<!-- not run: why -->` in the line before the block.
+block `make` commands must name targets that exist and `build/bin/...` commands must succeed, and print together what a
+```text block right after says; any other command needs `<!-- not run: why -->` in the line before the block.
 """
 
 import pathlib
 import re
 import subprocess
 import sys
+import tempfile
 
 FENCE = re.compile(r"^```(\w*)\s*$")
 
@@ -37,7 +38,7 @@ def blocks(page):
         if current is None and fence:
             current = Block(fence.group(1), number, "", "\n".join(between).strip())
         elif current is not None and line.startswith("```"):
-            if current.language == "text" and found and found[-1].language == "cpp" and not current.before:
+            if current.language == "text" and found and found[-1].language in ("cpp", "sh") and not current.before:
                 found[-1].expected = current.text
             found.append(current)
             current, between = None, []
@@ -104,27 +105,34 @@ def run_page(page, binaries):
     return failures
 
 
-def check_shell(root, build, page):
+def check_shell(root, build, page, scratch):
     failures = 0
     for block in blocks(page):
         if block.language != "sh" or block.before.endswith("-->") and "<!-- not run:" in block.before.splitlines()[-1]:
             continue
+        printed = ""
         for offset, line in enumerate(block.text.splitlines(), 1):
             command = line.split("#")[0].strip()
             if not command:
                 continue
+            is_run = command.startswith("build/bin/")
             if re.match(r"(\w+=\S+ )*make\b", command):
                 checked = command.replace("make", "make --dry-run --no-print-directory", 1)
-            elif command.startswith("build/bin/"):
-                checked = f"{build}/{command.removeprefix('build/')}"
+            elif is_run:
+                checked = re.sub(r"(?<!\S)build/bin/", f"{build}/bin/", command)
             else:
                 print(f"{page}:{block.line + offset}: neither run nor marked <!-- not run: why -->: {command}")
                 failures += 1
                 continue
-            done = subprocess.run(checked, shell=True, cwd=root, capture_output=True, text=True, timeout=60)
+            done = subprocess.run(checked, shell=True, cwd=scratch if is_run else root, capture_output=True, text=True,
+                                  timeout=60)
             if done.returncode != 0:
                 print(f"{page}:{block.line + offset}: {command}: {done.stderr.strip()}")
                 failures += 1
+            printed += done.stdout if is_run else ""
+        if block.expected is not None and printed != block.expected:
+            print(f"{page}:{block.line}: the commands printed\n{printed}instead of\n{block.expected}")
+            failures += 1
     return failures
 
 
@@ -137,7 +145,8 @@ def main():
     if verb == "run":
         return 1 if run_page(rest[0], pathlib.Path(rest[1])) else 0
     if verb == "shell":
-        return 1 if sum(check_shell(rest[0], rest[1], page) for page in rest[2:]) else 0
+        with tempfile.TemporaryDirectory() as scratch:  # what the commands write stays out of the tree
+            return 1 if sum(check_shell(rest[0], rest[1], page, scratch) for page in rest[2:]) else 0
     raise SystemExit(__doc__)
 
 

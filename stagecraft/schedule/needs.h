@@ -11,14 +11,15 @@ namespace stagecraft {
 /// What has to be done before an action can start: the one place that says so. All of it has the
 /// microbatch of the action.
 ///
-///                  same rank        other rank, compute    other rank, lowered
-///   F              F of producers   F of producers         SEND_F of producers, own RECV_F
-///   I, B           gradients of     gradients of           SEND_B of consumers, own RECV_B
-///                  consumers, own F consumers, own F
-///   W              own I
-///   SEND_F         own F                                   RECV_F of consumers (a send waits for
-///   them) SEND_B         own gradients                           RECV_B of producers everything
-///   else: nothing
+///           on the same rank       on another, compute    on another, lowered
+///   F       F of producers         F of producers         SEND_F of producers, own RECV_F
+///   I, B    own F, gradients       gradients              SEND_B of consumers, own RECV_B
+///           of consumers           of consumers
+///   W       own I
+///   SEND_F  own F                                         RECV_F of consumers, if sends block
+///   SEND_B  own gradients                                 RECV_B of producers, if sends block
+///
+/// Everything else needs nothing.
 ///
 /// "Gradients" are made by B or I; they are visited as kBackward.
 class Needs {

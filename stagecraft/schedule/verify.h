@@ -59,7 +59,7 @@ struct Finding {
   std::optional<int64_t> position = std::nullopt;  ///< slot of the rank's list, from 0
   std::string action;                              ///< the text of the action, "2F0"
   std::string message;                             ///< what is wrong, without the place
-  /// The texts of all actions of a deadlock, in the order of waiting.
+  /// Of kOrder and kDeadlock: who waits for what, in turn, until it comes back to the first.
   std::vector<std::string> cycle;
 };
 

@@ -21,7 +21,6 @@ namespace stagecraft {
 namespace {
 
 using viz::Bar;
-using viz::Column;
 using viz::Lane;
 
 constexpr std::string_view kInk = "#1b2330";
@@ -260,10 +259,7 @@ class Figure {
             there += there.empty() ? fmt::format("M{} {}", px(x), px(low))
                                    : fmt::format("H{}V{}", px(x), px(low));
           }
-          if (px(high) != px(last_high)) {
-            back.insert(0, last_high < 0 ? fmt::format("V{}H{}", px(high), px(x))
-                                         : fmt::format("V{}H{}", px(high), px(x)));
-          }
+          if (px(high) != px(last_high)) back.insert(0, fmt::format("V{}H{}", px(high), px(x)));
           last_low = low;
           last_high = high;
         };

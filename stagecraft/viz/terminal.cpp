@@ -26,7 +26,8 @@ using viz::Rgb;
 
 constexpr std::string_view kReset = "\x1b[0m";
 constexpr std::array<std::string_view, 9> kBlocks = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
-constexpr double kFull = 0.94;  // a column this busy is drawn without a gap
+constexpr int32_t kMostSwatches = 4;  // of one type in the legend
+constexpr double kFull = 0.94;        // a column this busy is drawn without a gap
 
 /// How time becomes columns.
 struct Scale {
@@ -95,7 +96,7 @@ class Painter {
   std::string swatch(ActionType type, int32_t chunks) const {
     if (plain()) return std::string(to_string(type));
     std::string out;
-    for (int32_t chunk = 0; chunk < std::min(chunks, 4); ++chunk) {
+    for (int32_t chunk = 0; chunk < std::min(chunks, kMostSwatches); ++chunk) {
       const Rgb color = viz::bar_color(type, chunk, chunks);
       out += fmt::format("{}{}{}", paper(color), ink(viz::text_color(color)),
                          chunk == 0 ? fmt::format(" {} ", to_string(type)) : "  ");
@@ -224,20 +225,39 @@ std::string draw_axis(const Scale& scale) {
   return axis;
 }
 
-std::string draw_legend(std::span<const Lane> lanes, const Painter& painter) {
-  std::vector<std::string> entries;
+/// One line, or more where the entries do not fit into `width`.
+std::string draw_legend(std::span<const Lane> lanes, const Painter& painter, std::size_t indent,
+                        std::size_t width) {
+  std::string legend;
+  std::size_t used = width;  // of the line; full, so that the first entry starts one
+  const auto add = [&](const std::string& mark, std::size_t mark_width, std::string_view text) {
+    const std::size_t needs = mark_width + text.size();
+    if (used + 3 + needs > width) {
+      if (!legend.empty()) legend += '\n';
+      legend.append(indent, ' ');
+      used = indent;
+    } else {
+      legend += "   ";
+      used += 3;
+    }
+    legend += mark;
+    legend += text;
+    used += needs;
+  };
   const int32_t chunks = viz::most_chunks(lanes);
   for (const ActionType type : viz::used_types(lanes)) {
     std::string name(viz::long_name(type));
     name.front() = static_cast<char>(name.front() - 'A' + 'a');
-    entries.push_back(fmt::format("{} {}", painter.swatch(type, chunks), name));
+    const int32_t swatch = painter.plain() ? 1 : 1 + 2 * std::min(chunks, kMostSwatches);
+    add(painter.swatch(type, chunks), static_cast<std::size_t>(swatch), fmt::format(" {}", name));
   }
-  if (painter.plain()) entries.emplace_back(". idle");
+  if (painter.plain()) add("", 0, ". idle");
   if (chunks > 1) {
-    entries.emplace_back(painter.plain() ? "lower case: every second stage of a rank"
-                                         : "dark to light: stages of a rank");
+    add("", 0,
+        painter.plain() ? "lower case: every second stage of a rank"
+                        : "dark to light: stages of a rank");
   }
-  return fmt::format("{}", fmt::join(entries, "   "));
+  return legend;
 }
 
 std::string printable(std::string_view text) {
@@ -296,7 +316,7 @@ std::string draw_terminal(const Schedule& schedule, const Simulation& simulation
   }
   out += painter.dim(fmt::format("{:>{}}  {}", "time", label, draw_axis(scale))) + '\n';
   const std::string indent(label + 2, ' ');
-  out += fmt::format("{}{}\n", indent, draw_legend(lanes, painter));
+  out += draw_legend(lanes, painter, indent.size(), static_cast<std::size_t>(options.width)) + '\n';
   out += fmt::format("{}makespan {}   bubble {}   peak memory {}   transfers {}\n", indent,
                      viz::number_text(simulation.makespan), viz::percent_text(simulation.bubble),
                      viz::number_text(simulation.peak_memory), simulation.transfers);

@@ -65,9 +65,9 @@ TEST(Harness, WritesRowsAsJsonAndAsATable) {
 
 TEST(Harness, PrintsQuantitiesALineEach) {
   EXPECT_EQ(table({{"size", 3, "MB", 2.0}, {"time", 0.5, "s", 1.0}, {"speed", 7, "x"}}),
-            "size            3 MB     <= 2 MISSED\n"
-            "time          0.5 s      <= 1 met\n"
-            "speed           7 x    \n");
+            "size           3 MB  <= 2 MISSED\n"
+            "time         0.5 s  <= 1 met\n"
+            "speed          7 x\n");
 }
 
 TEST(Harness, SaysWhenItCannotWrite) {

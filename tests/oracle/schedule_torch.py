@@ -1,6 +1,7 @@
-"""What torch makes of a schedule: its order, its lowering, its simulation. Stages are stand-ins that compute nothing."""
+"""What torch makes of a schedule: its order, its lowering, its simulation. The stages are stand-ins."""
 
 import csv
+import functools
 import types
 
 from torch.distributed.pipelining import schedules
@@ -81,8 +82,11 @@ def compute(name, ranks, per_rank, microbatches):
     return [["" if action is None else str(action) for action in built[rank]] for rank in range(ranks)]
 
 
+_action = functools.lru_cache(maxsize=None)(schedules._Action.from_str)
+
+
 def _parse(order):
-    return {rank: [schedules._Action.from_str(text) for text in row] for rank, row in enumerate(order)}
+    return {rank: [_action(text) for text in row] for rank, row in enumerate(order)}
 
 
 def _print(actions):

@@ -114,6 +114,29 @@ TEST(Simulate, CountsLiveActivations) {
   EXPECT_THAT(live("DualPipeV"), ElementsAre(9, 9, 9, 9));
 }
 
+// The table of docs/schedules.md.
+TEST(Simulate, BubbleAndMemoryAreThoseOfTheDocumentation) {
+  for (int32_t p = 1; p <= 8; ++p) {
+    for (const int32_t m : {2 * p, 4 * p, 8 * p}) {
+      const auto expect = [&](std::string_view name, int32_t l, double bubble, double memory) {
+        const Simulation simulation = simulate(build_schedule(name, {p, m, l}));
+        EXPECT_NEAR(simulation.bubble, bubble, 1e-12) << name << ", p = " << p << ", m = " << m;
+        EXPECT_EQ(simulation.peak_memory, memory) << name << ", p = " << p << ", m = " << m;
+      };
+      const double stagger = p - 1;
+      expect("GPipe", 1, stagger / (m + stagger), m);
+      expect("1F1B", 1, stagger / (m + stagger), p);
+      expect("ZBVZeroBubble", 2, stagger / (6 * m + stagger), 2 * p);
+      expect("DualPipeV", 2, 2 * stagger / (6 * m + 2 * stagger), 2 * p + 1);
+      for (int32_t l = 1; l <= 4; ++l) {
+        expect("LoopedBFS", l, stagger / (l * m + stagger), l * m);
+        expect("Interleaved1F1B", l, stagger / (l * m + stagger), (l - 1) * p + 2 * (p - 1) + 1);
+        expect("InterleavedZeroBubble", l, stagger / (3 * l * m + stagger), l * p);
+      }
+    }
+  }
+}
+
 TEST(Simulate, KeepsBooksOfMemory) {
   const Schedule schedule = parse_csv("0F0,0F1,0I0,0W0,0I1,0W1\n");
   const Simulation simulation =
