@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "benchmarks/heap.h"
 #include "stagecraft/base/error.h"
 
 namespace stagecraft::bench {
@@ -31,19 +32,21 @@ double status_bytes(const std::string& key) {
   throw Error("/proc/self/status has no " + key);
 }
 
+using Answer = std::array<double, 4>;
+
 [[noreturn]] void run_child(const std::function<double()>& work, int to_parent) {
   int code = 1;
   try {
     // Forget the peak that was inherited.
     std::ofstream("/proc/self/clear_refs") << "5";
-    const double before = status_bytes("VmHWM");
+    const int64_t before = reset_heap_peak();
     rusage start{};
     getrusage(RUSAGE_SELF, &start);
     const double result = work();
     rusage end{};
     getrusage(RUSAGE_SELF, &end);
-    const std::array<double, 3> answer = {result, cpu_seconds(end) - cpu_seconds(start),
-                                          status_bytes("VmHWM") - before};
+    const Answer answer = {result, cpu_seconds(end) - cpu_seconds(start),
+                           static_cast<double>(heap_peak() - before), status_bytes("VmHWM")};
     if (write(to_parent, answer.data(), sizeof answer) == sizeof answer) code = 0;
   } catch (const std::exception& error) {
     std::fputs(error.what(), stderr);
@@ -62,7 +65,7 @@ Usage run_in_own_process(const std::function<double()>& work) {
   if (child < 0) throw Error("cannot fork");
   if (child == 0) run_child(work, ends[1]);
   close(ends[1]);
-  std::array<double, 3> answer{};
+  Answer answer{};
   const ssize_t got = read(ends[0], answer.data(), sizeof answer);
   close(ends[0]);
   int status = 0;
@@ -70,7 +73,7 @@ Usage run_in_own_process(const std::function<double()>& work) {
   if (got != sizeof answer || !WIFEXITED(status) || WEXITSTATUS(status) != 0) {
     throw Error("the measured work failed");
   }
-  return {answer[0], answer[1], answer[2]};
+  return {answer[0], answer[1], answer[2], answer[3]};
 }
 
 }  // namespace stagecraft::bench

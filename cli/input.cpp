@@ -40,9 +40,7 @@ Schedule at_compute_level(const Schedule& schedule) {
 Schedule parse_schedule(std::string_view text) {
   const std::size_t first = text.find_first_not_of(" \t\r\n");
   if (first != std::string_view::npos && text[first] == '{') return parse_json(text);
-  Schedule schedule = parse_csv(text);
-  const bool computes_only = schedule.num_ranks() > 1 && !has_transfers(schedule);
-  return computes_only ? at_compute_level(schedule) : schedule;
+  return parse_csv(text);
 }
 
 const ScheduleKind* find_kind(std::string_view name) {

@@ -186,10 +186,11 @@ std::string report_json(const std::string& name, const Schedule& schedule,
   json["critical_path"] = path_json(schedule, simulation);
   json["over_cap"] = Json::array();
   for (const OverCap& over : simulation.over_cap) {
-    json["over_cap"].push_back({{"rank", over.rank.value()},
-                                {"action", text_at(schedule, over.rank, over.offset)},
-                                {"time", to_json_number(over.time)},
-                                {"memory", to_json_number(over.memory)}});
+    json["over_cap"].push_back(
+        {{"rank", over.rank.value()},
+         {"action", over.offset ? Json(text_at(schedule, over.rank, *over.offset)) : Json()},
+         {"time", to_json_number(over.time)},
+         {"memory", to_json_number(over.memory)}});
   }
   if (timeline) {
     json["timeline"] = timeline_json(schedule, simulation);

@@ -31,9 +31,9 @@ void check_cap(const Loaded& loaded, const CostModel& costs, const Simulation& s
   if (simulation.over_cap.empty()) return;
   const OverCap& over = simulation.over_cap.front();
   const auto list = loaded.schedule.actions(over.rank);
-  const std::string where = over.offset < list.size()
-                                ? fmt::format(" at {}", to_string(slot_at(list, over.offset)))
-                                : std::string();
+  const std::string where = over.offset
+                                ? fmt::format(" at {}", to_string(slot_at(list, *over.offset)))
+                                : std::string(" of weights");
   throw BadSchedule(
       fmt::format("{}: over the memory cap of {} on {}; rank {} is the first, with {}"
                   "{}, time {}",

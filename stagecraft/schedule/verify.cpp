@@ -75,7 +75,14 @@ void Findings::keep_at(FindingKind kind, std::size_t rank, std::size_t offset,
 }
 
 int64_t Findings::slot_position(std::size_t rank, std::size_t offset) const {
-  return slot_at(schedule_.lists()[rank], offset).position();
+  // Slots are found from the front: once for each list, not for each finding.
+  std::vector<int64_t>& positions = positions_[rank];
+  if (positions.empty()) {
+    for (const Slot& slot : SlotRange(schedule_.lists()[rank])) {
+      positions.insert(positions.end(), slot.actions().size(), slot.position());
+    }
+  }
+  return positions[offset];
 }
 
 std::string Findings::slot_text(std::size_t rank, std::size_t offset) const {
@@ -108,7 +115,9 @@ Verdict verify(const Schedule& schedule, const VerifyOptions& options) {
 
 void verify_or_throw(const Schedule& schedule, const StageGraph& graph, std::string_view what,
                      const VerifyOptions& options) {
-  const Verdict verdict = verify(schedule, graph, options);
+  VerifyOptions keeping = options;
+  keeping.max_findings = std::max<std::size_t>(options.max_findings, 1);
+  const Verdict verdict = verify(schedule, graph, keeping);
   if (verdict.ok()) return;
   std::vector<std::string> actions;
   for (const Finding& finding : verdict.findings) {

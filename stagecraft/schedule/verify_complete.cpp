@@ -40,7 +40,10 @@ class Completeness {
       const ActionList& list = schedule_.lists()[r];
       for (std::size_t i = 0; i < list.size(); ++i) {
         const Action action = list[i];
-        if (!has_microbatch(action.type()) || !is_first_of_pair(action, r, i)) continue;
+        if (!has_microbatch(action.type()) || action.stage().value() >= schedule_.num_stages() ||
+            !is_first_of_pair(action, r, i)) {
+          continue;
+        }
         set_stage(action.stage());
         check_compute(action.stage(), action.microbatch());
         if (schedule_.level() != Level::kLowered) continue;
@@ -103,7 +106,9 @@ class Completeness {
   void check_transfer(ActionType type, StageId stage, MicrobatchId m, bool expected) {
     const uint32_t place = find(type, stage, m);
     if (place == kNowhere) {
-      if (expected && mode_ != VerifyMode::kPartial) add_missing(type, stage, m);
+      if (expected && (mode_ != VerifyMode::kPartial || is_awaited(type, stage, m))) {
+        add_missing(type, stage, m);
+      }
     } else if (!expected) {
       const auto [rank, offset] = findings_.locate(index_, place);
       findings_.add_at(FindingKind::kUnexpected, rank, offset, [&] {
@@ -112,6 +117,21 @@ class Completeness {
                            down ? "is read by" : "reads from");
       });
     }
+  }
+
+  // Whether a piece of a schedule makes a value and reads it on another rank, so that the send
+  // belongs into the same piece. A receive may have been posted before.
+  bool is_awaited(ActionType send, StageId stage, MicrobatchId m) const {
+    if (send != ActionType::kSendForward && send != ActionType::kSendBackward) return false;
+    const bool is_forward = send == ActionType::kSendForward;
+    const auto computes = [&](StageId s) {
+      return is_forward ? find(ActionType::kForward, s, m) != kNowhere
+                        : index_.find_gradient_maker(s, m) != kNowhere;
+    };
+    const auto readers = is_forward ? graph_.consumers(stage) : graph_.producers(stage);
+    return computes(stage) && std::any_of(readers.begin(), readers.end(), [&](StageId reader) {
+             return needs_.is_elsewhere(stage, reader) && computes(reader);
+           });
   }
 
   uint32_t find(ActionType type, StageId stage, MicrobatchId m) const {
@@ -158,10 +178,10 @@ void verify_complete(const Schedule& schedule, const StageGraph& graph,
   if (schedule.num_stages() == 0) return;
   Completeness completeness(schedule, graph, options, index, findings);
   if (options.mode == VerifyMode::kPartial) return completeness.check_occurring();
-  if (options.microbatches.value_or(schedule.num_microbatches()) == 0) {
+  if (options.microbatches.value_or(schedule.num_microbatches()) <= 0) {
     findings.add(FindingKind::kMissing, "", [] { return "there are no microbatches"; });
   }
-  const auto kept = static_cast<int64_t>(options.max_findings);
+  const auto kept = static_cast<int64_t>(std::min<std::size_t>(options.max_findings, 1U << 30U));
   completeness.check_pairs(2 * schedule.num_actions() + kept + 64);
 }
 

@@ -15,7 +15,8 @@ namespace stagecraft {
 /// Collects what the parts of `verify` find, and looks up the place of an action for them.
 class Findings {
  public:
-  Findings(const Schedule& schedule, std::size_t limit) : schedule_(schedule), limit_(limit) {}
+  Findings(const Schedule& schedule, std::size_t limit)
+      : schedule_(schedule), limit_(limit), positions_(schedule.lists().size()) {}
 
   /// About the action at `offset` of the rank's list. `message` is only called if it is kept.
   template <typename Message>
@@ -55,6 +56,7 @@ class Findings {
   std::size_t limit_;
   std::vector<Finding> kept_;
   std::size_t count_ = 0;
+  mutable std::vector<std::vector<int64_t>> positions_;  // by rank and offset, when first asked for
 };
 
 /// Every action where it belongs and none twice; fills `index`. Returns false when the rest would

@@ -43,7 +43,8 @@ Clock::Clock(const Schedule& schedule, const StageGraph& graph, const CostModel&
       is_lowered_(schedule.level() == Level::kLowered),
       table_(costs, schedule.num_stages()),
       transfers_(schedule, graph, costs),
-      now_(schedule.lists().size(), 0) {
+      now_(schedule.lists().size(), 0),
+      is_over_cap_(schedule.lists().size(), false) {
   const std::size_t ranks = schedule.lists().size();
   result_.ranks.resize(ranks);
   result_.timeline.resize(ranks);
@@ -56,7 +57,7 @@ Clock::Clock(const Schedule& schedule, const StageGraph& graph, const CostModel&
     }
     result_.memory[r].push_back({0, 0});
     result_.ranks[r].first_start = -1;
-    change_memory(r, 0, 0, weights);
+    change_memory(r, std::nullopt, 0, weights);
   }
 }
 
@@ -130,16 +131,26 @@ void Clock::compute(std::size_t rank, std::size_t offset, std::size_t length) {
   now_[rank] = slot_end;
   stats.busy += slot_end - start;
   stats.last_end = slot_end;
-  if (is_lowered_) return;
+  if (!is_lowered_) send_results(rank, first, end);
+}
+
+// In the order of time, in which a link takes what it sends: the parts of an overlap may end in
+// another order than they stand in.
+void Clock::send_results(std::size_t rank, std::size_t first, std::size_t end) {
+  leaving_.clear();
   for (std::size_t i = first; i < end; ++i) {
-    const Action action = list[i];
+    leaving_.emplace_back(result_.timeline[rank][i].end, i);
+  }
+  if (leaving_.size() > 1) std::stable_sort(leaving_.begin(), leaving_.end());
+  for (const auto& [time, i] : leaving_) {
+    const Action action = schedule_.lists()[rank][i];
     if (action.type() == ActionType::kForward) {
       for (const Transfers::End& to : transfers_.out_edges(action.stage())) {
-        send_along(rank, Direction::kForward, to, action.microbatch(), timeline[i].end);
+        send_along(rank, Direction::kForward, to, action.microbatch(), time);
       }
     } else if (makes_input_gradients(action.type())) {
       for (const Transfers::End& to : transfers_.in_edges(action.stage())) {
-        send_along(rank, Direction::kBackward, to, action.microbatch(), timeline[i].end);
+        send_along(rank, Direction::kBackward, to, action.microbatch(), time);
       }
     }
   }
@@ -195,7 +206,8 @@ void Clock::send_along(std::size_t rank, Direction direction, const Transfers::E
   ++result_.ranks[rank].transfers_sent;
 }
 
-void Clock::change_memory(std::size_t rank, std::size_t offset, double time, double amount) {
+void Clock::change_memory(std::size_t rank, std::optional<std::size_t> offset, double time,
+                          double amount) {
   std::vector<MemorySample>& samples = result_.memory[rank];
   const double memory = samples.back().memory + amount;
   if (samples.back().time == time) {
@@ -206,11 +218,9 @@ void Clock::change_memory(std::size_t rank, std::size_t offset, double time, dou
   RankStats& stats = result_.ranks[rank];
   stats.peak_memory = std::max(stats.peak_memory, memory);
   if (!costs_.memory_cap || memory <= *costs_.memory_cap) return;
-  const Rank here(static_cast<int32_t>(rank));
-  const auto is_here = [&](const OverCap& over) { return over.rank == here; };
-  if (std::none_of(result_.over_cap.begin(), result_.over_cap.end(), is_here)) {
-    result_.over_cap.push_back({here, offset, time, memory});
-  }
+  if (is_over_cap_[rank]) return;
+  is_over_cap_[rank] = true;
+  result_.over_cap.push_back({Rank(static_cast<int32_t>(rank)), offset, time, memory});
 }
 
 Simulation Clock::finish() {

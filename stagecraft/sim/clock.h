@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <optional>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "stagecraft/schedule/action_index.h"
@@ -63,11 +65,13 @@ class Clock {
 
   Readiness ready(Action action) const;
   void compute(std::size_t rank, std::size_t offset, std::size_t length);
+  void send_results(std::size_t rank, std::size_t first, std::size_t end);
   void send(std::size_t rank, Action action);
   void account_memory(std::size_t rank, std::size_t first, std::size_t end);
   void send_along(std::size_t rank, Transfers::Direction direction, const Transfers::End& end,
                   MicrobatchId m, double now);
-  void change_memory(std::size_t rank, std::size_t offset, double time, double amount);
+  void change_memory(std::size_t rank, std::optional<std::size_t> offset, double time,
+                     double amount);
   double end_of(uint32_t place, StageId stage) const;
 
   const Schedule& schedule_;
@@ -78,6 +82,8 @@ class Clock {
   Transfers transfers_;
   std::vector<double> now_;  // by rank: when it is free
   std::vector<Change> changes_;
+  std::vector<bool> is_over_cap_;  // by rank
+  std::vector<std::pair<double, std::size_t>> leaving_;
   Simulation result_;
 };
 

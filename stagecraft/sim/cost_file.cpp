@@ -1,5 +1,6 @@
 #include <algorithm>
 #include <cstdint>
+#include <utility>
 
 #include <nlohmann/json.hpp>
 
@@ -38,9 +39,17 @@ void for_each_object(const Json& array, const std::string& name, Each&& each) {
   }
 }
 
+void check_synonyms(const Json& object, const std::string& where) {
+  for (const auto& [one, other] : {std::pair("I", "B"), std::pair("MI", "MB")}) {
+    require<ArgumentError>(!object.contains(one) || !object.contains(other),
+                           "{}: {} and {} are the same, and both are given", where, one, other);
+  }
+}
+
 template <typename Cost, typename Set>
 void read_members(Cost& cost, const Json& object, const std::string& where,
                   std::initializer_list<std::string_view> others, Set&& set) {
+  check_synonyms(object, where);
   for (const auto& [key, value] : object.items()) {
     if (std::find(others.begin(), others.end(), key) != others.end()) continue;
     const double number = get_number(value, fmt::format("{}, \"{}\"", where, key));
@@ -89,6 +98,7 @@ void read_links(CostModel& costs, const Json& array) {
 CostModel parse_cost_file(std::string_view text) {
   const Json json = read_json(text);
   require<ArgumentError>(json.is_object(), "a cost file is a JSON object");
+  check_synonyms(json, "the cost file");
   CostModel costs;
   // What holds for all comes first, since the lists refine it.
   for (const auto& [key, value] : json.items()) {

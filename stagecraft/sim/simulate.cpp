@@ -1,6 +1,7 @@
 #include "stagecraft/sim/simulate.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/schedule/list_runner.h"
@@ -51,6 +52,10 @@ Simulation simulate(const Schedule& schedule, const CostModel& costs, const Stag
   });
   if (!ran) refuse(schedule, graph);
   Simulation simulation = clock.finish();
+  require<ArgumentError>(
+      std::isfinite(simulation.makespan) && std::isfinite(simulation.peak_memory),
+      "the costs add up to more than a number can hold: makespan {}, peak memory {}",
+      simulation.makespan, simulation.peak_memory);
   simulation.critical_path = trace_critical_path(schedule, index, clock.transfers(), simulation);
   return simulation;
 }

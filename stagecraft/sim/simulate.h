@@ -54,7 +54,7 @@ struct PathStep {
 /// Where a rank first went over the memory cap.
 struct OverCap {
   Rank rank;
-  std::size_t offset = 0;
+  std::optional<std::size_t> offset = std::nullopt;  ///< of the action; nothing for weights alone
   double time = 0;
   double memory = 0;
 };

@@ -4,6 +4,8 @@
 #include <bit>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/needs.h"
 #include "stagecraft/schedule/passes/pair_flags.h"
@@ -81,7 +83,7 @@ class LockStep {
 
   UnitSteps run() {
     for (; unfinished_ > 0; ++step_) {
-      if (first_pass_.is_empty()) throw ScheduleError("the ranks wait for each other", stuck());
+      if (first_pass_.is_empty()) throw_stuck();
       RankSet first = std::exchange(first_pass_, RankSet(queues_.size()));
       current_ = &first;
       first.take_all([&](std::size_t r) { visit(r); });
@@ -137,23 +139,27 @@ class LockStep {
       ready = is_done(type, stage, action.microbatch(), r);
       return ready;
     };
-    // Here it is the receive that waits for the sends, not the compute behind it.
+    // Here it is the receive that waits for its send, not the compute behind it.
     if (action.type() == ActionType::kRecvForward) {
-      check_sends(action, graph_.producers(action.stage()), ActionType::kSendForward, check);
+      check_send(action, graph_.producers(action.stage()), ActionType::kSendForward, check);
     } else if (action.type() == ActionType::kRecvBackward) {
-      check_sends(action, graph_.consumers(action.stage()), ActionType::kSendBackward, check);
+      check_send(action, graph_.consumers(action.stage()), ActionType::kSendBackward, check);
     } else {
       needs_.visit(action, check);
     }
     return ready;
   }
 
+  // A receive of several values stands where the first of them is sent, which is no place to wait
+  // for the others: there only the compute waits.
   template <typename Check>
-  void check_sends(Action action, std::span<const StageId> sources, ActionType send,
-                   Check&& check) const {
-    for (const StageId source : sources) {
-      if (needs_.is_elsewhere(action.stage(), source) && !check(send, source)) return;
-    }
+  void check_send(Action action, std::span<const StageId> sources, ActionType send,
+                  Check&& check) const {
+    const auto is_elsewhere = [&](StageId source) {
+      return needs_.is_elsewhere(action.stage(), source);
+    };
+    if (std::count_if(sources.begin(), sources.end(), is_elsewhere) != 1) return;
+    check(send, *std::find_if(sources.begin(), sources.end(), is_elsewhere));
   }
 
   // Otherwise `r` sleeps until it is.
@@ -166,12 +172,17 @@ class LockStep {
     return false;
   }
 
-  std::vector<std::string> stuck() const {
+  [[noreturn]] void throw_stuck() const {
+    std::string message = "the ranks wait for each other:";
     std::vector<std::string> actions;
     for (std::size_t r = 0; r < queues_.size(); ++r) {
-      if (heads_[r] < queues_[r].size()) actions.push_back(to_string(queues_[r][heads_[r]]));
+      if (heads_[r] == queues_[r].size()) continue;
+      const Slot& slot = queues_[r][heads_[r]];
+      actions.push_back(to_string(slot));
+      message += fmt::format("{} rank {} at slot {}, {}", actions.size() > 1 ? ";" : "", r,
+                             slot.position(), actions.back());
     }
-    return actions;
+    throw ScheduleError(message, std::move(actions));
   }
 
   const StageGraph& graph_;

@@ -364,8 +364,8 @@ class Figure {
 
 std::string draw_svg(const Schedule& schedule, const Simulation& simulation,
                      const StageGraph& graph, const SvgOptions& options) {
-  require<ArgumentError>(options.width >= 200, "a figure is 200 pixels wide or more, got {}",
-                         options.width);
+  require<ArgumentError>(options.width >= 200 && options.width <= 100'000,
+                         "a figure is 200 to 100000 pixels wide, got {}", options.width);
   require<ArgumentError>(options.lane_height.value_or(4) >= 4,
                          "a lane is 4 pixels high or more, got {}",
                          options.lane_height.value_or(4));

@@ -12,7 +12,7 @@ namespace stagecraft {
 
 struct SvgOptions {
   std::string title = {};
-  int32_t width = 960;  ///< of the figure, in pixels; at least 200
+  int32_t width = 960;  ///< of the figure, in pixels; 200 to 100000
   /// Of a rank's bars, in pixels, at least 4; without it 26, and less for many ranks.
   std::optional<int32_t> lane_height = std::nullopt;
   bool memory = false;     ///< a curve of its memory under each lane

@@ -272,8 +272,8 @@ std::string printable(std::string_view text) {
 
 std::string draw_terminal(const Schedule& schedule, const Simulation& simulation,
                           const TerminalOptions& options) {
-  require<ArgumentError>(options.width >= 40, "a drawing needs 40 columns or more, got {}",
-                         options.width);
+  require<ArgumentError>(options.width >= 40 && options.width <= 100'000,
+                         "a drawing is 40 to 100000 columns wide, got {}", options.width);
   const std::vector<Lane> lanes = viz::lay_out(schedule, simulation);
   const Painter painter(options.color);
 

@@ -15,7 +15,7 @@ enum class TerminalColor : uint8_t {
 };
 
 struct TerminalOptions {
-  int32_t width = 100;  ///< columns in all; at least 40
+  int32_t width = 100;  ///< columns in all; 40 to 100000
   TerminalColor color = TerminalColor::kTrueColor;
   std::string title = {};
   int32_t max_ranks = 64;  ///< more lanes than this: those in the middle are left out

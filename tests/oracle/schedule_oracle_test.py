@@ -31,9 +31,7 @@ def configurations():
     chosen = set()
     for name in oracle.MULTI:
         for stages, microbatches, ranks in CATALOGUE:
-            # Torch takes many seconds for the largest.
-            if (stages, microbatches, ranks) != LARGEST or name == "Interleaved1F1B":
-                chosen.add((name, ranks, stages, microbatches))
+            chosen.add((name, ranks, stages, microbatches))
     for ranks in range(1, 9):
         for microbatches in range(1, 18):
             chosen.update((name, ranks, 1, microbatches) for name in oracle.SINGLE)
@@ -116,7 +114,9 @@ def compare_built(configuration, order, folder):
     oracle.write(theirs, lowered)
     run_well("verify", theirs)
     simulated = json.loads(run_well("simulate", theirs, "--unit", "--json"))["steps"]
-    expected = oracle.steps(name, ranks, stages, lowered)
+    # Torch takes many seconds to simulate the largest: once is enough.
+    is_slow = (stages, microbatches, ranks) == LARGEST and name != "Interleaved1F1B"
+    expected = None if is_slow else oracle.steps(name, ranks, stages, lowered)
     if expected is not None and simulated != expected:
         raise Different(f"simulate --unit: {simulated} steps, torch {expected}")
 

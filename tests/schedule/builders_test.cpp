@@ -78,8 +78,8 @@ TEST(Builders, NameTheNearestLegalValue) {
   EXPECT_ERROR(csv("GPipe", 0, 2), ArgumentError, "the number of ranks must be at least 1, got 0");
   EXPECT_ERROR(csv("LoopedBFS", 2, -1, 2), ArgumentError, "number of microbatches");
   EXPECT_ERROR(csv("LoopedBFS", 2, 1, 0), ArgumentError, "number of stages per rank");
-  EXPECT_ERROR(csv("1F1B", INT32_MAX, 1), ArgumentError, "at most 4096 ranks");
-  EXPECT_ERROR(csv("LoopedBFS", 4096, INT32_MAX, INT32_MAX), ArgumentError, "too many");
+  EXPECT_ERROR(csv("1F1B", INT32_MAX, 1), ArgumentError, "at most 2048 ranks");
+  EXPECT_ERROR(csv("LoopedBFS", 2048, INT32_MAX, INT32_MAX), ArgumentError, "too many");
 }
 
 TEST(Builders, DefaultStagesPerRankSuitTheSchedule) {

@@ -217,6 +217,10 @@ TEST(FuzzText, ChangedJsonIsReadOrRefused) {
     if (const std::optional<Schedule> schedule = try_parse(parse_json, text)) {
       ASSERT_EQ(parse_json(to_json(*schedule)), *schedule)
           << "seed " << seed << ' ' << quoted(text);
+      for (const VerifyMode mode :
+           {VerifyMode::kTraining, VerifyMode::kForwardOnly, VerifyMode::kPartial}) {
+        if (schedule->num_stages() > 0) verify(*schedule, {.mode = mode});
+      }
       ++read;
     }
     ASSERT_FALSE(HasFailure()) << "seed " << seed << ' ' << quoted(text);

@@ -1,6 +1,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <iterator>
 #include <map>
 #include <optional>
@@ -204,11 +205,11 @@ struct Tally {
 };
 
 // Runs the seeds [0, seeds) and stops at the fifth that fails.
-Tally run(Level level, uint64_t seeds) {
+Tally run(Level level, int seeds) {
   Tally tally;
   int failed = 0;
-  for (uint64_t seed = 0; seed < seeds && failed < 5; ++seed) {
-    Random random(seed);
+  for (int seed = 0; seed < seeds && failed < 5; ++seed) {
+    Random random(static_cast<uint64_t>(seed));
     const Case c = random_case(level, random);
     const Fields original = fields_of(c.schedule);
     EXPECT_EQ(brute_force::answer(to_texts(original), c.problem), Answer::kExecutable)
@@ -251,17 +252,23 @@ void expect_balanced(Tally& tally, int seeds) {
   testing::Test::RecordProperty("deadlocks", tally.deadlocks);
 }
 
+// `make test-slow` asks for more.
+int num_seeds(int usual) {
+  const char* const times = std::getenv("SC_MUTATION_TIMES");
+  return times == nullptr ? usual : usual * std::max(std::atoi(times), 1);
+}
+
 TEST(Mutation, LoweredVerdictsAreThoseOfBruteForce) {
-  constexpr int kSeeds = 25'000;
-  Tally tally = run(Level::kLowered, kSeeds);
-  EXPECT_GE(tally.answers[Answer::kBadText] * 100, kSeeds);
-  expect_balanced(tally, kSeeds);
+  const int seeds = num_seeds(25'000);
+  Tally tally = run(Level::kLowered, seeds);
+  EXPECT_GE(tally.answers[Answer::kBadText] * 100, seeds);
+  expect_balanced(tally, seeds);
 }
 
 TEST(Mutation, ComputeVerdictsAreThoseOfBruteForce) {
-  constexpr int kSeeds = 6'000;
-  Tally tally = run(Level::kCompute, kSeeds);
-  expect_balanced(tally, kSeeds);
+  const int seeds = num_seeds(6'000);
+  Tally tally = run(Level::kCompute, seeds);
+  expect_balanced(tally, seeds);
 }
 
 }  // namespace

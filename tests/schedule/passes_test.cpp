@@ -30,6 +30,13 @@ TEST(ShardStages, KeepsTheNextStagesUnsharded) {
             "1RESHARD,0B0,0RESHARD\n");
 }
 
+// In time linear in the list, also with many stages: 10^5 stages would take 10^10 steps otherwise.
+TEST(ShardStages, TakesManyStages) {
+  const Schedule schedule =
+      build_schedule("LoopedBFS", {.ranks = 1, .microbatches = 1, .stages_per_rank = 100'000});
+  EXPECT_EQ(shard_stages(schedule).num_actions(), 2 * 100'000 + 4 * 100'000 - 2 * 3);
+}
+
 TEST(ShardStages, TakesTheStagesOfAnOverlapTogether) {
   const Schedule schedule = parse_csv("0F0,(1F0;2B0)OVERLAP_F_B,0B0\n");
   EXPECT_EQ(to_csv(shard_stages(schedule, 2)),

@@ -3,7 +3,11 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/csv.h"
+#include "stagecraft/schedule/passes/add_transfers.h"
 #include "stagecraft/schedule/passes/lower.h"
+#include "stagecraft/schedule/passes/reduce_grads.h"
+#include "stagecraft/schedule/text.h"
+#include "stagecraft/sim/unit_steps.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
@@ -167,6 +171,56 @@ TEST(Verify, JudgesForwardOnlyAndPartialSchedulesInTheirOwnMode) {
               ElementsAre("rank 0, slot 2, 0I3: 0B3 does it all already"));
 }
 
+TEST(Verify, JudgesPiecesOfGoodSchedulesAsGood) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const Schedule lowered = lower(build_schedule(kind.name, {.ranks = 3, .microbatches = 7}));
+    const VerifyOptions partial{.mode = VerifyMode::kPartial};
+    EXPECT_TRUE(verify(lowered, partial).ok()) << kind.name;
+    // The first steps of a run, and what is left after them.
+    for (const int64_t until : {1, 5, 17, 40}) {
+      std::vector<ActionList> head(3);
+      std::vector<ActionList> tail(3);
+      const UnitSteps run = simulate_unit_steps(lowered);
+      for (std::size_t r = 0; r < 3; ++r) {
+        std::size_t next = 0;
+        for (const Slot& slot : SlotRange(lowered.lists()[r])) {
+          while (next < run.ranks[r].size() && run.ranks[r][next].slot < slot.position()) ++next;
+          const bool is_late = next == run.ranks[r].size() || run.ranks[r][next].step >= until;
+          ActionList& list = is_late ? tail[r] : head[r];
+          list.insert(list.end(), slot.actions().begin(), slot.actions().end());
+        }
+      }
+      for (const auto& lists : {head, tail}) {
+        const Verdict verdict =
+            verify(Schedule(Level::kLowered, lowered.placement(), lists), partial);
+        EXPECT_TRUE(verdict.ok()) << kind.name << ": " << to_string(verdict.findings.front());
+      }
+    }
+  }
+}
+
+TEST(Verify, MissesTheSendOfAValueThatAPieceMakesAndReads) {
+  constexpr VerifyOptions kPartial{.mode = VerifyMode::kPartial};
+  EXPECT_THAT(findings("0F0\n1RECV_F0,1F0\n", kPartial),
+              ElementsAre("0SEND_F0: is missing on rank 0"));
+  EXPECT_THAT(findings("0RECV_B0,0B0\n1B0\n", kPartial),
+              ElementsAre("1SEND_B0: is missing on rank 1"));
+}
+
+TEST(Verify, SurvivesAStageThatThePlacementDoesNotHave) {
+  const Schedule schedule(Level::kCompute, Placement::loop(1, 1),
+                          {parse_actions("0F0,900000F0,900000B0,0B0")});
+  for (const VerifyMode mode :
+       {VerifyMode::kTraining, VerifyMode::kForwardOnly, VerifyMode::kPartial}) {
+    EXPECT_EQ(to_string(verify(schedule, {.mode = mode}).findings.front()),
+              "rank 0, slot 1, 900000F0: no rank holds stage 900000");
+  }
+  EXPECT_ERROR(add_transfers(schedule), ScheduleError, "no rank holds stage 900000");
+  EXPECT_ERROR(lower(schedule), ScheduleError, "no rank holds stage 900000");
+  EXPECT_NO_THROW(reduce_grads(schedule));
+  EXPECT_NO_THROW(shard_stages(schedule));
+}
+
 TEST(Verify, KeepsAsManyFindingsAsAsked) {
   const Schedule nothing = parse_csv("0F9\n");
   const Verdict verdict = verify(nothing, {.max_findings = 3});
@@ -174,6 +228,9 @@ TEST(Verify, KeepsAsManyFindingsAsAsked) {
   EXPECT_EQ(verdict.num_findings, 19U);
   EXPECT_FALSE(verify(nothing, {.max_findings = 0}).ok());
   EXPECT_FALSE(verify(parse_csv("0B0,0F0\n"), {.max_findings = 0}).ok());
+  EXPECT_FALSE(verify(parse_csv("0F0,0F1,0B0\n"), {.max_findings = SIZE_MAX}).ok());
+  EXPECT_ERROR(verify_or_throw(nothing, StageGraph::chain(1), "x", {.max_findings = 0}),
+               ScheduleError, "x: 0F0: is missing");
 }
 
 // A few bytes of text can name 10^16 pairs of stage and microbatch.

@@ -55,6 +55,8 @@ TEST(Costs, NameTheEntryOfAFileThatIsWrong) {
                "\"stages\", entry 1: there is no cost \"C\" here");
   EXPECT_ERROR(parse_cost_file(R"({"links": [{"from": 0}]})"), ArgumentError,
                "\"links\", entry 0: expected \"to\"");
+  EXPECT_ERROR(parse_cost_file(R"({"B": 1, "I": 2})"), ArgumentError,
+               "the cost file: I and B are the same, and both are given");
   EXPECT_ERROR(parse_cost_file(R"({"RENDEZVOUS": 1})"), ArgumentError, "expected true or false");
 }
 

@@ -215,6 +215,32 @@ TEST(Simulate, PrefetchHidesLatencyOfARendezvous) {
   EXPECT_GE(early, simulate(schedule, costs).makespan);
 }
 
+// A link sends in the order in which values are ready, not in that of the parts: here the backward
+// of the overlap is done before its forward.
+TEST(Simulate, LinksSendWhatIsReadyFirst) {
+  const Schedule schedule = parse_csv(
+      "0F0,3F0,0F1,(0F2;3B0)OVERLAP_F_B,0B0,3F1,3F2,3B1,0B1,3B2,0B2\n"
+      "1F0,2F0,1F1,2F1,2B0,1B0,1F2,2F2,2B1,1B1,2B2,1B2\n");
+  const CostModel latency = parse_costs("F=100,FULL=1,C=1,OVERLAP=1");
+  const CostModel bandwidth = parse_costs("F=100,FULL=1,BW=1,BYTES=1,OVERLAP=1");
+  EXPECT_EQ(simulate(schedule, latency).timeline[1][4],
+            simulate(schedule, bandwidth).timeline[1][4]);
+}
+
+TEST(Simulate, WeightsAloneMayBeOverTheCap) {
+  const Schedule schedule(Level::kCompute, Placement::loop(2, 2),
+                          {parse_csv("0F0\n").lists()[0], {}});
+  const Simulation simulation = simulate(schedule, parse_costs("WEIGHTS=10,CAP=5"));
+  ASSERT_EQ(simulation.over_cap.size(), 2U);
+  EXPECT_EQ(simulation.over_cap[1].rank, Rank(1));
+  EXPECT_EQ(simulation.over_cap[1].offset, std::nullopt);
+}
+
+TEST(Simulate, RefusesCostsThatAddUpToNoNumber) {
+  EXPECT_ERROR(run("GPipe", 2, 4, parse_costs("F=1e308")), ArgumentError,
+               "the costs add up to more than a number can hold: makespan inf");
+}
+
 TEST(Simulate, FollowsSkipEdges) {
   const Schedule schedule = parse_csv("0F0\n1F0\n2F0\n");
   CostModel costs;
@@ -247,6 +273,16 @@ TEST(UnitSteps, WaitsAndGivesASecondChance) {
   EXPECT_THAT(steps.ranks[0], ElementsAre(D{0, 0}, D{1, 1}, D{2, 4}, D{3, 5}));
   EXPECT_THAT(steps.ranks[1], ElementsAre(D{0, 1}, D{1, 2}, D{2, 3}, D{3, 4}));
   EXPECT_EQ(steps.steps, 6);
+}
+
+TEST(UnitSteps, RunSkipEdges) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const Schedule schedule = build_schedule(kind.name, {.ranks = 4, .microbatches = 9});
+    const StageGraph skips =
+        StageGraph::chain(schedule.num_stages()).with_edges(parse_edges("0-2,0-3,1-3"));
+    const UnitSteps steps = simulate_unit_steps(lower(schedule, skips), skips);
+    EXPECT_GE(steps.steps, simulate_unit_steps(schedule).steps) << kind.name;
+  }
 }
 
 TEST(UnitSteps, RefusesWhatCannotRun) {

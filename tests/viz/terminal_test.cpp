@@ -113,7 +113,7 @@ TEST(DrawTerminal, HasNothingToShowForNothing) {
 
 TEST(DrawTerminal, RefusesANarrowTerminal) {
   EXPECT_ERROR(plain(make_case("GPipe", 1, 1), "", 39), ArgumentError,
-               "40 columns or more, got 39");
+               "40 to 100000 columns wide, got 39");
 }
 
 }  // namespace

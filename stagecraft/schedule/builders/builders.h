@@ -35,7 +35,8 @@ const ScheduleKind& get_schedule_kind(std::string_view name);
 ///
 ///   Schedule s = build_schedule("1f1b", {.ranks = 4, .microbatches = 8});
 ///
-/// ArgumentError, with the nearest legal value, for a shape that it cannot have.
+/// ArgumentError, with the nearest legal value, for a shape that it cannot have, and for more than
+/// 2048 ranks or 2^26 pairs of a stage and a microbatch.
 Schedule build_schedule(std::string_view name, const ScheduleShape& shape);
 
 }  // namespace stagecraft

@@ -9,7 +9,7 @@ namespace {
 // each.
 constexpr int64_t kMaxPairs = int64_t{1} << 26;
 // Idle slots grow with the square of the ranks.
-constexpr int32_t kMaxRanks = 4096;
+constexpr int32_t kMaxRanks = 2048;
 
 void check_positive(std::string_view name, std::string_view what, int32_t value) {
   require<ArgumentError>(value >= 1, "{}: the number of {} must be at least 1, got {}", name, what,

@@ -13,6 +13,10 @@ namespace stagecraft {
 /// whose receive the other has not posted, a receive is posted as early as that takes and no
 /// earlier.
 ///
+/// Two ranks may then post receives in another order than the other sends, so transfers have to be
+/// matched by stage and microbatch, as they are here. PyTorch matches them by their order: a file
+/// for it keeps its receives where add_transfers puts them.
+///
 /// REQUIRES level kLowered, a schedule that `verify` finds good in kPartial mode (ScheduleError),
 /// and prefetch >= 0 (ArgumentError).
 Schedule place_receives(const Schedule& schedule, int32_t prefetch, const StageGraph& graph);

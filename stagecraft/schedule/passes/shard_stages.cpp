@@ -11,40 +11,63 @@ namespace stagecraft {
 namespace {
 
 // Which stages a list comes to next, seen from a slot that moves from the back to the front: all
-// stages behind it in the order of their next use. So no slot has to look ahead.
+// stages behind it in the order of their next use, linked, so that one is moved to the front at
+// once.
 class NextStages {
  public:
+  explicit NextStages(std::size_t stages) : links_(stages) {}
+
   void move_before(const Slot& slot) {
     const std::span<const Action> parts = slot.parts();
     for (std::size_t i = parts.size(); i-- > 0;) {
-      const auto found = std::find_if(uses_.begin(), uses_.end(), [&](const Use& use) {
-        return use.stage == parts[i].stage();
-      });
-      if (found != uses_.end()) {
-        // To the front, the others one back.
-        std::rotate(uses_.begin(), found, found + 1);
-        uses_.front().slot = slot.position();
-      } else {
-        uses_.insert(uses_.begin(), {parts[i].stage(), slot.position()});
+      const int32_t stage = parts[i].stage().value();
+      if (first_ != stage) {
+        if (links_[stage].is_linked) unlink(stage);
+        link_in_front(stage);
       }
+      links_[stage].slot = slot.position();
     }
   }
 
   // The first `limit`; those that come in with the same slot come along.
   void first(std::size_t limit, std::vector<StageId>& stages) const {
     stages.clear();
-    for (std::size_t i = 0; i < uses_.size(); ++i) {
-      if (i >= limit && uses_[i].slot != uses_[i - 1].slot) return;
-      stages.push_back(uses_[i].stage);
+    int64_t last_slot = -1;
+    for (int32_t stage = first_; stage != kNone; stage = links_[stage].next) {
+      if (stages.size() >= limit && links_[stage].slot != last_slot) return;
+      stages.emplace_back(stage);
+      last_slot = links_[stage].slot;
     }
   }
 
+  // For the next list.
+  void clear() {
+    while (first_ != kNone) unlink(first_);
+  }
+
  private:
-  struct Use {
-    StageId stage;
-    int64_t slot;
+  static constexpr int32_t kNone = -1;
+  struct Link {
+    int32_t previous = kNone;
+    int32_t next = kNone;
+    int64_t slot = 0;  // of the next use
+    bool is_linked = false;
   };
-  std::vector<Use> uses_;
+
+  void unlink(int32_t stage) {
+    Link& link = links_[stage];
+    (link.previous == kNone ? first_ : links_[link.previous].next) = link.next;
+    if (link.next != kNone) links_[link.next].previous = link.previous;
+    link = {};
+  }
+  void link_in_front(int32_t stage) {
+    links_[stage] = {.previous = kNone, .next = first_, .slot = 0, .is_linked = true};
+    if (first_ != kNone) links_[first_].previous = stage;
+    first_ = stage;
+  }
+
+  std::vector<Link> links_;  // by stage
+  int32_t first_ = kNone;
 };
 
 bool contains(const std::vector<StageId>& stages, StageId stage) {
@@ -78,14 +101,13 @@ class BackwardWriter {
   ActionList list_;
 };
 
-ActionList shard_list(std::span<const Action> list, std::size_t limit) {
+ActionList shard_list(std::span<const Action> list, std::size_t limit, NextStages& next) {
   std::vector<Slot> slots;
   slots.reserve(list.size());
   for (const Slot& slot : SlotRange(list)) {
     if (!slot.is_idle()) slots.push_back(slot);
   }
   BackwardWriter out(list.size() + 16);
-  NextStages next;
   std::vector<StageId> active;  // from the slot on that was written last
   std::vector<StageId> wanted;
   for (std::size_t i = slots.size(); i-- > 0;) {
@@ -98,6 +120,7 @@ ActionList shard_list(std::span<const Action> list, std::size_t limit) {
     out.slot(slots[i]);
   }
   out.change({}, active);
+  next.clear();
   return out.take();
 }
 
@@ -109,10 +132,11 @@ Schedule shard_stages(const Schedule& schedule, int32_t max_active_stages) {
                          max_active_stages);
   require<ArgumentError>(!has_any(schedule, {ActionType::kUnshard, ActionType::kReshard}),
                          "shard_stages: the schedule has UNSHARD or RESHARD already");
+  NextStages next(static_cast<std::size_t>(infer_placement(schedule.lists()).num_stages()));
   std::vector<ActionList> lists;
   lists.reserve(schedule.lists().size());
   for (const ActionList& list : schedule.lists()) {
-    lists.push_back(shard_list(list, static_cast<std::size_t>(max_active_stages)));
+    lists.push_back(shard_list(list, static_cast<std::size_t>(max_active_stages), next));
   }
   return {Level::kCompute, schedule.placement(), std::move(lists)};
 }
