@@ -20,7 +20,7 @@ target_compile_options(sc_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
   -Woverloaded-virtual -Wimplicit-fallthrough $<$<BOOL:${STAGECRAFT_WERROR}>:-Werror>)
 
-if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13)
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND NOT STAGECRAFT_TIDY)
   # g++ 12 sees overlapping copies in std::string where there are none (its bug 105651).
   target_compile_options(sc_flags INTERFACE -Wno-restrict)
 endif()
