@@ -23,6 +23,7 @@ class Index {
 
   constexpr int32_t value() const { return value_; }
 
+  // NOLINTNEXTLINE(modernize-use-nullptr): it takes the 0 of the comparison for a pointer
   friend constexpr auto operator<=>(Index, Index) = default;
   constexpr Index& operator++() {
     ++value_;
