@@ -96,10 +96,14 @@ std::string TextCursor::read_quoted() {
 }
 
 void TextCursor::fail(const std::string& message) const {
-  const std::string_view before = text_.substr(0, position_);
+  throw_parse_error(message, text_, position_);
+}
+
+void throw_parse_error(const std::string& message, std::string_view text, std::size_t position) {
+  const std::string_view before = text.substr(0, position);
   const auto line = static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n')) + 1;
   const std::size_t line_start = line == 1 ? 0 : before.rfind('\n') + 1;
-  throw ParseError(message, line, position_ - line_start + 1);
+  throw ParseError(message, line, position - line_start + 1);
 }
 
 std::string TextCursor::describe_next() const {

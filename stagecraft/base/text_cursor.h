@@ -51,6 +51,10 @@ class TextCursor {
   std::size_t position_ = 0;
 };
 
+/// ParseError at a byte of a text, with its line and column.
+[[noreturn]] void throw_parse_error(const std::string& message, std::string_view text,
+                                    std::size_t position);
+
 /// `text` in double quotes, with `"`, `\`, line ends and control characters escaped.
 std::string quote(std::string_view text);
 

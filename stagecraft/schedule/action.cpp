@@ -1,6 +1,7 @@
 #include "stagecraft/schedule/action.h"
 
 #include <array>
+#include <charconv>
 
 #include "stagecraft/base/check.h"
 
@@ -10,6 +11,13 @@ namespace {
 constexpr std::array<std::string_view, 13> kWords = {
     "F",      "I",       "W",       "B",           "SEND_F",      "RECV_F", "SEND_B",
     "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD", "OVERLAP_F_B", ""};
+
+// A schedule has millions of them: no string for each.
+void append_number(std::string& text, int32_t number) {
+  std::array<char, 12> digits{};
+  const auto [end, error] = std::to_chars(digits.begin(), digits.end(), number);
+  text.append(digits.begin(), end);
+}
 
 }  // namespace
 
@@ -38,11 +46,16 @@ void Action::refuse(StageId stage, ActionType type, int32_t microbatch) {
 }
 
 std::string to_string(Action action) {
-  std::string text(to_string(action.type()));
-  if (action.is_idle() || action.is_overlap()) return text;
-  text.insert(0, std::to_string(action.stage().value()));
-  if (has_microbatch(action.type())) text += std::to_string(action.microbatch().value());
+  std::string text;
+  append_text(text, action);
   return text;
+}
+
+void append_text(std::string& text, Action action) {
+  const bool has_stage = !action.is_idle() && !action.is_overlap();
+  if (has_stage) append_number(text, action.stage().value());
+  text += to_string(action.type());
+  if (has_microbatch(action.type())) append_number(text, action.microbatch().value());
 }
 
 std::ostream& operator<<(std::ostream& out, Action action) {

@@ -125,6 +125,8 @@ static_assert(sizeof(Action) == 8);
 
 /// "2F0", "1UNSHARD"; empty for idle; "OVERLAP_F_B" for an overlap without its parts.
 std::string to_string(Action action);
+/// The same, at the end of a longer text.
+void append_text(std::string& text, Action action);
 std::ostream& operator<<(std::ostream& out, Action action);
 
 }  // namespace stagecraft

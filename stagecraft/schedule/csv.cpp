@@ -1,6 +1,5 @@
 #include "stagecraft/schedule/csv.h"
 
-#include <charconv>
 #include <utility>
 
 #include "stagecraft/base/check.h"
@@ -38,30 +37,6 @@ ActionList read_line(SlotReader& in) {
   }
 }
 
-void append(std::string& text, int32_t number) {
-  char digits[12];
-  const auto [end, error] = std::to_chars(digits, digits + sizeof digits, number);
-  text.append(digits, end);
-}
-
-void append(std::string& text, Action action) {
-  append(text, action.stage().value());
-  text += to_string(action.type());
-  if (has_microbatch(action.type())) append(text, action.microbatch().value());
-}
-
-void append(std::string& text, const Slot& slot) {
-  if (slot.is_idle()) return;
-  if (!slot.is_overlap()) return append(text, slot.actions().front());
-  text += '(';
-  for (const Action part : slot.parts()) {
-    if (text.back() != '(') text += ';';
-    append(text, part);
-  }
-  text += ')';
-  text += to_string(ActionType::kOverlap);
-}
-
 }  // namespace
 
 Schedule parse_csv(std::string_view text) {
@@ -85,7 +60,7 @@ std::string to_csv(const Schedule& schedule) {
     for (const Slot& slot : SlotRange(list)) {
       if (!first) text += ',';
       first = false;
-      append(text, slot);
+      append_text(text, slot);
     }
     if (list.size() == 1 && list.front().is_idle()) text += "\"\"";
     text += '\n';

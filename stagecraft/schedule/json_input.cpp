@@ -5,21 +5,13 @@
 #include <nlohmann/json.hpp>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/base/text_cursor.h"
 
 namespace stagecraft {
 namespace {
 
 constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxDescription = 60;
-
-// `position`: how many bytes were read when it failed.
-[[noreturn]] void fail(const std::string& message, std::string_view text, std::size_t position) {
-  const std::string_view before = text.substr(0, std::min(position, text.size()));
-  const auto line = 1 + std::count(before.begin(), before.end(), '\n');
-  const std::size_t start = before.rfind('\n') + 1;  // npos + 1 == 0
-  throw ParseError(message, static_cast<std::size_t>(line),
-                   std::max<std::size_t>(before.size() - start, 1));
-}
 
 // The library's values are printed and compared by recursion, which deep ones would overflow.
 void check_depth(std::string_view text) {
@@ -33,7 +25,7 @@ void check_depth(std::string_view text) {
     } else if (c == '"') {
       in_string = true;
     } else if (c == '[' || c == '{') {
-      if (++depth > kMaxDepth) fail("this JSON is nested too deeply", text, i + 1);
+      if (++depth > kMaxDepth) throw_parse_error("this JSON is nested too deeply", text, i);
     } else if (c == ']' || c == '}') {
       --depth;
     }
@@ -47,7 +39,9 @@ nlohmann::json read_json(std::string_view text) {
   try {
     return nlohmann::json::parse(text);
   } catch (const nlohmann::json::parse_error& error) {
-    fail("this is not valid JSON", text, error.byte);
+    // `byte` counts from 1, and is one too many at the end of a text.
+    const std::size_t position = std::min(error.byte, text.size());
+    throw_parse_error("this is not valid JSON", text, position - (position > 0 ? 1 : 0));
   } catch (const nlohmann::json::out_of_range&) {
     throw ArgumentError("this JSON has a number that is too large");
   }

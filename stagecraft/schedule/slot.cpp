@@ -3,15 +3,20 @@
 namespace stagecraft {
 
 std::string to_string(const Slot& slot) {
-  if (!slot.is_overlap()) return to_string(slot.actions().front());
-  std::string text = "(";
+  std::string text;
+  append_text(text, slot);
+  return text;
+}
+
+void append_text(std::string& text, const Slot& slot) {
+  if (!slot.is_overlap()) return append_text(text, slot.actions().front());
+  text += '(';
   for (const Action part : slot.parts()) {
-    if (text.size() > 1) text += ';';
-    text += to_string(part);
+    if (text.back() != '(') text += ';';
+    append_text(text, part);
   }
   text += ')';
   text += to_string(ActionType::kOverlap);
-  return text;
 }
 
 Slot slot_at(std::span<const Action> list, std::size_t offset) {

@@ -40,6 +40,8 @@ class Slot {
 
 /// "2F0", "(0F7;7B3)OVERLAP_F_B", or nothing for idle.
 std::string to_string(const Slot& slot);
+/// The same, at the end of a longer text.
+void append_text(std::string& text, const Slot& slot);
 
 /// The slots of a well-formed list:
 ///

@@ -128,10 +128,7 @@ void SlotReader::fail_expected(std::string_view expected) const {
 }
 
 void SlotReader::fail(const std::string& message, std::size_t position) const {
-  const std::string_view before = text_.substr(0, position);
-  const auto line = 1 + static_cast<std::size_t>(std::count(before.begin(), before.end(), '\n'));
-  const std::size_t start = before.rfind('\n') + 1;  // npos + 1 == 0
-  throw ParseError(message, line, position - start + 1);
+  throw_parse_error(message, text_, position);
 }
 
 }  // namespace stagecraft

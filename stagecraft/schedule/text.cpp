@@ -36,7 +36,7 @@ std::string to_string(const SlotRange& slots) {
   for (const Slot& slot : slots) {
     if (!first) text += ',';
     first = false;
-    text += to_string(slot);
+    append_text(text, slot);
   }
   return text;
 }

@@ -8,15 +8,11 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/needs.h"
-#include "stagecraft/schedule/passes/pair_flags.h"
+#include "stagecraft/schedule/pair_flags.h"
 #include "stagecraft/schedule/verify.h"
 
 namespace stagecraft {
 namespace {
-
-constexpr uint8_t bit(ActionType type) {
-  return static_cast<uint8_t>(1U << static_cast<unsigned>(type));
-}
 
 // Ranks, taken out in ascending order while others are put in.
 class RankSet {
@@ -71,7 +67,7 @@ class LockStep {
         for (const Action part : slot.parts()) {
           if (!has_microbatch(part.type())) continue;
           takes_step = true;
-          present_.at(part.stage(), part.microbatch()) |= bit(part.type());
+          present_.at(part.stage(), part.microbatch()) |= type_bit(part.type());
         }
         if (takes_step) queues_[r].push_back(slot);
       }
@@ -116,7 +112,7 @@ class LockStep {
     result_.ranks[r].push_back({slot.position(), step_});
     last_step_[r] = step_;
     for (const Action part : slot.parts()) {
-      done_.at(part.stage(), part.microbatch()) |= bit(part.type());
+      done_.at(part.stage(), part.microbatch()) |= type_bit(part.type());
     }
     ++heads_[r];
     if (heads_[r] < queues_[r].size()) {
@@ -164,8 +160,8 @@ class LockStep {
 
   // Otherwise `r` sleeps until it is.
   bool is_done(ActionType type, StageId stage, MicrobatchId m, std::size_t r) {
-    uint8_t wanted = bit(type);
-    if (type == ActionType::kBackward) wanted |= bit(ActionType::kBackwardInput);
+    uint8_t wanted = type_bit(type);
+    if (type == ActionType::kBackward) wanted |= type_bit(ActionType::kBackwardInput);
     if ((done_.at(stage, m) & wanted) != 0 || (present_.at(stage, m) & wanted) == 0) return true;
     waits_[r] = {Action(stage, type, m), wanted};
     sleepers_[static_cast<std::size_t>(rank_of_[stage.value()])].push_back(r);

@@ -189,6 +189,8 @@ TEST(DrawSvg, IsTheSameEveryTime) {
 TEST(DrawSvg, RefusesSizesThatHoldNothing) {
   const Case made = make_case("GPipe", 1, 1);
   EXPECT_ERROR(draw_svg(made.schedule, made.simulation, {.width = 199}), ArgumentError, "got 199");
+  EXPECT_ERROR(draw_svg(made.schedule, made.simulation, {.width = 100'001}), ArgumentError,
+               "got 100001");
   EXPECT_ERROR(draw_svg(made.schedule, made.simulation, {.lane_height = 3}), ArgumentError,
                "got 3");
 }

@@ -111,7 +111,8 @@ TEST(DrawTerminal, HasNothingToShowForNothing) {
   EXPECT_FALSE(draw_terminal(empty_case().schedule, empty_case().simulation).empty());
 }
 
-TEST(DrawTerminal, RefusesANarrowTerminal) {
+TEST(DrawTerminal, RefusesANarrowOrAbsurdTerminal) {
+  EXPECT_ERROR(plain(make_case("GPipe", 1, 1), "", 100'001), ArgumentError, "got 100001");
   EXPECT_ERROR(plain(make_case("GPipe", 1, 1), "", 39), ArgumentError,
                "40 to 100000 columns wide, got 39");
 }

@@ -24,9 +24,8 @@ class InterleavedOrder {
 
   explicit InterleavedOrder(const Dims& dims);
 
-  /// The forward order, the same for every rank; l * m steps.
-  const std::vector<Step>& steps() const { return steps_; }
-  /// Backward, round by round, the chunks are passed in reverse.
+  /// The l * m steps, the same for every rank. Backward, round by round, the chunks are passed in
+  /// reverse.
   Step forward(int64_t op) const { return steps_[op]; }
   Step backward(int64_t op) const { return {l_ - 1 - steps_[op].chunk, steps_[op].microbatch}; }
   /// Of the first round.

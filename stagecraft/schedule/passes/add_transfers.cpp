@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/schedule/passes/pair_flags.h"
+#include "stagecraft/schedule/pair_flags.h"
 #include "stagecraft/schedule/passes/pass_input.h"
 #include "stagecraft/schedule/passes/unchecked.h"
 #include "stagecraft/schedule/verify.h"

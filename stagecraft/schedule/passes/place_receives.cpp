@@ -7,7 +7,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/schedule/needs.h"
-#include "stagecraft/schedule/passes/pair_flags.h"
+#include "stagecraft/schedule/pair_flags.h"
 #include "stagecraft/schedule/passes/pass_input.h"
 #include "stagecraft/schedule/passes/unchecked.h"
 #include "stagecraft/schedule/verify.h"
@@ -31,10 +31,6 @@ std::optional<Action> receive_of(Action action) {
   return std::nullopt;
 }
 
-constexpr uint8_t bit(ActionType type) {
-  return static_cast<uint8_t>(1U << static_cast<unsigned>(type));
-}
-
 // A rank's list with every receive where it is wanted: directly in front of the slot of compute
 // that comes `prefetch` slots of compute before its reader. A receive that nothing here reads keeps
 // its place.
@@ -45,10 +41,10 @@ ActionList place_by_need(std::span<const Action> list, int32_t prefetch, PairFla
     const Action action = slot.actions().front();
     if (is_receive(action.type())) {
       const uint8_t flags = present.at(action.stage(), action.microbatch());
-      const uint8_t readers =
-          action.type() == ActionType::kRecvForward
-              ? bit(ActionType::kForward)
-              : static_cast<uint8_t>(bit(ActionType::kBackward) | bit(ActionType::kBackwardInput));
+      const uint8_t readers = action.type() == ActionType::kRecvForward
+                                  ? type_bit(ActionType::kForward)
+                                  : static_cast<uint8_t>(type_bit(ActionType::kBackward) |
+                                                         type_bit(ActionType::kBackwardInput));
       if ((flags & readers) != 0) continue;
     }
     if (has_compute(slot)) compute.push_back(slots.size());
@@ -63,7 +59,7 @@ ActionList place_by_need(std::span<const Action> list, int32_t prefetch, PairFla
       const std::optional<Action> receive = receive_of(part);
       if (!receive) continue;
       const uint8_t flags = present.at(part.stage(), part.microbatch());
-      if ((flags & bit(receive->type())) != 0) placed.push_back(*receive);
+      if ((flags & type_bit(receive->type())) != 0) placed.push_back(*receive);
     }
     ++reader;
   };
@@ -117,7 +113,7 @@ class Untangler {
   };
 
   bool is_done(Action action) {
-    return (done_.at(action.stage(), action.microbatch()) & bit(action.type())) != 0;
+    return (done_.at(action.stage(), action.microbatch()) & type_bit(action.type())) != 0;
   }
 
   // Until its list ends (true) or it has to wait (false).
@@ -151,10 +147,10 @@ class Untangler {
       const MicrobatchId m = action.microbatch();
       // A gradient comes from B or, without one, from I.
       if (type == ActionType::kBackward &&
-          (present_.at(stage, m) & bit(ActionType::kBackward)) == 0) {
+          (present_.at(stage, m) & type_bit(ActionType::kBackward)) == 0) {
         type = ActionType::kBackwardInput;
       }
-      if ((present_.at(stage, m) & bit(type)) == 0) return true;
+      if ((present_.at(stage, m) & type_bit(type)) == 0) return true;
       const Action needed(stage, type, m);
       if (is_done(needed)) return true;
       can = false;
@@ -169,7 +165,7 @@ class Untangler {
 
   void finish(Action action, std::size_t rank) {
     if (!has_microbatch(action.type())) return;
-    done_.at(action.stage(), action.microbatch()) |= bit(action.type());
+    done_.at(action.stage(), action.microbatch()) |= type_bit(action.type());
     std::erase_if(sleepers_[rank], [&](std::size_t sleeper) {
       if (waits_[sleeper].action != action) return false;
       ready_.push_back(sleeper);
@@ -227,7 +223,7 @@ Schedule unchecked::place_receives(const Schedule& schedule, int32_t prefetch,
   for (const ActionList& list : schedule.lists()) {
     for (const Action action : list) {
       if (!has_microbatch(action.type())) continue;
-      present.at(action.stage(), action.microbatch()) |= bit(action.type());
+      present.at(action.stage(), action.microbatch()) |= type_bit(action.type());
     }
   }
   std::vector<ActionList> lists;

@@ -9,12 +9,17 @@
 
 namespace stagecraft {
 
+/// The bit of a compute action or transfer among those of its stage and microbatch.
+constexpr uint8_t type_bit(ActionType type) {
+  return static_cast<uint8_t>(1U << static_cast<unsigned>(type));
+}
+
 /// A few bits for each stage and microbatch of a schedule.
 class PairFlags {
  public:
-  /// ArgumentError, beginning with the name of the pass, when the schedule names so few of its
+  /// ArgumentError, beginning with `who`, the caller, when the schedule names so few of its
   /// stages and microbatches that the table would dwarf it.
-  PairFlags(const Schedule& schedule, std::string_view pass);
+  PairFlags(const Schedule& schedule, std::string_view who);
 
   uint8_t& at(StageId stage, MicrobatchId microbatch) {
     return flags_[static_cast<std::size_t>(stage.value()) * columns_ + microbatch.value()];
