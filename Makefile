@@ -52,7 +52,8 @@ docs-test: build
 	cd build && $(CTEST) -L docs
 
 demo: build
-	@[ "$(STAGECRAFT_TORCH)" = OFF ] || build/bin/demo
+	@[ "$(STAGECRAFT_TORCH)" = OFF ] || { printf 'Two stages on two ranks, trained with 1F1B (examples/two_stages.cpp):\n\n'; \
+	  build/bin/two_stages; printf '\n'; build/bin/demo; }
 	@printf '\nSchedules of 4 ranks and 8 microbatches, F = B = 10, W = 8, a transfer 1 (build/bin/stagecraft compare):\n\n'
 	@build/bin/stagecraft compare --ranks 4 --microbatches 8 --costs F=10,B=10,W=8,C=1
 	@printf '\n'

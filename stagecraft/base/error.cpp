@@ -1,5 +1,6 @@
 #include "stagecraft/base/error.h"
 
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -7,21 +8,38 @@
 namespace stagecraft {
 namespace {
 
+// Errors of the engine carry the stack of where they were thrown; the message before it is enough.
+std::string without_stack(std::string_view message) {
+  return std::string(message.substr(0, message.find("\nException raised from ")));
+}
+
 std::string message_of(const std::exception_ptr& cause) {
   if (!cause) return "unknown cause";
   try {
     std::rethrow_exception(cause);
   } catch (const std::exception& error) {
-    return error.what();
+    return without_stack(error.what());
   } catch (...) {
     return "an exception that is not a std::exception";
   }
 }
 
 std::string stage_message(const StageError::Place& place, const std::exception_ptr& cause) {
-  return fmt::format("rank {}, stage {}, microbatch {}, action {}: {}", place.rank.value(),
-                     place.stage.value(), place.microbatch.value(), place.action,
-                     message_of(cause));
+  std::string text = fmt::format("rank {}", place.rank.value());
+  if (place.stage.value() >= 0) text += fmt::format(", stage {}", place.stage.value());
+  if (place.microbatch.value() >= 0) {
+    text += fmt::format(", microbatch {}", place.microbatch.value());
+  }
+  if (!place.action.empty()) text += fmt::format(", action {}", place.action);
+  return text + ": " + message_of(cause);
+}
+
+// A message that says "rank 4" itself, as those of StageError do, is not told twice.
+std::string peer_message(const std::string& message, Rank peer) {
+  const auto name = fmt::format("rank {}", peer.value());
+  const bool named = message.starts_with(name) && message.size() > name.size() &&
+                     (message[name.size()] < '0' || message[name.size()] > '9');
+  return named ? message : name + ": " + message;
 }
 
 }  // namespace
@@ -37,7 +55,7 @@ ScheduleError::ScheduleError(const std::string& message, std::vector<std::string
 StageError::StageError(Place place, std::exception_ptr cause)
     : Error(stage_message(place, cause)), place_(std::move(place)), cause_(std::move(cause)) {}
 
-PeerError::PeerError(const std::string& message, Rank peer)
-    : Error(fmt::format("rank {}: {}", peer.value(), message)), peer_(peer) {}
+PeerError::PeerError(const std::string& message, Rank peer, std::exception_ptr cause)
+    : Error(peer_message(message, peer)), peer_(peer), cause_(std::move(cause)) {}
 
 }  // namespace stagecraft

@@ -58,7 +58,8 @@ class ScheduleError : public Error {
 /// User code or an operator failed inside a stage.
 class StageError : public Error {
  public:
-  /// Where it happened; `action` is the schedule's text for it, such as "2F0".
+  /// Where it happened; `action` is the schedule's text for it, such as "2F0". A stage or microbatch
+  /// of -1, or an empty action, is one that it has not: the message leaves it out.
   struct Place {
     Rank rank;
     StageId stage;
@@ -81,12 +82,17 @@ class StageError : public Error {
 /// Another rank failed, left or could not be reached.
 class PeerError : public Error {
  public:
-  PeerError(const std::string& message, Rank peer);
+  /// `what()` starts with the peer: "rank 4: " is put before a message that does not. `cause`: what
+  /// was thrown there, where it can be handed over.
+  PeerError(const std::string& message, Rank peer, std::exception_ptr cause = nullptr);
 
   Rank peer() const { return peer_; }
+  /// Null when the peer is in another process, or did not fail with an exception.
+  const std::exception_ptr& cause() const { return cause_; }
 
  private:
   Rank peer_;
+  std::exception_ptr cause_;
 };
 
 /// A wait passed its deadline.

@@ -12,10 +12,14 @@
 
 namespace stagecraft {
 
-/// When an action ran. Actions without a cost have start == end.
+/// When an action ran. Actions without a cost have start == end; one that did not run, in the
+/// recording of a step that failed, has end < start.
 struct Interval {
   double start = 0;
   double end = 0;
+
+  static constexpr Interval not_run() { return {0, -1}; }
+  constexpr bool ran() const { return end >= start; }
 
   friend bool operator==(const Interval&, const Interval&) = default;
 };

@@ -4,6 +4,8 @@
 #include <array>
 #include <cmath>
 
+#include <fmt/format.h>
+
 #include "stagecraft/base/check.h"
 #include "stagecraft/viz/palette.h"
 
@@ -24,32 +26,36 @@ std::vector<int32_t> chunks_of(const Placement& placement) {
 
 }  // namespace
 
-std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation) {
+std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation,
+                          std::string_view name) {
   const auto ranks = static_cast<std::size_t>(schedule.num_ranks());
   require<ArgumentError>(simulation.timeline.size() == ranks,
-                         "the simulation is of another schedule: it has {} ranks, not {}",
+                         "the {} is of another schedule: it has {} ranks, not {}", name,
                          simulation.timeline.size(), ranks);
   const std::vector<int32_t> chunk_of = chunks_of(schedule.placement());
   std::vector<Lane> lanes(ranks);
   for (std::size_t r = 0; r < ranks; ++r) {
     const Rank rank(static_cast<int32_t>(r));
     const std::vector<Interval>& times = simulation.timeline[r];
-    require<ArgumentError>(
-        times.size() == schedule.actions(rank).size(),
-        "the simulation is of another schedule: rank {} has {} actions there, {} here", r,
-        times.size(), schedule.actions(rank).size());
+    require<ArgumentError>(times.size() == schedule.actions(rank).size(),
+                           "the {} is of another schedule: rank {} has {} actions there, {} here",
+                           name, r, times.size(), schedule.actions(rank).size());
     Lane& lane = lanes[r];
     lane.chunks = std::max(1, static_cast<int32_t>(schedule.placement().stages(rank).size()));
     for (const Slot& slot : schedule.slots(rank)) {
-      const auto parts = slot.parts();
-      for (std::size_t i = 0; i < parts.size(); ++i) {
-        const Action action = parts[i];
+      const auto runs = std::span(times).subspan(slot.parts_offset(), slot.parts().size());
+      const auto ran = [](const Interval& run) { return run.ran(); };
+      const auto parts = std::count_if(runs.begin(), runs.end(), ran);
+      int32_t part = 0;
+      for (std::size_t i = 0; i < runs.size(); ++i) {
+        if (!runs[i].ran()) continue;
+        const Action action = slot.parts()[i];
         Bar bar{.start = times[slot.offset()].start,
                 .end = times[slot.offset()].end,
-                .run = times[slot.parts_offset() + i],
+                .run = runs[i],
                 .action = action,
-                .part = static_cast<int32_t>(i),
-                .parts = static_cast<int32_t>(parts.size()),
+                .part = part++,
+                .parts = static_cast<int32_t>(parts),
                 .offset = slot.parts_offset() + i};
         const auto stage = static_cast<std::size_t>(action.stage().value());
         if (stage < chunk_of.size()) bar.chunk = chunk_of[stage];
@@ -61,6 +67,12 @@ std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation
     std::stable_sort(lane.marks.begin(), lane.marks.end(), earlier);
   }
   return lanes;
+}
+
+std::string beside_plan(std::string (*text)(double), double Simulation::*member,
+                        const Simulation& simulation, const Simulation* plan) {
+  const std::string own = text(simulation.*member);
+  return plan == nullptr ? own : fmt::format("{} (plan {})", own, text(plan->*member));
 }
 
 std::vector<ActionType> used_types(std::span<const Lane> lanes) {

@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <string>
+#include <string_view>
 #include <vector>
 
 #include "stagecraft/base/index.h"
@@ -21,8 +23,8 @@ struct Bar {
   Interval run;  ///< when the action itself ran
   Action action;
   int32_t chunk = 0;       ///< which of its rank's stages this is, from 0
-  int32_t part = 0;        ///< which part of its overlap, from 0
-  int32_t parts = 1;       ///< of its overlap
+  int32_t part = 0;        ///< which part of its overlap, from 0, of those that ran
+  int32_t parts = 1;       ///< of its overlap that ran
   std::size_t offset = 0;  ///< of the action in its rank's list
 };
 
@@ -32,8 +34,14 @@ struct Lane {
   int32_t chunks = 1;      ///< stages of the rank, at least 1
 };
 
-/// What there is to draw, one lane a rank. ArgumentError unless `simulation` is one of `schedule`.
-std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation);
+/// What there is to draw, one lane a rank; actions that did not run are left out. ArgumentError,
+/// about `name`, unless `simulation` is one of `schedule`.
+std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation,
+                          std::string_view name = "simulation");
+
+/// One number of a simulation as text, beside the plan's where there is one: "33 (plan 30)".
+std::string beside_plan(std::string (*text)(double), double Simulation::*member,
+                        const Simulation& simulation, const Simulation* plan);
 
 /// The types of bars that occur, in the order of kBarTypes.
 std::vector<ActionType> used_types(std::span<const Lane> lanes);
@@ -42,6 +50,10 @@ int32_t most_chunks(std::span<const Lane> lanes);
 /// The longest step such that every bar starts and ends at a multiple of it, or nothing when there
 /// is none that gives at most `max_steps` steps until `makespan`.
 std::optional<double> find_step(std::span<const Lane> lanes, double makespan, int64_t max_steps);
+
+/// Bars are drawn one by one when at most one in so many is too narrow for it: a few, as in
+/// recordings, do not make the others hard to tell apart.
+inline constexpr std::size_t kFewNarrow = 20;
 
 /// What a column of time is filled with, by type in the order of kBarTypes.
 struct Column {

@@ -176,6 +176,14 @@ std::string names_json() {
   return fmt::format("[{}]", fmt::join(names, ","));
 }
 
+std::string plan_json(const Schedule& schedule, const Simulation& plan) {
+  Members data;
+  data.number("makespan", plan.makespan);
+  data.number("bubble", plan.bubble);
+  add_bars(data, viz::lay_out(schedule, plan, "plan"));
+  return data.object();
+}
+
 std::string data_json(const Schedule& schedule, const Simulation& simulation,
                       const StageGraph& graph, const HtmlOptions& options) {
   const std::vector<Lane> lanes = viz::lay_out(schedule, simulation);
@@ -202,6 +210,7 @@ std::string data_json(const Schedule& schedule, const Simulation& simulation,
   add_memory(data, simulation);
   add_ranks(data, simulation);
   add_path(data, lanes, simulation);
+  if (options.plan != nullptr) data.add("plan", plan_json(schedule, *options.plan));
   std::vector<double> from;
   std::vector<double> to;
   for (const StageEdge& edge : graph.edges()) {

@@ -11,13 +11,18 @@ namespace stagecraft {
 struct HtmlOptions {
   std::string title = {};     ///< heading and name of the page
   std::string subtitle = {};  ///< a line below it; without it, the shape of the schedule
+  /// What was planned, another simulation of the schedule (of a recording, say): thin and pale
+  /// under each lane, on the same time axis, and told beside the times of an action. Must outlive
+  /// the call.
+  const Simulation* plan = nullptr;
 };
 
 /// A page to look at in a browser, complete in one file that loads nothing: zoom, pan, what each
 /// action waits for and who waits for it, memory of each rank under its lane, the critical path.
 /// About ten bytes an action where costs are whole numbers.
 ///
-/// `graph` says who waits for whom. ArgumentError unless `simulation` is one of `schedule`.
+/// `graph` says who waits for whom. ArgumentError unless `simulation` and the plan
+/// are of `schedule`.
 std::string draw_html(const Schedule& schedule, const Simulation& simulation,
                       const StageGraph& graph, const HtmlOptions& options = {});
 /// For a chain of stages.

@@ -19,6 +19,9 @@ struct SvgOptions {
   bool transfers = false;  ///< lines for what goes to another rank; left out where there are many
   bool summary = true;     ///< a line with makespan, bubble, peak memory and transfers
   bool background = true;  ///< white; otherwise transparent
+  /// What was planned, another simulation of the schedule (of a recording, say): thin and pale
+  /// under each lane, on the same time axis. Must outlive the call.
+  const Simulation* plan = nullptr;
 };
 
 /// A figure for a paper: one lane a rank with a bar for each action, coloured by type and shaded by
@@ -26,7 +29,8 @@ struct SvgOptions {
 /// time axis and a legend of what occurs. Where bars are too narrow to tell apart, the heights of
 /// the colours show how time divides among them. Generic fonts, nothing to load.
 ///
-/// ArgumentError unless `simulation` is one of `schedule`, and for a size below the least.
+/// ArgumentError unless `simulation` and the plan are of `schedule`, and for a size below the
+/// least.
 std::string draw_svg(const Schedule& schedule, const Simulation& simulation,
                      const StageGraph& graph, const SvgOptions& options = {});
 /// For a chain of stages.

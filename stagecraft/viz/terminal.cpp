@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <limits>
 #include <optional>
 #include <string_view>
 #include <utility>
@@ -26,6 +25,8 @@ using viz::Rgb;
 
 constexpr std::string_view kReset = "\x1b[0m";
 constexpr std::array<std::string_view, 9> kBlocks = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
+constexpr std::string_view kUpperHalf = "▀";
+constexpr std::string_view kUpperQuarter = "▘";
 constexpr int32_t kMostSwatches = 4;  // of one type in the legend
 constexpr double kFull = 0.94;        // a column this busy is drawn without a gap
 
@@ -51,13 +52,17 @@ Scale make_scale(std::span<const Lane> lanes, double makespan, int64_t room, std
       return scale;
     }
   }
-  double shortest = std::numeric_limits<double>::infinity();
+  std::size_t count = 0;
+  std::size_t narrow = 0;
   for (const Lane& lane : lanes) {
     for (const Bar& bar : lane.bars) {
-      if (bar.end > bar.start) shortest = std::min(shortest, (bar.end - bar.start) / bar.parts);
+      if (bar.end <= bar.start) continue;
+      ++count;
+      const double length = (bar.end - bar.start) / bar.parts;
+      if (length * static_cast<double>(room) < makespan) ++narrow;
     }
   }
-  scale.sampled = shortest * static_cast<double>(room) < makespan;
+  scale.sampled = narrow * viz::kFewNarrow > count;
   return scale;
 }
 
@@ -81,7 +86,8 @@ char filler(ActionType type) {
 
 class Painter {
  public:
-  explicit Painter(TerminalColor color) : color_(color) {}
+  /// `thin`: bars half as high, dim and without numbers, where there is colour.
+  explicit Painter(TerminalColor color, bool thin = false) : color_(color), is_thin_(thin) {}
 
   bool plain() const { return color_ == TerminalColor::kNone; }
 
@@ -114,6 +120,11 @@ class Painter {
       return text;
     }
     const Rgb color = viz::bar_color(bar.action.type(), bar.chunk, chunks);
+    if (is_thin_) {
+      std::string blocks;
+      for (int64_t i = 1; i < width; ++i) blocks += kUpperHalf;
+      return thin(color, blocks + std::string(width > 1 ? kUpperQuarter : kUpperHalf));
+    }
     std::string text = number.size() <= room ? number : std::string();
     const std::size_t free = room - text.size();
     // A thin edge keeps neighbours of one colour apart.
@@ -133,6 +144,7 @@ class Painter {
     const Bar& bar = *column.first[most];
     if (plain()) return std::string(1, busy < 0.5 ? '.' : letter(bar));
     const Rgb color = viz::bar_color(bar.action.type(), bar.chunk, chunks);
+    if (is_thin_) return busy < 0.5 ? " " : thin(color, kUpperHalf);
     if (busy < kFull) {
       const auto eighths = std::clamp<int64_t>(std::llround(busy * 8), 1, 7);
       return fmt::format("{}{}{}", ink(color), kBlocks[eighths], kReset);
@@ -152,6 +164,9 @@ class Painter {
   }
 
  private:
+  std::string thin(Rgb color, std::string_view blocks) const {
+    return fmt::format("\x1b[2m{}{}{}", ink(color), blocks, kReset);
+  }
   std::string escape(int kind, Rgb color) const {
     if (color_ == TerminalColor::kTrueColor) {
       return fmt::format("\x1b[{};2;{};{};{}m", kind, color.r, color.g, color.b);
@@ -164,6 +179,7 @@ class Painter {
   }
 
   TerminalColor color_;
+  bool is_thin_;
 };
 
 /// How much of its overlap's time a part takes of all its parts' times.
@@ -260,6 +276,27 @@ std::string draw_legend(std::span<const Lane> lanes, const Painter& painter, std
   return legend;
 }
 
+/// Lanes with the numbers beside them.
+struct Rows {
+  std::vector<Lane> lanes;
+  std::vector<std::string> bubbles = {};
+  std::vector<std::string> peaks = {};
+  std::size_t bubble_width = std::string_view("bubble").size();
+  std::size_t peak_width = std::string_view("memory").size();
+};
+
+Rows make_rows(std::vector<Lane> lanes, const Simulation& simulation) {
+  Rows rows{.lanes = std::move(lanes)};
+  for (std::size_t r = 0; r < rows.lanes.size(); ++r) {
+    const RankStats stats = r < simulation.ranks.size() ? simulation.ranks[r] : RankStats{};
+    const std::string& bubble = rows.bubbles.emplace_back(viz::percent_text(stats.bubble));
+    const std::string& peak = rows.peaks.emplace_back(viz::number_text(stats.peak_memory));
+    rows.bubble_width = std::max(rows.bubble_width, bubble.size());
+    rows.peak_width = std::max(rows.peak_width, peak.size());
+  }
+  return rows;
+}
+
 std::string printable(std::string_view text) {
   std::string out(text);
   for (char& c : out) {
@@ -274,26 +311,27 @@ std::string draw_terminal(const Schedule& schedule, const Simulation& simulation
                           const TerminalOptions& options) {
   require<ArgumentError>(options.width >= 40 && options.width <= 100'000,
                          "a drawing is 40 to 100000 columns wide, got {}", options.width);
-  const std::vector<Lane> lanes = viz::lay_out(schedule, simulation);
+  const Rows real = make_rows(viz::lay_out(schedule, simulation), simulation);
+  const std::vector<Lane>& lanes = real.lanes;
+  std::vector<Lane> all = lanes;  // what the columns have to fit
+  double makespan = simulation.makespan;
+  std::optional<Rows> plan;
+  if (options.plan != nullptr) {
+    plan.emplace(make_rows(viz::lay_out(schedule, *options.plan, "plan"), *options.plan));
+    all.insert(all.end(), plan->lanes.begin(), plan->lanes.end());
+    makespan = std::max(makespan, options.plan->makespan);
+  }
   const Painter painter(options.color);
+  const Painter thin(options.color, true);
 
   // Left of the lane its rank, right of it two numbers.
-  std::vector<std::string> bubbles;
-  std::vector<std::string> peaks;
-  std::size_t bubble_width = std::string_view("bubble").size();
-  std::size_t peak_width = std::string_view("memory").size();
-  for (std::size_t r = 0; r < lanes.size(); ++r) {
-    const RankStats stats = r < simulation.ranks.size() ? simulation.ranks[r] : RankStats{};
-    bubble_width =
-        std::max(bubble_width, bubbles.emplace_back(viz::percent_text(stats.bubble)).size());
-    peak_width =
-        std::max(peak_width, peaks.emplace_back(viz::number_text(stats.peak_memory)).size());
-  }
+  const std::size_t bubble_width = std::max(real.bubble_width, plan ? plan->bubble_width : 0);
+  const std::size_t peak_width = std::max(real.peak_width, plan ? plan->peak_width : 0);
   const std::size_t label = fmt::format("rank {}", lanes.size() - 1).size();
   const auto taken = static_cast<int64_t>(label + 2 + 2 + bubble_width + 2 + peak_width);
   const std::size_t digits = std::to_string(std::max(0, schedule.num_microbatches() - 1)).size();
   const Scale scale =
-      make_scale(lanes, simulation.makespan, std::max<int64_t>(options.width - taken, 10), digits);
+      make_scale(all, makespan, std::max<int64_t>(options.width - taken, 10), digits);
 
   std::string out;
   if (!options.title.empty()) out += painter.bold(printable(options.title)) + '\n';
@@ -311,15 +349,23 @@ std::string draw_terminal(const Schedule& schedule, const Simulation& simulation
     }
     out += fmt::format("{}  {}  {:>{}}  {:>{}}\n",
                        painter.dim(fmt::format("{:>{}}", fmt::format("rank {}", r), label)),
-                       draw_lane(lanes[r], scale, painter), bubbles[r], bubble_width, peaks[r],
-                       peak_width);
+                       draw_lane(lanes[r], scale, painter), real.bubbles[r], bubble_width,
+                       real.peaks[r], peak_width);
+    if (!plan) continue;
+    out += fmt::format("{}  {}  {}\n",
+                       painter.dim(fmt::format("{:>{}}", fmt::format("plan {}", r), label)),
+                       draw_lane(plan->lanes[r], scale, thin),
+                       painter.dim(fmt::format("{:>{}}  {:>{}}", plan->bubbles[r], bubble_width,
+                                               plan->peaks[r], peak_width)));
   }
   out += painter.dim(fmt::format("{:>{}}  {}", "time", label, draw_axis(scale))) + '\n';
   const std::string indent(label + 2, ' ');
   out += draw_legend(lanes, painter, indent.size(), static_cast<std::size_t>(options.width)) + '\n';
-  out += fmt::format("{}makespan {}   bubble {}   peak memory {}   transfers {}\n", indent,
-                     viz::number_text(simulation.makespan), viz::percent_text(simulation.bubble),
-                     viz::number_text(simulation.peak_memory), simulation.transfers);
+  out += fmt::format(
+      "{}makespan {}   bubble {}   peak memory {}   transfers {}\n", indent,
+      viz::beside_plan(viz::number_text, &Simulation::makespan, simulation, options.plan),
+      viz::beside_plan(viz::percent_text, &Simulation::bubble, simulation, options.plan),
+      viz::number_text(simulation.peak_memory), simulation.transfers);
   return out;
 }
 

@@ -19,6 +19,9 @@ struct TerminalOptions {
   TerminalColor color = TerminalColor::kTrueColor;
   std::string title = {};
   int32_t max_ranks = 64;  ///< more lanes than this: those in the middle are left out
+  /// What was planned, another simulation of the schedule (of a recording, say): a row under each
+  /// lane, on the same time axis. Must outlive the call.
+  const Simulation* plan = nullptr;
 };
 
 /// A drawing for a terminal: one lane a rank, with its bubble and peak memory, a time axis, a
@@ -28,7 +31,7 @@ struct TerminalOptions {
 /// holds several actions it shows what takes most of it. The parts of an overlap share its time
 /// from left to right.
 ///
-/// ArgumentError unless `simulation` is one of `schedule`, and for a width below 40.
+/// ArgumentError unless `simulation` and the plan are of `schedule`, and for a width below 40.
 std::string draw_terminal(const Schedule& schedule, const Simulation& simulation,
                           const TerminalOptions& options = {});
 

@@ -20,6 +20,7 @@ using viz::exact_text;
 // slices of one track may not cross.
 constexpr int kComputeTrack = 0;
 constexpr int kTransferTrack = 1;
+constexpr int kPlanTrack = 2;
 constexpr int kPartTracks = 10;
 
 class Writer {
@@ -77,6 +78,15 @@ int track_of(const viz::Bar& bar) {
   return bar.parts > 1 ? kPartTracks + bar.part : kComputeTrack;
 }
 
+/// "2F3 | 5B1": all parts of the overlap whose first part is bar `i`.
+std::string overlap_name(const viz::Lane& lane, std::size_t i) {
+  std::string name;
+  for (int32_t part = 0; part < lane.bars[i].parts; ++part) {
+    name += (part == 0 ? "" : " | ") + to_string(lane.bars[i + part].action);
+  }
+  return name;
+}
+
 void write_rank(Writer& writer, std::size_t rank, const viz::Lane& lane) {
   int32_t parts = 1;
   for (const viz::Bar& bar : lane.bars) parts = std::max(parts, bar.parts);
@@ -90,11 +100,7 @@ void write_rank(Writer& writer, std::size_t rank, const viz::Lane& lane) {
   for (std::size_t i = 0; i < lane.bars.size(); ++i) {
     const viz::Bar& bar = lane.bars[i];
     if (bar.parts > 1 && bar.part == 0) {
-      std::string name;
-      for (int32_t part = 0; part < bar.parts; ++part) {
-        name += (part == 0 ? "" : " | ") + to_string(lane.bars[i + part].action);
-      }
-      writer.slice(rank, kComputeTrack, name, "computation", {bar.start, bar.end},
+      writer.slice(rank, kComputeTrack, overlap_name(lane, i), "computation", {bar.start, bar.end},
                    R"("type":"OVERLAP_F_B")");
     }
     writer.slice(rank, track_of(bar), to_string(bar.action), "computation", bar.run,
@@ -106,6 +112,19 @@ void write_rank(Writer& writer, std::size_t rank, const viz::Lane& lane) {
   }
 }
 
+/// An overlap is one slice: the plan has one track.
+void write_plan(Writer& writer, std::size_t rank, const viz::Lane& lane) {
+  writer.name_track(rank, kPlanTrack, "plan");
+  for (std::size_t i = 0; i < lane.bars.size(); ++i) {
+    const viz::Bar& bar = lane.bars[i];
+    if (bar.part > 0) continue;
+    const bool is_overlap = bar.parts > 1;
+    writer.slice(rank, kPlanTrack, is_overlap ? overlap_name(lane, i) : to_string(bar.action),
+                 "plan", {bar.start, bar.end},
+                 is_overlap ? R"("type":"OVERLAP_F_B")" : arguments(bar.action));
+  }
+}
+
 /// An arrow is bound to the slice that holds its time: the middle belongs to one slice only.
 double middle(const viz::Bar& bar) {
   return bar.run.start + (bar.run.end - bar.run.start) / 2;
@@ -114,13 +133,20 @@ double middle(const viz::Bar& bar) {
 }  // namespace
 
 std::string draw_trace(const Schedule& schedule, const Simulation& simulation,
-                       const StageGraph& graph, const std::string& title) {
+                       const StageGraph& graph, const std::string& title, const Simulation* plan) {
   const std::vector<viz::Lane> lanes = viz::lay_out(schedule, simulation);
   std::string out = fmt::format(
-      R"({{"displayTimeUnit":"ms","otherData":{{"title":{},"makespan":{},"bubble":{}}},"traceEvents":[)",
-      viz::quote_json(title), exact_text(simulation.makespan), exact_text(simulation.bubble));
+      R"({{"displayTimeUnit":"ms","otherData":{{"title":{},"makespan":{},"bubble":{}{}}},"traceEvents":[)",
+      viz::quote_json(title), exact_text(simulation.makespan), exact_text(simulation.bubble),
+      plan == nullptr ? "" : fmt::format(R"(,"planned_makespan":{})", exact_text(plan->makespan)));
   Writer writer(out);
   for (std::size_t rank = 0; rank < lanes.size(); ++rank) write_rank(writer, rank, lanes[rank]);
+  if (plan != nullptr) {
+    const std::vector<viz::Lane> planned = viz::lay_out(schedule, *plan, "plan");
+    for (std::size_t rank = 0; rank < planned.size(); ++rank) {
+      write_plan(writer, rank, planned[rank]);
+    }
+  }
 
   std::size_t id = 0;
   for (const viz::Link& link : viz::find_links(lanes, graph)) {

@@ -11,10 +11,13 @@ namespace stagecraft {
 /// A trace that ui.perfetto.dev and chrome://tracing open, one unit of time a microsecond. A
 /// process is a rank, with a track for compute, one for transfers and the like where the schedule
 /// has them, and its memory as a counter. Arrows are values and gradients that go to another rank.
+/// `plan`, if any, is another simulation of the schedule (what was planned, when `simulation` is a
+/// recording) and gets a track of its own in each rank.
 ///
-/// ArgumentError unless `simulation` is one of `schedule`.
+/// ArgumentError unless `simulation` and `plan` are of `schedule`.
 std::string draw_trace(const Schedule& schedule, const Simulation& simulation,
-                       const StageGraph& graph, const std::string& title = "");
+                       const StageGraph& graph, const std::string& title = "",
+                       const Simulation* plan = nullptr);
 /// For a chain of stages.
 std::string draw_trace(const Schedule& schedule, const Simulation& simulation);
 

@@ -30,6 +30,21 @@ TEST(Error, StageErrorWithoutAStandardCauseStillSaysWhere) {
               testing::HasSubstr("not a std::exception"));
 }
 
+TEST(Error, StageErrorLeavesOutWhatItsActionHasNot) {
+  const auto cause = std::make_exception_ptr(std::out_of_range("no such row"));
+  EXPECT_STREQ(StageError({Rank(1), StageId(2), MicrobatchId(-1), "2UNSHARD"}, cause).what(),
+               "rank 1, stage 2, action 2UNSHARD: no such row");
+  EXPECT_STREQ(StageError({Rank(1), StageId(-1), MicrobatchId(-1), ""}, cause).what(),
+               "rank 1: no such row");
+}
+
+TEST(Error, StageErrorLeavesOutTheStackOfTheEngine) {
+  const auto cause = std::make_exception_ptr(
+      std::runtime_error("sizes differ\nException raised from f at a.cpp:1\nframe #0"));
+  EXPECT_STREQ(StageError({Rank(0), StageId(0), MicrobatchId(0), "0F0"}, cause).what(),
+               "rank 0, stage 0, microbatch 0, action 0F0: sizes differ");
+}
+
 TEST(Error, ScheduleErrorCarriesTheActions) {
   const ScheduleError error("receive without send", {"1RECV_F0"});
   EXPECT_THAT(error.actions(), testing::ElementsAre("1RECV_F0"));
@@ -39,6 +54,18 @@ TEST(Error, PeerErrorNamesThePeer) {
   const PeerError error("connection lost", Rank(4));
   EXPECT_STREQ(error.what(), "rank 4: connection lost");
   EXPECT_EQ(error.peer(), Rank(4));
+  EXPECT_EQ(error.cause(), nullptr);
+}
+
+TEST(Error, PeerErrorSaysTheRankOnce) {
+  EXPECT_STREQ(PeerError("rank 4, stage 2: no such row", Rank(4)).what(),
+               "rank 4, stage 2: no such row");
+  EXPECT_STREQ(PeerError("rank 42 left", Rank(4)).what(), "rank 4: rank 42 left");
+}
+
+TEST(Error, PeerErrorKeepsTheCause) {
+  const PeerError error("failed", Rank(1), std::make_exception_ptr(std::out_of_range("row 7")));
+  EXPECT_THROW(std::rethrow_exception(error.cause()), std::out_of_range);
 }
 
 TEST(Error, AllAreCaughtAsErrorAndAsRuntimeError) {

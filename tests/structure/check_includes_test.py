@@ -31,6 +31,15 @@ class CheckIncludes(unittest.TestCase):
         for path in ("stagecraft/base/error.h", "stagecraft/schedule/passes/x.cpp", "cli/main.cpp"):
             self.assertTrue(findings(path, "<c10/util/Exception.h>"), path)
 
+    def test_keeps_torch_free_folders_of_the_tensor_half_torch_free(self):
+        for path in ("stagecraft/transport/core/exchange.h", "stagecraft/runtime/record/recorder.cpp"):
+            self.assertTrue(findings(path, "<ATen/core/ivalue.h>"), path)
+            self.assertTrue(findings(path, '"stagecraft/transport/transport.h"'), path)
+            self.assertEqual(findings(path, '"stagecraft/transport/core/transfer_id.h"', '"stagecraft/base/error.h"'), [])
+        self.assertEqual(findings("stagecraft/runtime/record/recorder.h", '"stagecraft/schedule/action.h"'), [])
+        self.assertEqual(findings("stagecraft/transport/transport.h", "<ATen/core/ivalue.h>",
+                                  '"stagecraft/transport/core/transfer_id.h"'), [])
+
     def test_rejects_umbrella_headers_in_the_library_only(self):
         self.assertTrue(findings("stagecraft/stage/stage.cpp", "<torch/torch.h>"))
         self.assertEqual(findings("examples/demo.cpp", "<torch/torch.h>"), [])

@@ -51,6 +51,32 @@ TEST(LayOut, RefusesASimulationOfAnotherSchedule) {
   EXPECT_ERROR(lay_out(two.schedule, longer.simulation), ArgumentError, "rank 0 has 6 actions");
 }
 
+TEST(LayOut, SaysWhetherThePlanOrTheSimulationIsWrong) {
+  const Case two = make_case("1F1B", 2, 2);
+  const Case three = make_case("1F1B", 3, 2);
+  EXPECT_ERROR(lay_out(two.schedule, three.simulation), ArgumentError, "the simulation is of");
+  EXPECT_ERROR(lay_out(two.schedule, three.simulation, "plan"), ArgumentError, "the plan is of");
+}
+
+TEST(LayOut, LeavesOutWhatDidNotRun) {
+  const Case made = make_case("1F1B", 2, 2);  // rank 0: F0 F1 . . B0 B0 . B1 B1
+  const auto lanes = lay_out(made.schedule, failed_run(made.simulation, 5));
+  ASSERT_EQ(lanes[0].bars.size(), 3U);
+  EXPECT_EQ(lanes[0].bars[2].action, parse_action("0B0"));
+  EXPECT_EQ(lanes[0].bars[2].run, (Interval{4, 6}));
+}
+
+TEST(LayOut, LeavesOutPartsThatDidNotRun) {
+  const Schedule schedule(Level::kCompute, Placement::loop(1, 1),
+                          {parse_actions("0F0,(0F1;0B0)OVERLAP_F_B,0B1")});
+  Simulation run = simulate(schedule);
+  run.timeline[0][1] = run.timeline[0][2];  // the overlap ended with its first part
+  const auto lanes = lay_out(schedule, failed_run(run, 2));
+  ASSERT_EQ(lanes[0].bars.size(), 2U);
+  EXPECT_EQ(lanes[0].bars[1].action, parse_action("0F1"));
+  EXPECT_EQ(lanes[0].bars[1].parts, 1);
+}
+
 TEST(UsedTypes, AreInTheOrderOfLegends) {
   const Case made = make_case("ZBVZeroBubble", 2, 4);
   const auto types = used_types(lay_out(made.schedule, made.simulation));

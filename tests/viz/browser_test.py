@@ -137,6 +137,7 @@ def share_of(counts, wanted):
 
 
 FORWARD, BACKWARD = (62, 120, 190), (232, 136, 48)
+PALE_FORWARD = (154, 184, 220)
 
 
 class Page(unittest.TestCase):
@@ -165,6 +166,25 @@ class Page(unittest.TestCase):
 
     def test_one_rank_one_microbatch(self):
         self.assert_runs(write_drawing("one", "html", "GPipe", 1, 1))
+
+    def test_plan_beside_a_run(self):
+        for schedule, variant in (("1F1B", "plan"), ("DualPipeV", "plan"), ("ZBVZeroBubble", "failed"), ("DualPipeV", "failed")):
+            with self.subTest(schedule=schedule, variant=variant):
+                path = write_drawing(f"{variant}_{schedule}", "html", schedule, 4, 8, variant=variant)
+                result = self.assert_runs(path)
+                # Each was looked for with the pointer, and its tooltip said when it was planned.
+                self.assertGreater(result["planned"], 20)
+                self.assertGreater(result["overview"]["planned"], result["overview"]["bars"] - 1)
+        self.assertEqual(self.assert_runs(write_drawing("1F1B", "html", "1F1B", 4, 8))["planned"], 0)
+
+    def test_pictures_of_a_plan(self):
+        path = write_drawing("plan_1F1B", "html", "1F1B", 4, 8, variant="plan")
+        with_plan = count_colors(photograph("page_plan", f"{path.as_uri()}#select=2B1"))
+        without = count_colors(photograph("page_plan_hidden", f"{path.as_uri()}#select=2B1&plan=0"))
+        self.assertGreater(share_of(with_plan, PALE_FORWARD), 0.004)
+        self.assertLess(share_of(without, PALE_FORWARD), 0.002)
+        path = write_drawing("figure_plan", "svg", "1F1B", 4, 8, variant="plan")
+        self.assertGreater(share_of(count_colors(photograph("figure_plan", path.as_uri())), PALE_FORWARD), 0.001)
 
     def test_title_is_text_only(self):
         path = write_drawing("hostile", "html", "1F1B", 2, 2, title=HOSTILE)

@@ -54,6 +54,29 @@ TEST(DrawHtml, CarriesOverlaps) {
   EXPECT_TRUE(data.contains("runStart"));
 }
 
+TEST(DrawHtml, CarriesThePlan) {
+  const Case made = make_case("DualPipeV", 2, 4);
+  const Simulation run = uneven_run(made.schedule);
+  const auto bare = data_of(draw_html(made.schedule, run));
+  EXPECT_FALSE(bare.contains("plan"));
+  auto data = data_of(draw_html(made.schedule, run, {.plan = &made.simulation}));
+  const auto planned = data_of(draw_html(made.schedule, made.simulation));
+  EXPECT_EQ(data["plan"]["makespan"], made.simulation.makespan);
+  for (const char* name : {"barStart", "barLength", "barType", "runStart", "barParts", "bubble"}) {
+    EXPECT_EQ(data["plan"][name], planned[name]) << name;
+  }
+  data.erase("plan");
+  EXPECT_EQ(data, bare);
+}
+
+TEST(DrawHtml, CarriesWhatRanOfAStepThatFailed) {
+  const Case made = make_case("1F1B", 2, 2);
+  const auto data =
+      data_of(draw_html(made.schedule, failed_run(made.simulation, 5), {.plan = &made.simulation}));
+  EXPECT_EQ(data["barCounts"], "u8:AwM=");
+  EXPECT_EQ(data["plan"]["barCounts"], "u8:BAQ=");
+}
+
 TEST(DrawHtml, TakesTitlesForText) {
   const Case made = make_case("1F1B", 2, 2);
   const std::string page =

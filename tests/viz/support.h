@@ -43,6 +43,31 @@ inline Case instant_case() {
   return make_case("1F1B", 2, 2, costs);
 }
 
+/// A step that took longer than planned here and there, as a recording of one would look.
+inline Simulation uneven_run(const Schedule& schedule, const CostModel& plan = {}) {
+  CostModel costs = plan;
+  for (int32_t stage = 0; stage < schedule.num_stages(); ++stage) {
+    for (int32_t m = 0; m < schedule.num_microbatches(); ++m) {
+      StageCost cost = plan.stage;
+      cost.forward *= 1 + 0.125 * ((stage * 5 + m * 3) % 4);
+      cost.backward_input *= 1 + 0.125 * ((stage * 3 + m * 7) % 3);
+      costs.microbatches.push_back({StageId(stage), MicrobatchId(m), cost});
+    }
+  }
+  costs.link.latency += 0.125 * plan.stage.forward;
+  return simulate(schedule, costs);
+}
+
+/// The same run when it fails at `time`: what would have started then or later did not run.
+inline Simulation failed_run(Simulation run, double time) {
+  for (std::vector<Interval>& rank : run.timeline) {
+    for (Interval& interval : rank) {
+      if (interval.start >= time) interval = Interval::not_run();
+    }
+  }
+  return run;
+}
+
 inline std::size_t count(std::string_view text, std::string_view word) {
   std::size_t found = 0;
   for (std::size_t at = text.find(word); at != std::string_view::npos;

@@ -1,5 +1,6 @@
 #include "stagecraft/viz/svg.h"
 
+#include <algorithm>
 #include <cctype>
 #include <optional>
 #include <regex>
@@ -169,6 +170,92 @@ TEST(DrawSvg, StaysSmallForLargeSchedules) {
   EXPECT_LT(svg.size(), 3U << 20U);
   EXPECT_EQ(rects(svg, "F"), 0U);
   EXPECT_THAT(svg, HasSubstr("<g class=\"F\" fill=\"#3e78be\">\n<path d=\"M"));
+}
+
+/// The right ends of the rectangles in groups of a class.
+std::vector<double> right_ends(const std::string& svg, const std::string& name) {
+  std::vector<double> found;
+  const std::string open = "<g class=\"" + name + "\"";
+  const std::regex rect(R"re(<rect x="([^"]+)" y="[^"]+" width="([^"]+)")re");
+  for (std::size_t at = svg.find(open); at != std::string::npos; at = svg.find(open, at + 1)) {
+    const std::string group = svg.substr(at, svg.find("</g>", at) - at);
+    for (std::sregex_iterator i(group.begin(), group.end(), rect); i != std::sregex_iterator();
+         ++i) {
+      found.push_back(std::stod((*i)[1]) + std::stod((*i)[2]));
+    }
+  }
+  return found;
+}
+
+TEST(DrawSvg, LaysThePlanUnderTheLanesOnOneAxis) {
+  const Case made = make_case("1F1B", 4, 8);
+  CostModel slow;
+  slow.stage.forward = 2;
+  slow.stage.backward = 4;
+  const Simulation twice = simulate(made.schedule, slow);
+  const std::string svg = draw_svg(made.schedule, twice, {.plan = &made.simulation});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_EQ(rects(svg, "F") + rects(svg, "B"), 64U);
+  EXPECT_EQ(rects(svg, "plan"), 64U);
+  EXPECT_EQ(count(svg, ">plan<"), 1U);
+  EXPECT_THAT(svg, HasSubstr("makespan 66 (plan 33)"));
+  const auto real = right_ends(svg, "B");
+  const auto planned = right_ends(svg, "plan");
+  EXPECT_NEAR(*std::max_element(real.begin(), real.end()), 940, 1);
+  const double left = 16 + 5 * 12 * 0.57 + 10;  // "rank 3"
+  EXPECT_NEAR(*std::max_element(planned.begin(), planned.end()), (left + 940) / 2, 5);
+}
+
+TEST(DrawSvg, MakesRoomForAPlanThatTakesLonger) {
+  const Case made = make_case("1F1B", 4, 8);
+  CostModel slow;
+  slow.stage.forward = 2;
+  slow.stage.backward = 4;
+  const Simulation plan = simulate(made.schedule, slow);
+  const std::string svg = draw_svg(made.schedule, made.simulation, {.memory = true, .plan = &plan});
+  EXPECT_EQ(xml_fault(svg), "");
+  for (const double end : right_ends(svg, "plan")) EXPECT_LE(end, 898.1);
+  EXPECT_THAT(svg, HasSubstr(">60</text>"));  // of the axis
+}
+
+TEST(DrawSvg, IsTheSameWithoutAPlan) {
+  const Case made = make_case("1F1B", 4, 8);
+  EXPECT_THAT(draw_svg(made.schedule, made.simulation), Not(HasSubstr("plan")));
+}
+
+TEST(DrawSvg, RefusesAPlanOfAnotherSchedule) {
+  const Case made = make_case("1F1B", 4, 8);
+  const Case other = make_case("1F1B", 4, 7);
+  EXPECT_ERROR(draw_svg(made.schedule, made.simulation, {.plan = &other.simulation}), ArgumentError,
+               "the plan is of another schedule");
+}
+
+TEST(DrawSvg, ShowsSharesOfALargePlan) {
+  const Case made = make_case("1F1B", 64, 512);
+  const std::string svg = draw_svg(made.schedule, made.simulation, {.plan = &made.simulation});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_EQ(rects(svg, "plan"), 0U);
+  EXPECT_EQ(count(svg, "<g class=\"plan\""), 2U);
+}
+
+TEST(DrawSvg, ShowsWhatRanOfAStepThatFailed) {
+  const Case made = make_case("DualPipeV", 4, 8);
+  const Simulation run = failed_run(made.simulation, 20);
+  const std::string svg =
+      draw_svg(made.schedule, run, {.transfers = true, .plan = &made.simulation});
+  EXPECT_EQ(xml_fault(svg), "");
+  EXPECT_EQ(static_cast<int64_t>(rects(svg, "plan")), made.schedule.num_actions());
+  const std::size_t ran = rects(svg, "F") + rects(svg, "I") + rects(svg, "W") + rects(svg, "B");
+  EXPECT_GT(ran, 20U);
+  EXPECT_LT(static_cast<int64_t>(ran), made.schedule.num_actions());
+  EXPECT_THAT(svg, Not(testing::ContainsRegex("=\"-|M-")));
+}
+
+TEST(DrawSvg, KeepsBarsWhenAFewAreTooNarrow) {
+  CostModel costs;
+  costs.microbatches.push_back({StageId(1), MicrobatchId(3), {.forward = 1e-4}});
+  const Case made = make_case("1F1B", 4, 8, costs);
+  EXPECT_EQ(rects(draw_svg(made.schedule, made.simulation), "F"), 32U);
 }
 
 TEST(DrawSvg, HasNothingToShowForNothing) {

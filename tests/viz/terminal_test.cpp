@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
@@ -97,6 +98,53 @@ TEST(DrawTerminal, ColorsAndResets) {
       draw_terminal(made.schedule, made.simulation, {.color = TerminalColor::k256});
   EXPECT_THAT(fewer, HasSubstr("\x1b[48;5;"));
   EXPECT_THAT(fewer, Not(HasSubstr("[48;2;")));
+}
+
+TEST(DrawTerminal, HasARowOfThePlanUnderEachLane) {
+  const Case made = make_case("1F1B", 2, 2);
+  CostModel slow;
+  slow.stage.forward = 2;
+  const Simulation run = simulate(made.schedule, slow);
+  EXPECT_EQ(
+      draw_terminal(made.schedule, run, {.color = TerminalColor::kNone, .plan = &made.simulation}),
+      "                                              bubble  memory\n"
+      "rank 0  F0----F1----......B0====......B1====  33.3 %       2\n"
+      "plan 0  F0-F1-......B0====...B1====.........  33.3 %       2\n"
+      "rank 1  ......F0----B0====F1----B1====......  33.3 %       1\n"
+      "plan 1  ...F0-B0====F1-B1====...............  33.3 %       1\n"
+      "  time  0              5              10\n"
+      "        F forward   B backward   . idle\n"
+      "        makespan 12 (plan 9)   bubble 33.3 % (plan 33.3 %)   peak memory 2   "
+      "transfers 4\n");
+}
+
+TEST(DrawTerminal, DrawsThePlanThinAndDim) {
+  const Case made = make_case("1F1B", 2, 2);
+  const std::string text =
+      draw_terminal(made.schedule, made.simulation, {.plan = &made.simulation});
+  EXPECT_THAT(text, HasSubstr("\x1b[2m\x1b[38;2;62;120;190m▀▀▘\x1b[0m"));
+  const Case large = make_case("1F1B", 64, 512);
+  EXPECT_THAT(draw_terminal(large.schedule, large.simulation, {.plan = &large.simulation}),
+              HasSubstr("m▀\x1b[0m"));
+}
+
+TEST(DrawTerminal, FitsThePlanIntoItsWidth) {
+  const Case made = make_case("1F1B", 4, 8, parse_costs("F=18522,B=18086,W=9337,C=601"));
+  const Case fast = make_case("1F1B", 4, 8);
+  for (const auto& [run, plan] :
+       {std::pair(made.simulation, fast.simulation), std::pair(fast.simulation, made.simulation)}) {
+    const std::string text =
+        draw_terminal(made.schedule, run, {.color = TerminalColor::kNone, .plan = &plan});
+    for (const std::string& line : lines(text)) EXPECT_LE(line.size(), 100U) << line;
+    EXPECT_EQ(count(text, "plan 3  "), 1U);
+  }
+}
+
+TEST(DrawTerminal, ShowsWhatRanOfAStepThatFailed) {
+  const Case made = make_case("1F1B", 2, 2);
+  const Simulation run = failed_run(made.simulation, 5);
+  EXPECT_THAT(draw_terminal(made.schedule, run, {.color = TerminalColor::kNone}),
+              HasSubstr("rank 0  F0-F1-......B0====.........  "));
 }
 
 TEST(DrawTerminal, TakesATitleForText) {

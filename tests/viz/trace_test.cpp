@@ -106,6 +106,42 @@ TEST(DrawTrace, NamesRanksAndTracks) {
   EXPECT_GT(categories["communication"], 8);
 }
 
+TEST(DrawTrace, HasATrackOfThePlan) {
+  const Case made = make_case("DualPipeV", 2, 4);
+  const Simulation run = uneven_run(made.schedule);
+  const Json bare = Json::parse(draw_trace(made.schedule, run, StageGraph::chain(4)));
+  const Json both =
+      Json::parse(draw_trace(made.schedule, run, StageGraph::chain(4), "", &made.simulation));
+  EXPECT_EQ(both["otherData"]["planned_makespan"], made.simulation.makespan);
+  EXPECT_FALSE(bare["otherData"].contains("planned_makespan"));
+  std::map<int, double> ends;  // by rank, of slices of the plan, which must not cross
+  std::size_t slices = 0;
+  std::size_t names = 0;
+  for (const Json& event : both["traceEvents"]) {
+    if (event["ph"] == "M" && event["args"].value("name", "") == "plan") ++names;
+    if (event["ph"] != "X" || event["cat"] != "plan") continue;
+    ++slices;
+    double& end = ends[event["pid"]];
+    EXPECT_GE(event["ts"].get<double>(), end);
+    end = event["ts"].get<double>() + event["dur"].get<double>();
+  }
+  EXPECT_EQ(names, 2U);
+  std::size_t slots = 0;
+  for (int32_t r = 0; r < 2; ++r) {
+    EXPECT_EQ(ends[r], made.simulation.ranks[r].last_end);
+    for (const Slot& slot : made.schedule.slots(Rank(r))) slots += slot.is_idle() ? 0 : 1;
+  }
+  EXPECT_EQ(slices, slots);
+  EXPECT_EQ(both["traceEvents"].size(), bare["traceEvents"].size() + slices + 2 * names);
+}
+
+TEST(DrawTrace, ShowsWhatRanOfAStepThatFailed) {
+  const Case made = make_case("1F1B", 2, 2);
+  const Case failed = {made.schedule, failed_run(made.simulation, 5)};
+  EXPECT_EQ(of_phase(events(failed), "X").size(), 6U);
+  EXPECT_EQ(of_phase(events(failed), "s").size(), 3U);
+}
+
 TEST(DrawTrace, CountsMemory) {
   const Case made = make_case("1F1B", 2, 2);
   const auto counters = of_phase(events(made), "C");

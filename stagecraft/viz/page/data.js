@@ -1,5 +1,6 @@
 // What the page shows, as typed arrays: bars (F, I, W, B) in the order of ranks and time, marks (all
-// other actions), memory samples; and who waits for whom. Nothing here draws.
+// other actions), memory samples, the bars of the plan if there is one; and who waits for whom. Nothing
+// here draws.
 
 const kForward = 0, kInput = 1, kWeight = 2, kBackward = 3;
 const kLongNames = ["Forward", "Backward, inputs", "Backward, weights", "Backward"];
@@ -26,24 +27,49 @@ function addLengths(start, length) {
 
 function readData() {
   const raw = JSON.parse(document.getElementById("data").textContent);
+  const data = unpackAll(raw);
+  indexBars(data);
+  data.markFirst = firsts(data.markCounts);
+  data.memoryFirst = firsts(data.memoryCounts);
+  data.markEnd = addLengths(data.markStart, data.markLength);
+  for (const bar of data.path) data.onPath[bar] = 1;
+  data.mostChunks = data.laneChunks.length ? Math.max(...data.laneChunks) : 1;
+  if (raw.plan) {
+    const { ranks, stages, microbatches, names, palette, laneChunks } = data;
+    data.plan = { ...unpackAll(raw.plan), ranks, stages, microbatches, names, palette, laneChunks };
+    indexBars(data.plan);
+  }
+
+  data.producers = Array.from({ length: data.stages }, () => []);
+  data.consumers = Array.from({ length: data.stages }, () => []);
+  for (let i = 0; i < data.edgeFrom.length; i++) {
+    if (data.edgeTo[i] >= data.stages) continue;
+    data.producers[data.edgeTo[i]].push(data.edgeFrom[i]);
+    data.consumers[data.edgeFrom[i]].push(data.edgeTo[i]);
+  }
+  return data;
+}
+
+function unpackAll(raw) {
   const data = { ...raw };  // texts that are no numbers: title, subtitle, level
   for (const key in raw) {
     if (typeof raw[key] === "string" && !["title", "subtitle", "level"].includes(key)) data[key] = unpack(raw[key]);
   }
+  return data;
+}
+
+// What can be said of bars as they are, of the page's own or the plan's.
+function indexBars(data) {
   data.size = data.barStart.length;
   data.first = firsts(data.barCounts);
-  data.markFirst = firsts(data.markCounts);
-  data.memoryFirst = firsts(data.memoryCounts);
   data.barEnd = addLengths(data.barStart, data.barLength);
   // When an action itself ran: within the time of its bar, which is its whole overlap's.
   data.runStart = data.runStart || data.barStart;
   data.runLength = data.runLength || data.barLength;
   data.runEnd = addLengths(data.runStart, data.runLength);
-  data.markEnd = addLengths(data.markStart, data.markLength);
   data.barRank = new Uint32Array(data.size);
   for (let r = 0; r < data.ranks; r++) data.barRank.fill(r, data.first[r], data.first[r + 1]);
   data.onPath = new Uint8Array(data.size);
-  for (const bar of data.path) data.onPath[bar] = 1;
 
   data.types = [];
   const used = new Set(data.barType);
@@ -57,7 +83,6 @@ function readData() {
   }
   data.meanLength = data.size > 0 ? total / data.size : 0;
   data.shortest = shortest === Infinity ? Math.max(data.makespan, 1) : shortest;
-  data.mostChunks = data.laneChunks.length ? Math.max(...data.laneChunks) : 1;
 
   // busy[type][i]: how long the bars before i ran, of this type; an overlap's time is divided by parts.
   data.busy = {};
@@ -67,18 +92,12 @@ function readData() {
       sum[i + 1] = sum[i] + (data.barType[i] === type ? data.barLength[i] / partsOf(data, i) : 0);
     }
   }
-
-  data.producers = Array.from({ length: data.stages }, () => []);
-  data.consumers = Array.from({ length: data.stages }, () => []);
-  for (let i = 0; i < data.edgeFrom.length; i++) {
-    if (data.edgeTo[i] >= data.stages) continue;
-    data.producers[data.edgeTo[i]].push(data.edgeFrom[i]);
-    data.consumers[data.edgeFrom[i]].push(data.edgeTo[i]);
-  }
-  return data;
 }
 
-function wholeTime(data) { return data.makespan > 0 ? data.makespan : 1; }
+function wholeTime(data) {
+  const end = Math.max(data.makespan, data.plan ? data.plan.makespan : 0);
+  return end > 0 ? end : 1;
+}
 function partsOf(data, bar) { return data.barParts ? data.barParts[bar] : 1; }
 function partOf(data, bar) { return data.barPart ? data.barPart[bar] : 0; }
 
@@ -136,6 +155,11 @@ function findBar(data, stage, type, microbatch) {
 }
 function barKey(data, stage, type, microbatch) {
   return (stage * data.microbatches + microbatch) * 4 + type;
+}
+
+// The bar of `to` (the page's data or its plan) that is bar `bar` of `from`, -1 when there is none.
+function sameBar(from, to, bar) {
+  return findBar(to, from.barStage[bar], from.barType[bar], from.barMicrobatch[bar]);
 }
 
 function collect(data, wanted) {

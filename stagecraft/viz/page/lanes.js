@@ -40,7 +40,7 @@ function tickStep(length, count) {
 function drawLanes(app) {
   const { data, view, theme } = app;
   const context = prepare(app.lanesCanvas, view.width, view.height);
-  const stats = { bars: 0, bands: 0, ranks: 0, texts: 0 };
+  const stats = { bars: 0, bands: 0, ranks: 0, texts: 0, planned: 0 };
   const ticks = axisTicks(view);
   const [firstRank, lastRank] = view.visibleRanks();
 
@@ -57,11 +57,10 @@ function drawLanes(app) {
   const bottom = Math.min(view.height, view.topOf(data.ranks) - view.gap());
   for (const tick of ticks.times) context.fillRect(snap(context, view.xOf(tick)), kAxis, 1, bottom - kAxis);
 
-  const narrow = data.meanLength * view.scale() < kNarrow;
   for (let rank = firstRank; rank <= lastRank; rank++) {
     stats.ranks++;
-    if (narrow) stats.bands += drawBands(app, context, rank);
-    else drawBars(app, context, rank, stats);
+    drawLane(app, context, { bars: data, rank, top: view.topOf(rank), height: view.barHeight() }, stats);
+    if (view.planHeight() > 0) drawPlan(app, context, rank, stats);
     if (view.memoryHeight() > 0) drawMemory(app, context, rank);
     if (app.layers.marks) drawMarks(app, context, rank);
   }
@@ -73,11 +72,24 @@ function drawLanes(app) {
 
 function snap(context, x) { return Math.round(x * context.ratio) / context.ratio; }
 
-function drawBars(app, context, rank, stats) {
-  const { data, view, theme } = app;
+// A lane: whose bars (the page's or the plan's), which rank, where, and how faint.
+function drawLane(app, context, lane, stats) {
+  if (lane.bars.meanLength * app.view.scale() < kNarrow) stats.bands += drawBands(app, context, lane);
+  else drawBars(app, context, lane, stats);
+}
+
+function drawPlan(app, context, rank, stats) {
+  const { data, view } = app;
+  const own = { bars: 0, bands: 0, texts: 0 };
+  drawLane(app, context, { bars: data.plan, rank, top: view.planTopOf(rank), height: view.planHeight() - kPlanGap, faint: 0.5 }, own);
+  stats.planned += own.bars + own.bands;
+}
+
+function drawBars(app, context, lane, stats) {
+  const { view, theme } = app;
+  const { bars: data, rank, top, height, faint } = lane;
   const begin = firstAbove(data.barEnd, data.first[rank], data.first[rank + 1], view.t0);
   const palette = data.palette[data.laneChunks[rank]];
-  const height = view.barHeight(), top = view.topOf(rank);
   const fontSize = Math.min(13, Math.max(8, height * 0.5));
   const font = (size) => `500 ${size}px ${theme.font}`;
   context.textAlign = "center";
@@ -94,7 +106,7 @@ function drawBars(app, context, rank, stats) {
     const part = height / parts;
     const y = top + part * partOf(data, bar);
     const h = part - (parts > 1 && partOf(data, bar) + 1 < parts ? 1 : 0);
-    const faded = !app.shown[type] ? 0.1 : app.layers.path && !data.onPath[bar] ? 0.26 : 1;
+    const faded = !app.shown[type] ? 0.1 : faint || (app.layers.path && !data.onPath[bar] ? 0.26 : 1);
     context.globalAlpha = faded;
     context.fillStyle = color;
     if (width >= 12 && h >= 12) {
@@ -105,7 +117,7 @@ function drawBars(app, context, rank, stats) {
       context.fillRect(x0, y, width, h);
     }
     stats.bars++;
-    if (!app.shown[type]) continue;
+    if (!app.shown[type] || faint) continue;
     const size = Math.min(fontSize, h * 0.68);
     const long = width > 62 && size >= 9;
     const text = long ? actionText(data, bar) : String(data.barMicrobatch[bar]);
@@ -178,21 +190,21 @@ function busyStretches(data, view, rank, gap) {
 }
 
 // Returns how many bands were drawn.
-function drawBands(app, context, rank) {
-  const { data, view } = app;
+function drawBands(app, context, lane) {
+  const { view } = app;
+  const { bars: data, rank, top, height, faint } = lane;
   const step = kBandStep / view.scale();
   const window = bandWindow(data, step);
   const shown = data.types.map((type, k) => k).filter((k) => app.shown[data.types[k]]);
   const colors = shown.map((k) => data.palette[1][data.names[data.types[k]]][0][0]);
-  const height = view.barHeight();
-  context.globalAlpha = app.layers.path ? 0.3 : 1;
+  context.globalAlpha = faint || (app.layers.path ? 0.3 : 1);
   // Averaging stops at the ends of a stretch, so that these stay sharp.
   for (const [begin, end] of busyStretches(data, view, rank, Math.max(window / 2, 2 * step))) {
     const from = Math.max(begin, view.t0 - step), to = Math.min(end, view.lastTime() + step);
     const points = Math.max(2, Math.ceil((to - from) / step) + 1);
     const times = spread(from, to, points);
     const shares = bandShares(data, rank, times, window, begin, end);
-    stackBands(context, shown.map((k) => shares[k]), colors, spread(view.xOf(from), view.xOf(to), points), view.topOf(rank) + height, height);
+    stackBands(context, shown.map((k) => shares[k]), colors, spread(view.xOf(from), view.xOf(to), points), top + height, height);
   }
   context.globalAlpha = 1;
   return shown.length;
@@ -204,7 +216,7 @@ function drawMemory(app, context, rank) {
   const begin = data.memoryFirst[rank], end = data.memoryFirst[rank + 1];
   if (begin === end || data.peak <= 0) return;
   const height = view.memoryHeight() - 2;
-  const floor = view.topOf(rank) + view.barHeight() + view.memoryHeight();
+  const floor = view.memoryFloorOf(rank);
   const yOf = (value) => floor - (value / data.peak) * height;
   let i = Math.max(begin, firstAbove(times, begin, end, view.t0) - 1);
   const last = Math.min(end, firstAbove(times, i, end, view.lastTime()) + 1);
@@ -307,7 +319,7 @@ function drawLabels(app, context, firstRank, lastRank) {
     if (view.memoryHeight() >= 13 && data.rankPeak.length > rank) {
       context.fillStyle = theme.memory;
       context.font = `10.5px ${theme.font}`;
-      context.fillText(numberText(data.rankPeak[rank]), kGutter - 14, view.topOf(rank) + view.barHeight() + view.memoryHeight() / 2 + 1);
+      context.fillText(numberText(data.rankPeak[rank]), kGutter - 14, view.memoryFloorOf(rank) - view.memoryHeight() / 2 + 1);
     }
   }
 }

@@ -11,8 +11,8 @@ const app = {
   errors,
   hover: -1,
   selected: -1,
-  drawn: { bars: 0, bands: 0, ranks: 0, texts: 0 },
-  layers: { memory: true, path: false, transfers: false, marks: false },
+  drawn: { bars: 0, bands: 0, ranks: 0, texts: 0, planned: 0 },
+  layers: { memory: true, plan: true, path: false, transfers: false, marks: false },
   shown: [true, true, true, true],
   chart: document.getElementById("chart"),
   footer: document.querySelector("footer"),
@@ -73,7 +73,7 @@ app.step = (by) => {
 
 app.setLayer = (name, on) => {
   app.layers[name] = on;
-  if (name === "memory") app.view.memory = on;
+  if (name === "memory" || name === "plan") app.view[name] = on;
   app.layerButtons[name]?.setAttribute("aria-pressed", on);
   app.redraw();
 };
@@ -127,7 +127,7 @@ function applyFragment() {
 
 fillHeader(app.data);
 fillTools(app);
-fillKeys();
+fillKeys(app.data);
 listen(app);
 app.view.fit();
 resize();

@@ -1,5 +1,5 @@
-// What lies over the lanes: the bar under the pointer with what it needs and who needs it, transfers,
-// the critical path. Drawn on a canvas of its own, so that moving the pointer costs little.
+// What lies over the lanes: the bar under the pointer with what it needs and who needs it, when it was
+// planned, transfers, the critical path. Drawn on a canvas of its own, so that moving the pointer costs little.
 
 const kMostTransfers = 1200;
 
@@ -37,8 +37,7 @@ function strokeLink(context, theme, link, color, dash) {
   context.fill();
 }
 
-function outline(context, view, bar, color, width) {
-  const box = view.boxOf(bar);
+function outline(context, box, color, width) {
   context.strokeStyle = color;
   context.lineWidth = width;
   context.beginPath();
@@ -60,9 +59,11 @@ function drawOverlay(app) {
     const before = needs(data, bar), after = neededBy(data, bar);
     for (const other of after) strokeLink(context, theme, linkPath(view, bar, other), theme.accent, [3, 3]);
     for (const other of before) strokeLink(context, theme, linkPath(view, other, bar), theme.ink, []);
-    for (const other of before) outline(context, view, other, theme.ink, 1.5);
-    for (const other of after) outline(context, view, other, theme.accent, 1.5);
-    outline(context, view, bar, theme.ink, 2.2);
+    for (const other of before) outline(context, view.boxOf(other), theme.ink, 1.5);
+    for (const other of after) outline(context, view.boxOf(other), theme.accent, 1.5);
+    outline(context, view.boxOf(bar), theme.ink, 2.2);
+    const planned = view.planHeight() > 0 ? sameBar(data, data.plan, bar) : -1;
+    if (planned >= 0) outline(context, view.planBoxOf(planned), theme.ink, 1.5);
   }
   context.restore();
 }

@@ -26,9 +26,10 @@ function fillHeader(data) {
     entry.append(make("dt", name), number);
     figures.append(entry);
   };
-  add("makespan", numberText(data.makespan), "", "From the start to the end of the last action");
+  const planned = (text) => (data.plan ? `plan ${text}` : "");
+  add("makespan", numberText(data.makespan), planned(numberText(data.plan?.makespan)), "From the start to the end of the last action");
   add("span", numberText(data.span), "", "Of the rank that takes longest, from its own first start to its last end");
-  add("bubble", (data.bubble * 100).toFixed(1), "%", "Share of all ranks' time without compute");
+  add("bubble", (data.bubble * 100).toFixed(1), `% ${planned(`${(data.plan?.bubble * 100).toFixed(1)} %`)}`.trim(), "Share of all ranks' time without compute");
   add("peak memory", numberText(data.peak), "", "The most that any rank holds");
   add("exposed transfer", numberText(data.exposed), "", "Time in which a rank only waited for a transfer");
   add("transfers", numberText(data.transfers), "", "Values and gradients that went to another rank");
@@ -62,7 +63,7 @@ function swatchOf(colors, line) {
 function fillTools(app) {
   const { data } = app;
   const legend = document.getElementById("legend");
-  for (const type of data.types) {
+  for (const type of (data.plan || data).types) {
     const colors = data.palette[data.mostChunks][data.names[type]].map((pair) => pair[0]);
     const few = colors.length <= 4 ? colors : [0, 1, 2, 3].map((i) => colors[Math.round((i * (colors.length - 1)) / 3)]);
     const hint = colors.length > 1 ? "Dark to light: the stages of a rank" : undefined;
@@ -79,16 +80,18 @@ function fillTools(app) {
     layers.append(button);
   };
   if (data.memoryTime.length > 0) layer("memory", "Memory", "var(--memory)", "Memory of each rank under its lane ( m )");
+  if (data.plan) layer("plan", "Plan", "var(--faint)", "What was planned, under each lane ( l )");
   if (data.path.length > 0) layer("path", "Critical path", "var(--path)", "What decides the makespan ( c )");
   layer("transfers", "Transfers", "var(--soft)", "What goes to another rank, where there is room ( t )");
   if (data.markStart.length > 0) layer("marks", "Other actions", "var(--ink)", "Sends, receives, unshard, ... ( o )");
 }
 
-function fillKeys() {
+function fillKeys(data) {
   const keys = [["wheel", "zoom time"], ["Shift wheel", "move through time"], ["Alt wheel", "height of lanes"], ["drag", "move"],
                 ["click", "keep an action marked"], ["+ −", "zoom"], ["← → ↑ ↓", "move"], ["[ ]", "height of lanes"],
                 ["n p", "next, previous action of the rank"], ["0", "show all"], ["c m t", "critical path, memory, transfers"],
                 ["d", "light or dark"], ["Esc", "unmark"]];
+  if (data.plan) keys.splice(-2, 0, ["l", "plan"]);
   const table = make("table");
   for (const [key, effect] of keys) {
     const row = make("tr");
@@ -128,6 +131,7 @@ function fillTip(app, bar) {
   row("stage", `${data.barStage[bar]} on rank ${rank}`);
   row("microbatch", String(data.barMicrobatch[bar]));
   row("time", `${numberText(data.runStart[bar])} to ${numberText(data.runEnd[bar])}, takes ${numberText(data.runLength[bar])}`);
+  if (data.plan) addPlan(data, bar, row);
   const previous = previousEnd(data, bar);
   if (data.barStart[bar] - previous > 1e-9 * wholeTime(data)) row("idle before", numberText(data.barStart[bar] - previous));
   if (partsOf(data, bar) > 1) row("overlap", overlapText(data, bar));
@@ -140,6 +144,21 @@ function fillTip(app, bar) {
   if (atStart) row("at its start", atStart);
   if (atEnd) row("at its end", atEnd);
   tip.replaceChildren(heading, table);
+}
+
+// When the action was planned, and how far off it was.
+function addPlan(data, bar, row) {
+  const { plan } = data;
+  const planned = sameBar(data, plan, bar);
+  if (planned < 0) return;
+  row("planned", `${numberText(plan.runStart[planned])} to ${numberText(plan.runEnd[planned])}, takes ${numberText(plan.runLength[planned])}`);
+  const slack = 1e-9 * wholeTime(data);
+  const off = (difference, more, less) => `${numberText(Math.abs(difference))} ${difference > 0 ? more : less}`;
+  const start = data.runStart[bar] - plan.runStart[planned], length = data.runLength[bar] - plan.runLength[planned];
+  const texts = [];
+  if (Math.abs(start) > slack) texts.push(off(start, "later", "earlier"));
+  if (Math.abs(length) > slack) texts.push(off(length, "longer", "shorter"));
+  row("", texts.length > 0 ? texts.join(", ") : "as planned");
 }
 
 // "7F3 and 0B1 from 12 to 15".

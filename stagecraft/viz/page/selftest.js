@@ -12,6 +12,35 @@ function frameTime(paint) {
   return Math.round(best * 10) / 10;
 }
 
+// The pointer over an action, or over where it was planned, is told when that was. Returns how many
+// were tried.
+function selfTestPlan(app, check) {
+  const { data, view, chart, tip } = app;
+  const corner = chart.getBoundingClientRect();
+  const moveTo = (box) => chart.dispatchEvent(new PointerEvent("pointermove", {
+    clientX: corner.left + box.x + box.width / 2, clientY: corner.top + box.y + box.height / 2 }));
+  const stride = Math.max(1, Math.floor(data.size / 40));
+  let tried = 0;
+  view.fit();
+  if (view.planHeight() === 0) return 0;  // too many ranks for it at once
+  app.paint();
+  check(data.plan.size === 0 || app.drawn.planned > 0, "no bar of the plan is drawn");
+  for (let bar = 0; bar < data.size; bar += stride) {
+    const planned = sameBar(data, data.plan, bar);
+    if (planned < 0 || view.boxOf(bar).width < 2 || view.planBoxOf(planned).width < 2) continue;
+    tried++;
+    const wanted = `planned${numberText(data.plan.runStart[planned])} to ${numberText(data.plan.runEnd[planned])}, takes ${numberText(data.plan.runLength[planned])}`;
+    for (const box of [view.boxOf(bar), view.planBoxOf(planned)]) {
+      app.setHover(-1);
+      moveTo(box);
+      check(app.hover === bar, `${actionText(data, bar)} not found where it was planned`);
+      check(tip.textContent.includes(wanted), `tooltip of ${actionText(data, bar)} has no "${wanted}"`);
+    }
+  }
+  app.setHover(-1);
+  return tried;
+}
+
 function selfTest(app) {
   const { data, view } = app;
   const problems = [];
@@ -58,6 +87,7 @@ function selfTest(app) {
   }
   check(hits === tried, `${tried - hits} of ${tried} bars not found where they are`);
   app.setHover(-1);
+  const planned = data.plan ? selfTestPlan(app, check) : 0;
 
   // What a bar needs has ended when it starts, and knows that it is needed.
   let links = 0;
@@ -94,6 +124,6 @@ function selfTest(app) {
   const fullFrame = frameTime(paint);
   const full = { ...app.drawn };
 
-  return { actions: data.size, ranks: data.ranks, overview, zoomed, hits, tried, links, path: data.path.length,
+  return { planned, actions: data.size, ranks: data.ranks, overview, zoomed, hits, tried, links, path: data.path.length,
            title: document.getElementById("title").textContent, frame, full, fullFrame, problems, errors: app.errors };
 }

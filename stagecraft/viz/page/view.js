@@ -7,9 +7,12 @@ const kRight = 18;
 const kTop = 5;       // between the axis and the first lane
 const kLowest = 7, kHighest = 160;  // a lane with its memory and the gap below
 const kLeastForMemory = 18;         // lower lanes have room for bars only
+const kLeastForPlan = 12;           // likewise
+const kPlanGap = 2;                 // between bars and the plan's below them
 
 function makeView(data) {
-  const view = { data, t0: 0, t1: 1, y: 0, pitch: 60, width: 800, height: 400, memory: true };
+  const view = { data, t0: 0, t1: 1, y: 0, pitch: 60, width: 800, height: 400,
+                 memory: data.memoryTime.length > 0, plan: true };
 
   view.plotWidth = () => Math.max(10, view.width - kGutter - kRight);
   view.plotHeight = () => Math.max(10, view.height - kAxis);
@@ -21,7 +24,11 @@ function makeView(data) {
   view.rankAt = (y) => Math.floor((y - kAxis - kTop + view.y) / view.pitch);
   view.gap = () => Math.min(14, Math.max(1, view.pitch * 0.16));
   view.memoryHeight = () => (view.memory && view.pitch >= kLeastForMemory ? (view.pitch - view.gap()) * 0.34 : 0);
-  view.barHeight = () => view.pitch - view.gap() - view.memoryHeight();
+  // With the gap above it.
+  view.planHeight = () => (data.plan && view.plan && view.pitch >= kLeastForPlan ? kPlanGap + Math.max(3, (view.pitch - view.gap()) * 0.15) : 0);
+  view.barHeight = () => view.pitch - view.gap() - view.memoryHeight() - view.planHeight();
+  view.planTopOf = (rank) => view.topOf(rank) + view.barHeight() + kPlanGap;
+  view.memoryFloorOf = (rank) => view.topOf(rank) + view.pitch - view.gap();
   view.end = () => wholeTime(data);
 
   view.clamp = () => {
@@ -75,27 +82,33 @@ function makeView(data) {
   view.center = (time) => view.pan((time - (view.t0 + view.t1) / 2) * view.scale(), 0);
   view.visibleRanks = () => [Math.max(0, view.rankAt(kAxis)), Math.min(data.ranks - 1, view.rankAt(view.height))];
 
-  // The rectangle of a bar.
-  view.boxOf = (bar) => {
-    const parts = partsOf(data, bar);
-    const height = view.barHeight() / parts;
-    const x = view.xOf(data.barStart[bar]);
-    return { x, y: view.topOf(data.barRank[bar]) + height * partOf(data, bar),
-             width: view.xOf(data.barEnd[bar]) - x, height };
+  const boxIn = (bars, bar, top, laneHeight) => {
+    const height = laneHeight / partsOf(bars, bar);
+    const x = view.xOf(bars.barStart[bar]);
+    return { x, y: top + height * partOf(bars, bar), width: view.xOf(bars.barEnd[bar]) - x, height };
   };
-  // The bar at a point, -1 for none.
+  // The rectangle of a bar, and of a bar of the plan.
+  view.boxOf = (bar) => boxIn(data, bar, view.topOf(data.barRank[bar]), view.barHeight());
+  view.planBoxOf = (bar) => boxIn(data.plan, bar, view.planTopOf(data.plan.barRank[bar]), view.planHeight() - kPlanGap);
+  const barIn = (bars, rank, time, share) => {
+    const end = bars.first[rank + 1];
+    for (let bar = firstAbove(bars.barEnd, bars.first[rank], end, time); bar < end && bars.barStart[bar] <= time; bar++) {
+      const part = Math.min(partsOf(bars, bar) - 1, Math.floor(share * partsOf(bars, bar)));
+      if (part === partOf(bars, bar)) return bar;
+    }
+    return -1;
+  };
+  // The bar at a point, -1 for none; in the plan's lane, the bar that was planned there.
   view.barAt = (x, y) => {
     const rank = view.rankAt(y);
     if (x < kGutter || y < kAxis || rank < 0 || rank >= data.ranks) return -1;
     const inside = y - view.topOf(rank);
-    if (inside < 0 || inside > view.barHeight()) return -1;
-    const time = view.timeOf(x);
-    const end = data.first[rank + 1];
-    for (let bar = firstAbove(data.barEnd, data.first[rank], end, time); bar < end && data.barStart[bar] <= time; bar++) {
-      const part = Math.min(partsOf(data, bar) - 1, Math.floor((inside / view.barHeight()) * partsOf(data, bar)));
-      if (part === partOf(data, bar)) return bar;
-    }
-    return -1;
+    if (inside < 0) return -1;
+    if (inside <= view.barHeight()) return barIn(data, rank, view.timeOf(x), inside / view.barHeight());
+    const below = y - view.planTopOf(rank), height = view.planHeight() - kPlanGap;
+    if (view.planHeight() === 0 || below < 0 || below > height) return -1;
+    const planned = barIn(data.plan, rank, view.timeOf(x), below / height);
+    return planned < 0 ? -1 : sameBar(data.plan, data, planned);
   };
   return view;
 }

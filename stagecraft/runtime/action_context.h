@@ -1,0 +1,96 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/base/index.h"
+#include "stagecraft/schedule/action.h"
+#include "stagecraft/stage/stage.h"
+#include "stagecraft/tree/arguments.h"
+
+namespace stagecraft {
+
+class Executor;
+
+/// What a handler that replaces the handling of an action works with. Valid during the call.
+///
+/// The built-in handling of the four kinds of compute is
+///
+///   F   finish_forward(stage().forward(microbatch(), take_inputs(), forward_options()));
+///   B   finish_backward(stage().backward(microbatch(), take_output_grads(), loss_weight()));
+///   I   finish_backward(stage().backward_input(microbatch(), take_output_grads(), loss_weight()));
+///   W   stage().backward_weight(microbatch());
+///
+/// Of an overlap, `part` says which of its parts is meant.
+class ActionContext {
+ public:
+  /// As it stands in the list; an overlap stands for its parts.
+  Action action() const { return action_; }
+  /// The parts of an overlap, otherwise the action itself.
+  std::span<const Action> parts() const { return parts_; }
+  Rank rank() const;
+  Stage& stage(std::size_t part = 0) const;
+  MicrobatchId microbatch(std::size_t part = 0) const { return parts_[part].microbatch(); }
+  double loss_weight(std::size_t part = 0) const;
+  ForwardOptions forward_options(std::size_t part = 0) const;
+
+  /// The built-in handling of a part; of all parts, one after the other.
+  void run(std::size_t part);
+  void run_all();
+
+  /// F: waits for the inputs; passes the result on and, on the last stage, computes the loss.
+  Arguments take_inputs(std::size_t part = 0);
+  void finish_forward(const c10::IValue& output, std::size_t part = 0);
+  /// B and I: waits for the gradients of the outputs; passes those of the inputs on.
+  std::vector<c10::IValue> take_output_grads(std::size_t part = 0);
+  void finish_backward(std::vector<c10::IValue> input_grads, std::size_t part = 0);
+
+ private:
+  friend class Executor;
+  ActionContext(Executor& executor, Action action, std::span<const Action> parts,
+                std::size_t parts_offset)
+      : executor_(executor), action_(action), parts_(parts), parts_offset_(parts_offset) {}
+
+  Executor& executor_;
+  Action action_;
+  std::span<const Action> parts_;
+  std::size_t parts_offset_;  // where they start in the rank's list
+};
+
+/// Called on the thread of the action's rank.
+using ActionHandler = std::function<void(ActionContext& context)>;
+
+enum class ActionPhase : uint8_t { kBegin, kEnd };
+/// Told of every action, the parts of overlaps included, on the thread of its rank. What it throws
+/// fails the step.
+using ActionObserver = std::function<void(Rank rank, Action action, ActionPhase phase)>;
+
+/// What a program adds to the execution of actions.
+class Callbacks {
+ public:
+  /// Replaces the handling of a kind of action: F, I, W, B, UNSHARD, RESHARD, REDUCE_GRAD or an
+  /// overlap; the parts of an overlap are handled by themselves unless the overlap is replaced. An
+  /// empty handler restores the built-in one. ArgumentError for a transfer.
+  void replace(ActionType type, ActionHandler handler);
+  void observe(ActionObserver observer) { observers_.push_back(std::move(observer)); }
+
+  /// Null when there is none.
+  const ActionHandler* find_handler(ActionType type) const {
+    const ActionHandler& handler = handlers_[static_cast<std::size_t>(type)];
+    return handler ? &handler : nullptr;
+  }
+  std::span<const ActionObserver> observers() const { return observers_; }
+
+ private:
+  std::vector<ActionHandler> handlers_ =
+      std::vector<ActionHandler>(static_cast<std::size_t>(ActionType::kIdle) + 1);
+  std::vector<ActionObserver> observers_;
+};
+
+}  // namespace stagecraft

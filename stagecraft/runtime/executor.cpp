@@ -1,0 +1,309 @@
+#include "stagecraft/runtime/executor.h"
+
+#include <algorithm>
+#include <exception>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <c10/core/GradMode.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/schedule/slot.h"
+#include "stagecraft/stage/random_scope.h"
+#include "stagecraft/tree/tree.h"
+
+namespace stagecraft {
+
+namespace {
+
+c10::IValue detached(const c10::IValue& value) {
+  if (value.isTensor()) return value.toTensor().detach();
+  return tree::map(value, [](const c10::IValue& leaf) {
+    return leaf.isTensor() && leaf.toTensor().defined() ? c10::IValue(leaf.toTensor().detach())
+                                                        : leaf;
+  });
+}
+
+StageMemory memory_of(const Stage& stage) {
+  StageMemory memory;
+  memory.stage = stage.index();
+  for (const auto& [name, parameter] : stage.parameters()) {
+    const auto bytes = static_cast<int64_t>(parameter.nbytes());
+    memory.parameters += bytes;
+    if (parameter.requires_grad()) memory.gradients += bytes;
+  }
+  return memory;
+}
+
+}  // namespace
+
+Executor::Executor(Transport& transport, const Wiring& wiring, std::span<Stage> stages,
+                   const Loss& loss, const Callbacks& callbacks,
+                   const std::vector<TiedWeight>& ties, const Placement& placement,
+                   RouterOptions options)
+    : transport_(transport),
+      wiring_(wiring),
+      stages_(stages),
+      loss_(loss),
+      callbacks_(callbacks),
+      router_(transport, wiring_, recorder_, options),
+      ties_(transport, placement, stages, ties),
+      timeout_(options.timeout) {}
+
+void Executor::run(const StepPlan& plan) {
+  plan_ = plan;
+  const auto microbatches = static_cast<std::size_t>(plan.schedule->num_microbatches());
+  const std::span<const Action> list = plan.schedule->actions(transport_.rank());
+  outputs_.assign(microbatches, {});
+  losses_.assign(microbatches, {});
+  added_losses_.assign(microbatches, {});
+  note_missing_grads();
+  recorder_.start(list.size(), plan.zero);
+  memory_.clear();
+  peak_memory_ = 0;
+  try {
+    if (plan.meter != nullptr) {
+      const MemoryMeter::Scope scope(*plan.meter, transport_.rank().value());
+      plan.meter->reset_peak(transport_.rank().value());
+      for (const Stage& stage : stages_) memory_.push_back(memory_of(stage));
+      run_list(list);
+      recorder_.set_peak_memory(peak_memory_);
+    } else {
+      run_list(list);
+    }
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+std::vector<double> Executor::weights() const {
+  std::vector<double> weights;
+  for (int32_t m = 0; m < plan_.schedule->num_microbatches(); ++m) {
+    weights.push_back(router_.weight(MicrobatchId(m)));
+  }
+  return weights;
+}
+
+void Executor::run_list(std::span<const Action> list) {
+  router_.start(plan_.step, static_cast<std::size_t>(plan_.schedule->num_microbatches()),
+                plan_.is_training, *plan_.batch, plan_.meter);
+  if (plan_.is_training) ties_.start();
+  for (std::size_t offset = 0; offset < list.size();) {
+    const std::size_t length = 1 + static_cast<std::size_t>(list[offset].num_parts());
+    run_slot(list.subspan(offset, length), offset);
+    offset += length;
+  }
+  router_.finish();
+  if (plan_.is_training) ties_.finish(plan_.step, timeout_);
+}
+
+void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
+  if (const auto reason = transport_.abort_reason()) {
+    throw PeerError(reason->message, reason->rank, reason->cause);
+  }
+  slot_ = actions;
+  const Action action = actions.front();
+  if (!action.is_overlap()) {
+    if (!action.is_idle()) run_action(action, offset);
+    return;
+  }
+  const std::span<const Action> parts = actions.subspan(1);
+  begin(action, offset);
+  if (const ActionHandler* handler = callbacks_.find_handler(ActionType::kOverlap)) {
+    ActionContext context(*this, action, parts, offset + 1);
+    (*handler)(context);
+  } else {
+    for (std::size_t i = 0; i < parts.size(); ++i) run_action(parts[i], offset + 1 + i);
+  }
+  end(action, offset);
+}
+
+void Executor::run_action(Action action, std::size_t offset) {
+  const ActionHandler* handler = callbacks_.find_handler(action.type());
+  if (handler == nullptr) return run_recorded(action, offset);
+  begin(action, offset);
+  ActionContext context(*this, action, std::span(&action, 1), offset);
+  (*handler)(context);
+  end(action, offset);
+}
+
+void Executor::run_recorded(Action action, std::size_t offset) {
+  begin(action, offset);
+  if (plan_.meter != nullptr && is_compute(action.type())) {
+    run_measured(action);
+  } else {
+    run_built_in(action);
+  }
+  end(action, offset);
+}
+
+void Executor::begin(Action action, std::size_t offset) {
+  current_ = action;
+  router_.set_offset(offset);
+  recorder_.begin(offset);
+  for (const ActionObserver& observer : callbacks_.observers()) {
+    observer(transport_.rank(), action, ActionPhase::kBegin);
+  }
+}
+
+void Executor::end(Action action, std::size_t offset) {
+  for (const ActionObserver& observer : callbacks_.observers()) {
+    observer(transport_.rank(), action, ActionPhase::kEnd);
+  }
+  recorder_.end(offset);
+  const bool is_part = slot_.front().is_overlap() && !action.is_overlap();
+  current_ = is_part ? slot_.front() : Action();
+}
+
+void Executor::run_built_in(Action action) {
+  switch (action.type()) {
+    case ActionType::kForward:
+      return finish_forward(action,
+                            stage(action).forward(action.microbatch(), router_.take_inputs(action),
+                                                  forward_options(action)));
+    case ActionType::kBackward:
+      return router_.put_input_grads(
+          action, stage(action).backward(action.microbatch(), router_.take_output_grads(action),
+                                         router_.weight(action.microbatch())));
+    case ActionType::kBackwardInput:
+      return router_.put_input_grads(
+          action,
+          stage(action).backward_input(action.microbatch(), router_.take_output_grads(action),
+                                       router_.weight(action.microbatch())));
+    case ActionType::kBackwardWeight:
+      return stage(action).backward_weight(action.microbatch());
+    case ActionType::kSendForward:
+    case ActionType::kSendBackward:
+      return router_.send(action);
+    case ActionType::kRecvForward:
+    case ActionType::kRecvBackward:
+      return router_.post_receives(action);
+    case ActionType::kUnshard:
+      if (const auto& hook = stage(action).options().on_unshard) hook();
+      return;
+    case ActionType::kReshard:
+      if (const auto& hook = stage(action).options().on_reshard) hook();
+      return;
+    case ActionType::kReduceGrad:
+      if (const auto& hook = stage(action).options().on_reduce_grad) hook();
+      return;
+    case ActionType::kOverlap:
+    case ActionType::kIdle:
+      return;
+  }
+}
+
+void Executor::run_measured(Action action) {
+  MemoryMeter& meter = *plan_.meter;
+  const int account = transport_.rank().value();
+  peak_memory_ = std::max(peak_memory_, meter.peak(account));
+  const int64_t before = meter.current(account);
+  meter.reset_peak(account);
+  run_built_in(action);
+  ActionMemory& memory =
+      memory_[static_cast<std::size_t>(wiring_.local_index(action.stage()))].of(action.type());
+  memory.is_measured = true;
+  memory.change = meter.current(account) - before;
+  memory.peak = meter.peak(account) - before;
+  peak_memory_ = std::max(peak_memory_, meter.peak(account));
+}
+
+ForwardOptions Executor::forward_options(Action action) const {
+  return {
+      .is_training = plan_.is_training,
+      .seed = mix_seed(plan_.seed, plan_.draw, static_cast<uint64_t>(action.microbatch().value()),
+                       static_cast<uint64_t>(action.stage().value()))};
+}
+
+void Executor::finish_forward(Action action, const c10::IValue& output) {
+  const auto m = static_cast<std::size_t>(action.microbatch().value());
+  Stage& own = stage(action);
+  if (plan_.is_training) {
+    if (const at::Tensor added = own.added_loss(action.microbatch()); added.defined()) {
+      added_losses_[m] = added_losses_[m].defined() ? at::add(added_losses_[m], added) : added;
+    }
+  }
+  if (!own.is_last()) return router_.put_outputs(action, output);
+  compute_loss(action, output);
+  if (plan_.options->outputs != OutputMode::kNone) outputs_[m] = detached(output);
+}
+
+void Executor::compute_loss(Action action, const c10::IValue& output) {
+  const auto m = static_cast<std::size_t>(action.microbatch().value());
+  const bool has_target = m < plan_.batch->targets.size();
+  if (!loss_ || (!plan_.is_training && !has_target)) return;
+  const c10::AutoGradMode grad_mode(plan_.is_training);
+  const at::Tensor loss = loss_(output, has_target ? plan_.batch->targets[m] : c10::IValue(),
+                                plan_.options->loss_arguments);
+  losses_[m] = loss.detach();
+  if (plan_.is_training) stage(action).set_loss(action.microbatch(), loss);
+}
+
+// Failure
+// -------------------------------------------------------------------------------------------
+
+void Executor::note_missing_grads() {
+  had_no_grad_.clear();
+  if (!plan_.is_training) return;
+  for (const Stage& stage : stages_) {
+    for (const auto& [name, parameter] : stage.parameters()) {
+      if (!parameter.grad().defined()) had_no_grad_.push_back(parameter);
+    }
+  }
+}
+
+// -1 for what an action does not have; an overlap is told with its parts.
+StageError::Place Executor::place_of(Action action) const {
+  StageError::Place place{transport_.rank(), StageId(-1), MicrobatchId(-1), to_string(action)};
+  if (action.is_overlap()) {
+    place.action = to_string(Slot(slot_, 0, 0));
+  } else if (!action.is_idle()) {
+    place.stage = action.stage();
+    if (has_microbatch(action.type())) place.microbatch = action.microbatch();
+  }
+  return place;
+}
+
+// A PeerError is another rank's failure, and a TimeoutError a transfer's, only if no code of the
+// user threw it.
+void Executor::fail(const std::exception_ptr& cause) {
+  const StageError::Place place = place_of(std::exchange(current_, Action()));
+  const bool is_aborted = transport_.abort_reason() != nullptr;
+  const bool was_waiting = router_.is_waiting();
+  abandon();
+  try {
+    std::rethrow_exception(cause);
+  } catch (const PeerError&) {
+    if (is_aborted) throw;
+    abort_as(StageError(place, cause));
+  } catch (const TimeoutError& error) {
+    if (!was_waiting) abort_as(StageError(place, cause));
+    abort_as(TimeoutError(fmt::format("rank {}, {}: {}", place.rank.value(),
+                                      place.action.empty() ? "end of the step" : place.action,
+                                      error.what())));
+  } catch (...) {
+    abort_as(StageError(place, cause));
+  }
+}
+
+template <typename E>
+void Executor::abort_as(const E& error) {
+  transport_.abort({transport_.rank(), error.what(), std::make_exception_ptr(error)});
+  throw error;
+}
+
+void Executor::abandon() {
+  recorder_.stop();
+  router_.clear();
+  ties_.abandon();
+  for (Stage& stage : stages_) stage.reset();
+  outputs_.clear();
+  losses_.clear();
+  added_losses_.clear();
+  // Those that had none before the step have none after it.
+  for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();
+  had_no_grad_.clear();
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,57 @@
+#include "stagecraft/runtime/rank_threads.h"
+
+#include <utility>
+
+namespace stagecraft {
+
+RankThreads::RankThreads(int32_t ranks, std::function<void(Rank)> start)
+    : thrown_(static_cast<std::size_t>(ranks)) {
+  for (int32_t r = 0; r < ranks; ++r) {
+    threads_.emplace_back([this, r, start] {
+      start(Rank(r));
+      serve(Rank(r));
+    });
+  }
+}
+
+RankThreads::~RankThreads() {
+  {
+    const std::lock_guard lock(mutex_);
+    is_ending_ = true;
+  }
+  has_work_.notify_all();
+  for (std::thread& thread : threads_) thread.join();
+}
+
+std::vector<std::exception_ptr> RankThreads::run(const std::function<void(Rank)>& work) {
+  std::unique_lock lock(mutex_);
+  work_ = &work;
+  running_ = static_cast<int32_t>(threads_.size());
+  ++round_;
+  has_work_.notify_all();
+  is_done_.wait(lock, [&] { return running_ == 0; });
+  work_ = nullptr;
+  return std::exchange(thrown_, std::vector<std::exception_ptr>(threads_.size()));
+}
+
+void RankThreads::serve(Rank rank) {
+  uint64_t seen = 0;
+  std::unique_lock lock(mutex_);
+  while (true) {
+    has_work_.wait(lock, [&] { return is_ending_ || round_ != seen; });
+    if (is_ending_) return;
+    seen = round_;
+    lock.unlock();
+    std::exception_ptr thrown;
+    try {
+      (*work_)(rank);
+    } catch (...) {
+      thrown = std::current_exception();
+    }
+    lock.lock();
+    thrown_[static_cast<std::size_t>(rank.value())] = std::move(thrown);
+    if (--running_ == 0) is_done_.notify_one();
+  }
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,43 @@
+#pragma once
+
+#include <condition_variable>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <thread>
+#include <vector>
+
+#include "stagecraft/base/index.h"
+
+namespace stagecraft {
+
+/// A thread for each rank that stays up between steps.
+class RankThreads {
+ public:
+  /// `start` runs on each thread before anything else.
+  RankThreads(int32_t ranks, std::function<void(Rank)> start);
+  /// Waits for the threads to end.
+  ~RankThreads();
+  RankThreads(const RankThreads&) = delete;
+  RankThreads& operator=(const RankThreads&) = delete;
+
+  /// Calls `work` on every thread and returns when all have ended: what each threw, by rank, null
+  /// for nothing. REQUIRES that it is not called from two threads at once, or from `work`.
+  std::vector<std::exception_ptr> run(const std::function<void(Rank)>& work);
+
+ private:
+  void serve(Rank rank);
+
+  std::mutex mutex_;
+  std::condition_variable has_work_;
+  std::condition_variable is_done_;
+  const std::function<void(Rank)>* work_ = nullptr;
+  uint64_t round_ = 0;
+  int32_t running_ = 0;
+  bool is_ending_ = false;
+  std::vector<std::exception_ptr> thrown_;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace stagecraft

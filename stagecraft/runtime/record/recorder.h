@@ -1,0 +1,90 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "stagecraft/runtime/record/recording.h"
+
+namespace stagecraft {
+
+/// What a rank's thread writes while it executes its list. Cheap enough to be always on: a clock
+/// reading and a few stores a call, no lock and, within a step, no allocation (unless there are
+/// more than two waits an action).
+///
+///   recorder.start(list.size(), zero);
+///   recorder.begin(i);
+///   recorder.begin_wait(i);
+///   ...                          // until the values are there
+///   recorder.end_wait(sent);
+///   ...
+///   recorder.end(i);
+///
+/// All members are for the rank's own thread, except current(). Those that take a time take it from
+/// the clock unless one is given; times must not go back.
+class Recorder {
+ public:
+  using Clock = std::chrono::steady_clock;
+  using Time = Clock::time_point;
+
+  Recorder() = default;
+  Recorder(const Recorder&) = delete;
+  Recorder& operator=(const Recorder&) = delete;
+
+  /// A new step of a list with `num_actions` actions; `zero` is the time that all its ranks count
+  /// from. Forgets the step before, keeps its memory.
+  void start(std::size_t num_actions, Time zero);
+
+  /// Around an action; `offset` counts in the rank's list and is below num_actions. An overlap's
+  /// parts go between its own begin and end. What is begun again before it ended counts from the
+  /// first begin to the last end.
+  void begin(std::size_t offset) { begin(offset, Clock::now()); }
+  void begin(std::size_t offset, Time now);
+  void end(std::size_t offset) { end(offset, Clock::now()); }
+  void end(std::size_t offset, Time now);
+
+  /// Around a wait for a transfer, inside the action at `offset`. `sent`: when the sender gave it
+  /// away, by the clock of this rank.
+  void begin_wait(std::size_t offset) { begin_wait(offset, Clock::now()); }
+  void begin_wait(std::size_t offset, Time now);
+  void end_wait(Time sent) { end_wait(sent, Clock::now()); }
+  void end_wait(Time sent, Time now);
+
+  void add_sent(int64_t bytes) { recording_.bytes_sent += bytes; }
+  void add_received(int64_t bytes) { recording_.bytes_received += bytes; }
+  void set_peak_memory(int64_t bytes) { recording_.peak_memory = bytes; }
+
+  /// Ends whatever is under way, for a step that failed.
+  void stop() { stop(Clock::now()); }
+  void stop(Time now);
+
+  /// The action that is under way, nothing between actions; of an overlap, the part. For any thread
+  /// at any time.
+  std::optional<std::size_t> current() const {
+    const std::size_t offset = current_.load(std::memory_order_relaxed);
+    return offset == kNone ? std::nullopt : std::optional(offset);
+  }
+
+  /// What was recorded since start().
+  const RankRecording& view() const { return recording_; }
+  /// The same, moved out; the next start() allocates anew.
+  RankRecording take();
+
+ private:
+  static constexpr std::size_t kNone = SIZE_MAX;
+
+  int64_t since_zero(Time time) const {
+    return std::chrono::duration_cast<std::chrono::nanoseconds>(time - zero_).count();
+  }
+  void set_current(std::size_t offset) { current_.store(offset, std::memory_order_relaxed); }
+
+  RankRecording recording_;
+  Time zero_;
+  std::size_t around_ = kNone;  // the overlap whose part is under way
+  bool is_waiting_ = false;
+  std::atomic<std::size_t> current_ = kNone;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,67 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/schedule/stage_graph.h"
+#include "stagecraft/sim/cost_model.h"
+#include "stagecraft/sim/simulate.h"
+
+namespace stagecraft {
+
+/// What one rank did in a step. Times are nanoseconds since the start of the step, which is one and
+/// the same for all ranks.
+struct RankRecording {
+  struct ActionTimes {
+    int64_t begin = -1;  ///< -1: it did not run
+    int64_t end = -1;    ///< -1: it did not end
+    int64_t waited = 0;  ///< of that time, in waits that ended
+
+    friend bool operator==(const ActionTimes&, const ActionTimes&) = default;
+  };
+
+  /// A stretch inside an action in which the rank waited for a transfer.
+  struct Wait {
+    std::size_t offset = 0;  ///< of the action
+    int64_t begin = 0;
+    int64_t end = -1;  ///< -1: it did not end
+    int64_t sent = 0;  ///< when the transfer left; may be before or after the wait
+
+    friend bool operator==(const Wait&, const Wait&) = default;
+  };
+
+  std::vector<ActionTimes> actions;  ///< by offset in the rank's list
+  std::vector<Wait> waits;           ///< in the order of time; no two at once
+  int64_t bytes_sent = 0;
+  int64_t bytes_received = 0;
+  std::optional<int64_t> peak_memory = std::nullopt;  ///< bytes
+
+  friend bool operator==(const RankRecording&, const RankRecording&) = default;
+};
+
+/// What all ranks did in a step. One that failed half way is as good as another: actions that did
+/// not run are left out, and what had not ended counts until the last time that was recorded.
+struct Recording {
+  Schedule schedule;
+  StageGraph graph;
+  std::vector<RankRecording> ranks;
+};
+
+/// The recording as drawings take it, in microseconds. An action starts when its waiting has ended;
+/// an overlap spans its parts; idle slots and actions that did not run have Interval::ran() false.
+/// There are no memory samples, only peaks, and no critical path.
+///
+/// ArgumentError unless the recording has the ranks and actions of its schedule.
+Simulation to_simulation(const Recording& recording);
+
+/// What each F, I, W and B took, waiting excluded, in microseconds; transfers free. Simulating the
+/// schedule with it replays the step's own compute as if transfers took no time. Actions that did
+/// not run cost nothing. ArgumentError as above.
+///
+///   simulate(r.schedule, measured_costs(r), r.graph).makespan
+CostModel measured_costs(const Recording& recording);
+
+}  // namespace stagecraft

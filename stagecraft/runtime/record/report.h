@@ -1,0 +1,39 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stagecraft/runtime/record/recording.h"
+
+namespace stagecraft {
+
+/// Where a rank's time went, in microseconds: compute + bubble + exposed_transfer + other is the
+/// makespan.
+struct RankReport {
+  double compute = 0;           ///< in F, I, W and B, waiting excluded
+  double bubble = 0;            ///< waiting for what was not sent yet, and after its last action
+  double exposed_transfer = 0;  ///< waiting for what was under way
+  double other = 0;             ///< all else: sends, bookkeeping
+  double bubble_share = 0;      ///< bubble / makespan; 0 when the makespan is 0
+  int64_t bytes_sent = 0;
+  int64_t bytes_received = 0;
+  std::optional<int64_t> peak_memory = std::nullopt;  ///< bytes
+};
+
+struct StepReport {
+  double makespan = 0;      ///< microseconds
+  double bubble_share = 0;  ///< of all ranks' time
+  int64_t actions = 0;      ///< of the schedule
+  int64_t not_run = 0;      ///< of those; more than 0 when the step failed
+  std::vector<RankReport> ranks = {};
+};
+
+/// ArgumentError unless the recording has the ranks and actions of its schedule.
+StepReport make_report(const Recording& recording);
+
+/// A table with a line for each rank; every line ends with "\n".
+std::string to_text(const StepReport& report);
+
+}  // namespace stagecraft

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "stagecraft/runtime/record/recording.h"
+#include "stagecraft/schedule/action.h"
+
+namespace stagecraft {
+
+/// A recording without loose ends: what had not ended ends at the makespan.
+struct ClosedRecording {
+  std::vector<RankRecording> ranks;
+  int64_t makespan = 0;  ///< the last time of any rank
+};
+/// ArgumentError unless the recording has the ranks and actions of its schedule.
+ClosedRecording close(const Recording& recording);
+
+/// How a rank's time until the makespan divides, in nanoseconds; the four add up to it.
+struct TimeUse {
+  int64_t compute = 0;  ///< in F, I, W and B, waiting excluded
+  int64_t bubble = 0;   ///< waiting for what was not sent yet, and after its last action
+  int64_t exposed = 0;  ///< waiting for what was under way
+  int64_t other = 0;    ///< all else: sends, bookkeeping
+};
+/// `rank` is one of a ClosedRecording, `list` its actions.
+TimeUse use_of_time(std::span<const Action> list, const RankRecording& rank, int64_t makespan);
+
+constexpr double microseconds(int64_t nanoseconds) {
+  return static_cast<double>(nanoseconds) / 1000;
+}
+
+}  // namespace stagecraft

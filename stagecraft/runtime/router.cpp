@@ -1,0 +1,375 @@
+#include "stagecraft/runtime/router.h"
+
+#include <algorithm>
+#include <cmath>
+#include <limits>
+
+#include <ATen/core/Tensor.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/runtime/values.h"
+#include "stagecraft/stage/backward.h"
+#include "stagecraft/stage/grad_value.h"
+#include "stagecraft/stage/stage.h"
+#include "stagecraft/tree/describe.h"
+#include "stagecraft/tree/tree.h"
+
+namespace stagecraft {
+
+namespace {
+
+constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
+
+}  // namespace
+
+Router::Router(Transport& transport, const Wiring& wiring, Recorder& recorder,
+               RouterOptions options)
+    : transport_(transport), wiring_(wiring), recorder_(recorder), options_(options) {}
+
+void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
+                   const Microbatches& batch, MemoryMeter* meter) {
+  step_ = step;
+  microbatches_ = microbatches;
+  is_training_ = is_training;
+  batch_ = &batch;
+  meter_ = meter;
+  if (batch.weights.empty()) {
+    weights_.assign(microbatches, kUnknown);
+  } else {
+    weights_ = batch.weights;
+  }
+  const std::span<const StageWires> stages = wiring_.stages();
+  slots_.resize(stages.size() * microbatches);
+  for (std::size_t i = 0; i < slots_.size(); ++i) {
+    const StageWires& wires = stages[i / microbatches];
+    Slot& slot = slots_[i];
+    slot.inputs.resize(wires.in.size());
+    slot.outgoing_grads.resize(wires.in.size());
+    slot.grads.resize(wires.out.size());
+    slot.outgoing.resize(wires.out.size());
+  }
+}
+
+double Router::weight(MicrobatchId m) const {
+  const double known = weights_[static_cast<std::size_t>(m.value())];
+  return std::isnan(known) ? 1.0 / static_cast<double>(microbatches_) : known;
+}
+
+void Router::clear() {
+  slots_.clear();
+  sends_.clear();
+  is_waiting_ = false;
+}
+
+void Router::finish() {
+  for (const PendingPtr& send : sends_) wait_send(send);
+  sends_.clear();
+}
+
+void Router::wait_send(const PendingPtr& pending) {
+  is_waiting_ = true;
+  transport_.wait_send(pending, deadline());
+  is_waiting_ = false;
+}
+
+const c10::IValue& Router::model_input(const Ports::Feed& feed, MicrobatchId m) const {
+  const auto i = static_cast<std::size_t>(m.value());
+  if (i < batch_->inputs.size()) {
+    const Arguments& given = batch_->inputs[i];
+    if (feed.argument) {
+      const auto n = static_cast<std::size_t>(*feed.argument);
+      if (n < given.args.size()) return given.args[n];
+    } else if (const c10::IValue* found = given.kwargs.find(feed.name)) {
+      return *found;
+    }
+  }
+  const std::string what =
+      feed.argument ? fmt::format("argument {}", *feed.argument) : fmt::format("\"{}\"", feed.name);
+  throw ArgumentError(fmt::format("stage {} takes the model's {}, which was not given to rank {}",
+                                  feed.to.stage.value(), what, transport_.rank().value()));
+}
+
+void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
+  if (edge.is_local) return;
+  Arrival& arrival = slot.inputs[e];
+  arrival.values = receive(arrival.receive);
+  arrival.receive.reset();
+  const std::size_t named = edge.connections.size();
+  const std::size_t got = arrival.values.size();
+  require<MetadataError>(
+      (edge.has_chain ? got > named : got == named + 1) && arrival.values.back().isDouble(),
+      "stage {} sent {} values to stage {}, expected {}{} and the weight of the microbatch: the "
+      "ranks do not agree on the ports",
+      edge.from.value(), got, edge.to.value(), edge.has_chain ? "at least " : "", named);
+  const double sent = arrival.values.back().toDouble();
+  arrival.values.pop_back();
+  double& weight = weights_[static_cast<std::size_t>(m.value())];
+  if (std::isnan(weight)) weight = sent;
+}
+
+Arguments Router::take_inputs(Action forward) {
+  Slot& s = slot(forward);
+  const StageWires& w = wires(forward);
+  const MicrobatchId m = forward.microbatch();
+  ArgumentBuilder builder;
+  for (std::size_t e = 0; e < w.in.size(); ++e) {
+    take_values(s, w.in[e], e, m);
+    for (std::size_t i = 0; i < w.in[e].connections.size(); ++i) {
+      builder.place(w.in[e].connections[i].to, s.inputs[e].values[i],
+                    {static_cast<int32_t>(e), static_cast<int32_t>(i)});
+    }
+  }
+  for (const Ports::Feed& feed : w.feeds) builder.place(feed.to, model_input(feed, m), {});
+  for (std::size_t e = 0; e < w.in.size(); ++e) {
+    if (!w.in[e].has_chain) continue;
+    const std::vector<c10::IValue>& values = s.inputs[e].values;
+    for (std::size_t i = w.in[e].connections.size(); i < values.size(); ++i) {
+      builder.append(values[i], {static_cast<int32_t>(e), static_cast<int32_t>(i)});
+    }
+  }
+  if (w.takes_model_arguments && !batch_->inputs.empty()) add_model_arguments(m, builder);
+  for (Arrival& arrival : s.inputs) arrival.values.clear();
+
+  Arguments result = builder.finish(forward.stage(), s.origins);
+  if (is_training_) keep_model_inputs(s, result);
+  return result;
+}
+
+// Those that are not fed to a stage by hand.
+void Router::add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const {
+  const Arguments& given = batch_->inputs[static_cast<std::size_t>(m.value())];
+  for (std::size_t i = 0; i < given.args.size(); ++i) {
+    if (!wiring_.is_fed(i)) builder.append(given.args[i], {});
+  }
+  for (const auto& [name, value] : given.kwargs) {
+    if (!wiring_.is_fed(name)) builder.set(name, value, {});
+  }
+}
+
+// The backward goes on into those that require grad.
+void Router::keep_model_inputs(Slot& slot, const Arguments& arguments) {
+  std::size_t i = 0;
+  auto keep = [&](const c10::IValue& value) {
+    if (slot.origins[i].edge < 0 && requires_grad(value)) slot.model_inputs.emplace_back(i, value);
+    ++i;
+  };
+  for (const c10::IValue& value : arguments.args) keep(value);
+  for (const auto& [name, value] : arguments.kwargs) keep(value);
+}
+
+std::vector<c10::IValue> Router::select(const WireEdge& edge, const Slot& slot,
+                                        std::span<const c10::IValue> outputs) const {
+  std::vector<c10::IValue> values;
+  for (const Ports::Connection& connection : edge.connections) {
+    const auto n = static_cast<std::size_t>(connection.from.output);
+    require<ArgumentError>(n < outputs.size(),
+                           "output {} of stage {} is connected to stage {}, but the stage returned "
+                           "{} outputs",
+                           n, edge.from.value(), edge.to.value(), outputs.size());
+    values.push_back(outputs[n]);
+  }
+  if (edge.has_chain) {
+    for (const int32_t n : slot.chain_outputs) {
+      values.push_back(outputs[static_cast<std::size_t>(n)]);
+    }
+  }
+  return values;
+}
+
+void Router::put_outputs(Action forward, const c10::IValue& output) {
+  Slot& s = slot(forward);
+  const StageWires& w = wires(forward);
+  const std::vector<c10::IValue> outputs = outputs_of(output);
+  s.num_outputs = outputs.size();
+  s.chain_outputs.clear();
+  for (std::size_t n = 0; n < outputs.size(); ++n) {
+    if (!wiring_.is_connected(forward.stage(), n)) {
+      s.chain_outputs.push_back(static_cast<int32_t>(n));
+    }
+  }
+  for (std::size_t e = 0; e < w.out.size(); ++e) {
+    const WireEdge& edge = w.out[e];
+    std::vector<c10::IValue> values = select(edge, s, outputs);
+    if (edge.is_local) {
+      Arrival& arrival = slot(edge.peer_stage, forward.microbatch())
+                             .inputs[static_cast<std::size_t>(edge.peer_edge)];
+      arrival.values = std::move(values);
+    } else {
+      for (c10::IValue& value : values) value = without_history(value, is_training_);
+      s.outgoing[e] = std::move(values);
+    }
+  }
+  if (is_training_ && w.out.size() > 1) watch_shared_outputs(w, s, outputs);
+}
+
+void Router::take_grads(Slot& slot, const WireEdge& edge, std::size_t e) {
+  if (edge.is_local) return;
+  Arrival& arrival = slot.grads[e];
+  arrival.values = receive(arrival.receive);
+  arrival.receive.reset();
+  const std::size_t expected =
+      edge.connections.size() + (edge.has_chain ? slot.chain_outputs.size() : 0);
+  require<MetadataError>(
+      arrival.values.size() == expected,
+      "stage {} sent {} gradients to stage {}, expected {}: the ranks do not agree "
+      "on the ports",
+      edge.to.value(), arrival.values.size(), edge.from.value(), expected);
+}
+
+std::vector<c10::IValue> Router::take_output_grads(Action backward) {
+  Slot& s = slot(backward);
+  const StageWires& w = wires(backward);
+  check_shared_outputs(backward.stage(), s);
+  if (w.out.empty()) return {};
+  std::vector<c10::IValue> sums(s.num_outputs);
+  // Last reader first: the order in which the uncut model adds them up.
+  for (std::size_t e = w.out.size(); e-- > 0;) {
+    const WireEdge& edge = w.out[e];
+    Arrival& arrival = s.grads[e];
+    take_grads(s, edge, e);
+    for (std::size_t i = arrival.values.size(); i-- > 0;) {
+      const std::size_t explicit_values = edge.connections.size();
+      const auto output =
+          static_cast<std::size_t>(i < explicit_values ? edge.connections[i].from.output
+                                                       : s.chain_outputs[i - explicit_values]);
+      sums[output] = add_grad_values(sums[output], arrival.values[i]);
+    }
+    arrival.values.clear();
+  }
+  return sums;
+}
+
+void Router::put_input_grads(Action backward, std::vector<c10::IValue> grads) {
+  Slot& s = slot(backward);
+  const StageWires& w = wires(backward);
+  require<ArgumentError>(grads.size() == s.origins.size(),
+                         "stage {} has {} arguments, got {} gradients", backward.stage().value(),
+                         s.origins.size(), grads.size());
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    const ArgumentOrigin& origin = s.origins[i];
+    if (origin.edge < 0) continue;
+    auto& values = s.outgoing_grads[static_cast<std::size_t>(origin.edge)];
+    const auto item = static_cast<std::size_t>(origin.item);
+    if (values.size() <= item) values.resize(item + 1);
+    values[item] = std::move(grads[i]);
+  }
+  for (const auto& [argument, value] : s.model_inputs) {
+    const std::vector<at::Tensor> tensors = tensors_of(value);
+    const std::vector<at::Tensor> arrived = grads_of(grads[argument], tensors.size());
+    for (std::size_t i = 0; i < tensors.size(); ++i) {
+      if (arrived[i].defined()) backward_into(tensors[i], arrived[i].to(tensors[i].device()));
+    }
+  }
+  s.model_inputs.clear();
+  for (std::size_t e = 0; e < w.in.size(); ++e) {
+    const WireEdge& edge = w.in[e];
+    if (!edge.is_local) continue;
+    Arrival& arrival = slot(edge.peer_stage, backward.microbatch())
+                           .grads[static_cast<std::size_t>(edge.peer_edge)];
+    arrival.values = std::move(s.outgoing_grads[e]);
+    s.outgoing_grads[e].clear();
+  }
+}
+
+void Router::post_receives(Action receive) {
+  Slot& s = slot(receive);
+  const StageWires& w = wires(receive);
+  const MicrobatchId m = receive.microbatch();
+  if (receive.type() == ActionType::kRecvForward) {
+    for (std::size_t e = 0; e < w.in.size(); ++e) {
+      const WireEdge& edge = w.in[e];
+      if (edge.is_local) continue;
+      s.inputs[e].receive =
+          transport_.post_receive(edge.peer, {step_, Direction::kForward, edge.from, edge.to, m});
+    }
+  } else {
+    for (std::size_t e = 0; e < w.out.size(); ++e) {
+      const WireEdge& edge = w.out[e];
+      if (edge.is_local) continue;
+      s.grads[e].receive =
+          transport_.post_receive(edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m});
+    }
+  }
+}
+
+void Router::send(Action send) {
+  Slot& s = slot(send);
+  const StageWires& w = wires(send);
+  const MicrobatchId m = send.microbatch();
+  if (send.type() == ActionType::kSendForward) {
+    for (std::size_t e = 0; e < w.out.size(); ++e) {
+      const WireEdge& edge = w.out[e];
+      if (edge.is_local) continue;
+      std::vector<c10::IValue> values = std::move(s.outgoing[e]);
+      s.outgoing[e].clear();
+      values.emplace_back(weight(m));
+      post(edge.peer, {step_, Direction::kForward, edge.from, edge.to, m}, std::move(values));
+    }
+  } else {
+    for (std::size_t e = 0; e < w.in.size(); ++e) {
+      const WireEdge& edge = w.in[e];
+      if (edge.is_local) continue;
+      std::vector<c10::IValue> grads = std::move(s.outgoing_grads[e]);
+      s.outgoing_grads[e].clear();
+      post(edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m}, std::move(grads));
+    }
+  }
+}
+
+void Router::post(Rank to, const TransferId& id, std::vector<c10::IValue> values) {
+  recorder_.add_sent(bytes_of(values));
+  if (meter_ != nullptr) hand_over(meter_, values, meter_->accounts() - 1);
+  PendingPtr pending = transport_.post_send(to, id, c10::ivalue::Tuple::create(std::move(values)));
+  if (options_.wait_for_sends) {
+    wait_send(pending);
+  } else if (!pending->is_done()) {
+    sends_.push_back(std::move(pending));
+  }
+}
+
+std::vector<c10::IValue> Router::receive(const PendingPtr& pending) {
+  const bool waits = !pending->is_done();
+  if (waits) recorder_.begin_wait(offset_);
+  is_waiting_ = true;
+  Received received = transport_.wait_receive(pending, deadline());
+  is_waiting_ = false;
+  if (waits) recorder_.end_wait(received.sent);
+  require<MetadataError>(received.value.isTuple(), "expected a tuple of values, got {}",
+                         describe(received.value));
+  std::vector<c10::IValue> values =
+      std::move(*std::move(received.value).toTuple()).elements().vec();
+  recorder_.add_received(bytes_of(values));
+  hand_over(meter_, values, transport_.rank().value());
+  return values;
+}
+
+void Router::watch_shared_outputs(const StageWires& wires, Slot& slot,
+                                  std::span<const c10::IValue> outputs) const {
+  for (std::size_t n = 0; n < outputs.size(); ++n) {
+    std::ptrdiff_t readers = 0;
+    for (const WireEdge& edge : wires.out) {
+      readers += std::count_if(edge.connections.begin(), edge.connections.end(),
+                               [&](const Ports::Connection& connection) {
+                                 return connection.from.output == static_cast<int32_t>(n);
+                               });
+    }
+    if (readers < 2) continue;
+    for_each_tensor(outputs[n], [&](const at::Tensor& tensor) {
+      const auto& counter = torch::autograd::impl::version_counter(tensor);
+      slot.shared.emplace_back(counter, counter.current_version());
+    });
+  }
+}
+
+void Router::check_shared_outputs(StageId stage, Slot& slot) {
+  for (const auto& [counter, version] : slot.shared) {
+    require<ArgumentError>(counter.current_version() == version,
+                           "an output of stage {} that several stages read was changed in place by "
+                           "one of them; it must work on a copy",
+                           stage.value());
+  }
+  slot.shared.clear();
+}
+
+}  // namespace stagecraft

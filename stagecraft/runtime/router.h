@@ -1,0 +1,132 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <c10/core/TensorImpl.h>
+
+#include "stagecraft/runtime/argument_builder.h"
+#include "stagecraft/runtime/record/recorder.h"
+#include "stagecraft/runtime/step.h"
+#include "stagecraft/runtime/wiring.h"
+#include "stagecraft/schedule/action.h"
+#include "stagecraft/stage/memory_meter.h"
+#include "stagecraft/transport/transport.h"
+#include "stagecraft/tree/arguments.h"
+
+namespace stagecraft {
+
+struct RouterOptions {
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+  /// A send is waited for where it is posted, not at the end of the step.
+  bool wait_for_sends = false;
+};
+
+/// Carries values and gradients between the stages of one rank and those of others, for one step at
+/// a time:
+///
+///   F   take_inputs  -> stage -> put_outputs       to stages of this rank at once, to others by
+///   SEND_F B   take_output_grads -> stage -> put_input_grads                              likewise
+///   SEND_B
+///
+/// Everything is let go of where it is used last.
+class Router {
+ public:
+  /// All must outlive it.
+  Router(Transport& transport, const Wiring& wiring, Recorder& recorder, RouterOptions options);
+
+  /// A new step. `weights` may be empty: then they come with the values of other ranks.
+  void start(uint64_t step, std::size_t microbatches, bool is_training, const Microbatches& batch,
+             MemoryMeter* meter);
+  /// Waits for the sends that are still under way.
+  void finish();
+  /// Lets go of everything of the step.
+  void clear();
+
+  /// The offset in the rank's list of the action that is executed, for the recorder.
+  void set_offset(std::size_t offset) { offset_ = offset; }
+
+  Arguments take_inputs(Action forward);
+  void put_outputs(Action forward, const c10::IValue& output);
+  std::vector<c10::IValue> take_output_grads(Action backward);
+  void put_input_grads(Action backward, std::vector<c10::IValue> grads);
+
+  void post_receives(Action receive);
+  void send(Action send);
+
+  /// Whether a wait for another rank is under way, or was when it threw.
+  bool is_waiting() const { return is_waiting_; }
+
+  /// How much the microbatch's loss counts: as this rank was told, or as the values that came for
+  /// it said, or its equal share.
+  double weight(MicrobatchId m) const;
+
+ private:
+  // What comes along an edge: values for an edge into the stage, gradients for one out of it.
+  struct Arrival {
+    PendingPtr receive;
+    std::vector<c10::IValue> values;
+  };
+  // A microbatch on a stage.
+  struct Slot {
+    std::vector<Arrival> inputs;                                    // by edge in
+    std::vector<Arrival> grads;                                     // by edge out
+    std::vector<std::vector<c10::IValue>> outgoing;                 // by edge out, until SEND_F
+    std::vector<std::vector<c10::IValue>> outgoing_grads;           // by edge in, until SEND_B
+    std::vector<ArgumentOrigin> origins;                            // by argument
+    std::vector<std::pair<std::size_t, c10::IValue>> model_inputs;  // that require grad; argument
+    std::vector<int32_t> chain_outputs;  // the outputs that the chain carries
+    std::size_t num_outputs = 0;
+    std::vector<std::pair<c10::VariableVersion, uint32_t>> shared;  // outputs with several readers
+  };
+
+  Slot& slot(int32_t local, MicrobatchId m) {
+    return slots_[static_cast<std::size_t>(local) * microbatches_ +
+                  static_cast<std::size_t>(m.value())];
+  }
+  Slot& slot(Action action) { return slot(local(action), action.microbatch()); }
+  int32_t local(Action action) const { return wiring_.local_index(action.stage()); }
+  const StageWires& wires(Action action) const {
+    return wiring_.stages()[static_cast<std::size_t>(local(action))];
+  }
+  Deadline deadline() const {
+    return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.timeout));
+  }
+
+  std::vector<c10::IValue> receive(const PendingPtr& pending);
+  void wait_send(const PendingPtr& pending);
+  void post(Rank to, const TransferId& id, std::vector<c10::IValue> values);
+  void take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
+  void take_grads(Slot& slot, const WireEdge& edge, std::size_t e);
+  const c10::IValue& model_input(const Ports::Feed& feed, MicrobatchId m) const;
+  void add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const;
+  static void keep_model_inputs(Slot& slot, const Arguments& arguments);
+  std::vector<c10::IValue> select(const WireEdge& edge, const Slot& slot,
+                                  std::span<const c10::IValue> outputs) const;
+  void watch_shared_outputs(const StageWires& wires, Slot& slot,
+                            std::span<const c10::IValue> outputs) const;
+  static void check_shared_outputs(StageId stage, Slot& slot);
+
+  Transport& transport_;
+  const Wiring& wiring_;
+  Recorder& recorder_;
+  RouterOptions options_;
+
+  uint64_t step_ = 0;
+  std::size_t microbatches_ = 0;
+  bool is_training_ = true;
+  const Microbatches* batch_ = nullptr;
+  MemoryMeter* meter_ = nullptr;
+  std::size_t offset_ = 0;
+  bool is_waiting_ = false;
+  std::vector<double> weights_;
+  std::vector<Slot> slots_;  // by stage of this rank, then microbatch
+  std::vector<PendingPtr> sends_;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,92 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/runtime/action_context.h"
+#include "stagecraft/runtime/loss.h"
+#include "stagecraft/runtime/record/recording.h"
+#include "stagecraft/runtime/schedule_source.h"
+#include "stagecraft/runtime/step.h"
+#include "stagecraft/runtime/tied_weights.h"
+#include "stagecraft/stage/ports.h"
+#include "stagecraft/stage/stage.h"
+#include "stagecraft/transport/transport.h"
+
+namespace stagecraft {
+
+struct RunnerOptions {
+  /// Needed on the rank of the last stage, to train.
+  Loss loss = {};
+  /// Where stages' inputs come from; without it, a chain. The same on all ranks.
+  std::optional<Ports> ports = std::nullopt;
+  /// Weights of which several stages hold a copy. The same on all ranks.
+  std::vector<TiedWeight> ties = {};
+  /// How long a rank waits for another before it says so.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+  /// Of random operators in stages. The same on all ranks; without it, the seed of the process's
+  /// CPU generator when the runner is made.
+  std::optional<uint64_t> seed = std::nullopt;
+  /// Wait for each send where it is posted: for finding schedules that rely on buffering.
+  bool wait_for_sends = false;
+};
+
+/// One rank of a pipeline: its stages, run in the order of a schedule, over any transport. Every
+/// rank has one and makes the same calls; `Pipeline` (pipeline.h) does all of it in one process.
+///
+///   Runner runner(transport, ScheduleSource::named("1F1B", 2), std::move(stages), {.loss = mse});
+///   runner.step({x}, {}, {}, {.microbatches = 4});          // on the rank of stage 0
+///   auto result = runner.step({}, {}, y, {.microbatches = 4});   // on that of the last stage
+///
+/// Gradients add up in the parameters' .grad as with plain autograd. A step that fails on any rank
+/// throws on every rank, naming the first that failed: there as StageError or TimeoutError,
+/// elsewhere as PeerError, which carries it. What the step had under way is let go of, parameters
+/// that had no gradient before it have none after it, and the next step works.
+///
+/// Belongs to one thread: the rank's.
+class Runner {
+ public:
+  /// `stages` are those that the schedule puts on this rank, in any order. The transport must
+  /// outlive the runner. ArgumentError when stages, schedule, ports and ranks do not fit each
+  /// other.
+  Runner(Transport& transport, ScheduleSource source, std::vector<Stage> stages,
+         RunnerOptions options = {});
+  ~Runner();
+  Runner(const Runner&) = delete;
+  Runner& operator=(const Runner&) = delete;
+
+  /// Trains on a batch: forward and backward of all its microbatches. Arguments are given on the
+  /// rank of the stages that take them, targets on that of the last stage; results are there and,
+  /// if `everywhere`, on the other ranks that ask.
+  ///
+  /// ArgumentError for a batch that cannot be cut or a number of microbatches that the schedule
+  /// cannot have, and where gradients are switched off; then the other ranks throw, too.
+  StepResult step(const Args& args, const Kwargs& kwargs = {}, const c10::IValue& target = {},
+                  const StepOptions& options = {});
+  /// The same for a batch in microbatches.
+  StepResult step(Microbatches batch, const StepOptions& options = {});
+
+  /// The forwards alone, without gradients: nothing is kept, gradients and random numbers of later
+  /// steps are not touched. The loss is computed where a target is given.
+  StepResult eval(const Args& args, const Kwargs& kwargs = {}, const c10::IValue& target = {},
+                  const StepOptions& options = {});
+  StepResult eval(Microbatches batch, const StepOptions& options = {});
+
+  Callbacks& callbacks();
+  Stage& stage(StageId stage);
+  /// What this rank did in its last step.
+  const RankRecording& recording() const;
+  /// What all did; called by all ranks.
+  Recording gather_recording();
+
+ private:
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+}  // namespace stagecraft

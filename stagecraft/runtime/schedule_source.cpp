@@ -1,0 +1,88 @@
+#include "stagecraft/runtime/schedule_source.h"
+
+#include <vector>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/passes/lower.h"
+#include "stagecraft/schedule/verify.h"
+
+namespace stagecraft {
+
+ScheduleSource::ScheduleSource(std::string name, Placement placement,
+                               std::function<Schedule(int32_t)> make)
+    : name_(std::move(name)), placement_(std::move(placement)), make_(std::move(make)) {}
+
+ScheduleSource ScheduleSource::named(std::string name, int32_t ranks, int32_t stages_per_rank) {
+  const ScheduleKind& kind = get_schedule_kind(name);
+  auto make = [&kind, ranks, stages_per_rank](int32_t microbatches) {
+    return kind.build(
+        {.ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank});
+  };
+  // Where the stages are does not depend on the microbatches; as many as this every schedule takes.
+  const int32_t enough = 2 * ranks * stages_per_rank;
+  return {std::string(kind.name), make(enough).placement(), make};
+}
+
+ScheduleSource ScheduleSource::fixed(Schedule schedule) {
+  Placement placement = schedule.placement();
+  auto make = [schedule = std::move(schedule)](int32_t microbatches) {
+    require<ArgumentError>(microbatches == schedule.num_microbatches(),
+                           "the schedule is for {} microbatches, got {}",
+                           schedule.num_microbatches(), microbatches);
+    return schedule;
+  };
+  return {"own schedule", std::move(placement), std::move(make)};
+}
+
+ScheduleSource ScheduleSource::made_by(std::function<Schedule(int32_t)> make, Placement placement) {
+  require<ArgumentError>(static_cast<bool>(make), "a schedule source needs a function");
+  return {"own schedule", std::move(placement), std::move(make)};
+}
+
+std::shared_ptr<const Schedule> ScheduleSource::training(int32_t microbatches,
+                                                         const StageGraph& graph) const {
+  return get(microbatches, true, graph);
+}
+
+std::shared_ptr<const Schedule> ScheduleSource::forward_only(int32_t microbatches,
+                                                             const StageGraph& graph) const {
+  return get(microbatches, false, graph);
+}
+
+std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool is_training,
+                                                    const StageGraph& graph) const {
+  const std::lock_guard lock(cache_->mutex);
+  auto& entry = cache_->schedules[{microbatches, is_training}];
+  if (entry != nullptr) return entry;
+  Schedule made = make_(microbatches);
+  require<ArgumentError>(made.placement() == placement_,
+                         "the schedule for {} microbatches has another placement: expected {}, got "
+                         "{}",
+                         microbatches, to_string(placement_), to_string(made.placement()));
+  require<ArgumentError>(made.num_microbatches() == microbatches,
+                         "asked for a schedule of {} microbatches, got one of {}", microbatches,
+                         made.num_microbatches());
+  if (!is_training) made = keep_forwards(made);
+  if (made.level() == Level::kCompute) {
+    made = lower(made, graph);
+  } else {
+    verify_or_throw(made, graph, "the schedule cannot be run",
+                    {.mode = infer_mode(made), .microbatches = microbatches});
+  }
+  entry = std::make_shared<const Schedule>(std::move(made));
+  return entry;
+}
+
+Schedule keep_forwards(const Schedule& schedule) {
+  std::vector<ActionList> lists;
+  for (const ActionList& list : schedule.lists()) {
+    ActionList& kept = lists.emplace_back();
+    for (const Action action : list) {
+      if (action.type() == ActionType::kForward) kept.push_back(action);
+    }
+  }
+  return {Level::kCompute, schedule.placement(), std::move(lists)};
+}
+
+}  // namespace stagecraft

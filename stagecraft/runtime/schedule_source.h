@@ -1,0 +1,64 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <utility>
+
+#include "stagecraft/schedule/placement.h"
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/schedule/stage_graph.h"
+
+namespace stagecraft {
+
+/// The schedules of a pipeline: how many microbatches there are is a matter of each step, so there
+/// is one for each number that comes, made and lowered once. Thread-safe; ranks may share one.
+///
+///   ScheduleSource::named("1F1B", 4)                       four ranks, a stage each
+///   ScheduleSource::named("Interleaved1F1B", 4, 2)         four ranks, two stages each
+///   ScheduleSource::fixed(parse_csv(text))                 that one and no other
+///   ScheduleSource::made_by([](int32_t m) { return ...; }) your own
+class ScheduleSource {
+ public:
+  /// A builder's. ArgumentError for a name that there is none of.
+  static ScheduleSource named(std::string name, int32_t ranks, int32_t stages_per_rank = 1);
+  /// For just as many microbatches as it has. A compute schedule is lowered; one that is lowered
+  /// already is run as it is.
+  static ScheduleSource fixed(Schedule schedule);
+  /// `placement` of all that it makes; it is asked once for each number of microbatches.
+  static ScheduleSource made_by(std::function<Schedule(int32_t microbatches)> make,
+                                Placement placement);
+
+  const Placement& placement() const { return placement_; }
+  const std::string& name() const { return name_; }
+
+  /// Lowered and verified for a stage graph. The result lives as long as the source, and every call
+  /// must have the same graph. ArgumentError for a number of microbatches that the schedule cannot
+  /// have, ScheduleError when it is not good.
+  std::shared_ptr<const Schedule> training(int32_t microbatches, const StageGraph& graph) const;
+  /// Its forwards alone, in the same order on each rank.
+  std::shared_ptr<const Schedule> forward_only(int32_t microbatches, const StageGraph& graph) const;
+
+ private:
+  struct Cache {
+    std::mutex mutex;
+    std::map<std::pair<int32_t, bool>, std::shared_ptr<const Schedule>> schedules;
+  };
+
+  ScheduleSource(std::string name, Placement placement, std::function<Schedule(int32_t)> make);
+  std::shared_ptr<const Schedule> get(int32_t microbatches, bool is_training,
+                                      const StageGraph& graph) const;
+
+  std::string name_;
+  Placement placement_;
+  std::function<Schedule(int32_t)> make_;
+  std::shared_ptr<Cache> cache_ = std::make_shared<Cache>();
+};
+
+/// The forwards of a schedule, at level kCompute.
+Schedule keep_forwards(const Schedule& schedule);
+
+}  // namespace stagecraft

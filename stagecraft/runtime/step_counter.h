@@ -1,0 +1,26 @@
+#pragma once
+
+#include <cstdint>
+
+namespace stagecraft {
+
+/// Numbers steps. Every step has another id; random numbers depend on how many training steps were
+/// completed, so that evaluations and failed attempts change nothing.
+class StepCounter {
+ public:
+  uint64_t next_id() { return ++id_; }
+  uint64_t last_id() const { return id_; }
+  /// Of evaluations, a sequence of their own.
+  uint64_t draw(bool is_training) const {
+    return is_training ? trained_ : kEvaluations + evaluated_;
+  }
+  void complete(bool is_training) { ++(is_training ? trained_ : evaluated_); }
+
+ private:
+  static constexpr uint64_t kEvaluations = uint64_t{1} << 63U;
+  uint64_t id_ = 0;
+  uint64_t trained_ = 0;
+  uint64_t evaluated_ = 0;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,141 @@
+#include "stagecraft/runtime/tied_weights.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/add.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/tree/tensor_meta.h"
+
+namespace stagecraft {
+
+namespace {
+
+at::Tensor find_parameter(std::span<Stage> stages, const ParameterRef& ref) {
+  for (const Stage& stage : stages) {
+    if (stage.index() != ref.stage) continue;
+    std::vector<std::string> names;
+    for (const auto& [name, parameter] : stage.parameters()) {
+      if (name == ref.name) return parameter;
+      names.push_back(name);
+    }
+    throw ArgumentError(fmt::format("a tied weight: stage {} has no parameter \"{}\"; it has [{}]",
+                                    ref.stage.value(), ref.name, fmt::join(names, ", ")));
+  }
+  return {};
+}
+
+}  // namespace
+
+TiedWeights::TiedWeights(Transport& transport, const Placement& placement, std::span<Stage> stages,
+                         const std::vector<TiedWeight>& groups)
+    : transport_(transport) {
+  for (std::size_t number = 0; number < groups.size(); ++number) {
+    Group group;
+    for (const ParameterRef& ref : groups[number]) {
+      Holder holder{ref.stage, placement.get_rank(ref.stage)};
+      if (holder.rank == transport.rank()) {
+        holder.copy = group.copies.size();
+        group.copies.push_back({find_parameter(stages, ref), {}, {}});
+        require<ArgumentError>(
+            group.copies.back().parameter.sizes() == group.copies.front().parameter.sizes(),
+            "a tied weight: its copies differ: {} and {}", describe(group.copies.front().parameter),
+            describe(group.copies.back().parameter));
+      }
+      group.holders.push_back(holder);
+    }
+    std::sort(group.holders.begin(), group.holders.end(),
+              [](const Holder& a, const Holder& b) { return a.stage > b.stage; });
+    const auto twice =
+        std::adjacent_find(group.holders.begin(), group.holders.end(),
+                           [](const Holder& a, const Holder& b) { return a.stage == b.stage; });
+    require<ArgumentError>(group.holders.size() >= 2 && twice == group.holders.end(),
+                           "a tied weight needs two or more different stages");
+    if (group.copies.empty()) continue;
+    group.number = number;
+    groups_.push_back(std::move(group));
+  }
+}
+
+void TiedWeights::start() {
+  is_started_ = true;
+  for (Group& group : groups_) {
+    for (Copy& copy : group.copies) copy.earlier = std::move(copy.parameter.mutable_grad());
+  }
+}
+
+void TiedWeights::finish(uint64_t step, std::chrono::nanoseconds timeout) {
+  const Deadline deadline =
+      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout));
+  const std::vector<PendingPtr> sends = send_grads(step);
+  for (Group& group : groups_) {
+    for (const Holder& holder : group.holders) {
+      if (holder.rank == transport_.rank()) sum_grads(group, holder, step, deadline);
+    }
+  }
+  for (const PendingPtr& send : sends) transport_.wait_send(send, deadline);
+  // From here on nothing can fail.
+  for (Group& group : groups_) {
+    for (Copy& copy : group.copies) {
+      if (copy.earlier.defined() && copy.sum.defined()) copy.earlier.add_(copy.sum);
+      copy.parameter.mutable_grad() = std::move(copy.earlier.defined() ? copy.earlier : copy.sum);
+      copy.earlier.reset();
+      copy.sum.reset();
+    }
+  }
+  is_started_ = false;
+}
+
+std::vector<PendingPtr> TiedWeights::send_grads(uint64_t step) {
+  std::vector<PendingPtr> sends;
+  for (const Group& group : groups_) {
+    for (const Holder& from : group.holders) {
+      if (from.rank != transport_.rank()) continue;
+      const at::Tensor& grad = group.copies[from.copy].parameter.grad();
+      const c10::IValue value = grad.defined() ? c10::IValue(grad.detach()) : c10::IValue();
+      for (const Holder& to : group.holders) {
+        if (to.rank == transport_.rank()) continue;
+        sends.push_back(transport_.post_send(to.rank, id(group, from, to, step), value));
+      }
+    }
+  }
+  return sends;
+}
+
+void TiedWeights::sum_grads(Group& group, const Holder& to, uint64_t step, Deadline deadline) {
+  Copy& copy = group.copies[to.copy];
+  for (const Holder& from : group.holders) {
+    at::Tensor grad;
+    if (from.rank == transport_.rank()) {
+      grad = group.copies[from.copy].parameter.grad();
+    } else {
+      const PendingPtr receive = transport_.post_receive(from.rank, id(group, from, to, step));
+      const c10::IValue value = transport_.wait_receive(receive, deadline).value;
+      if (value.isTensor()) grad = value.toTensor().to(copy.parameter.device());
+    }
+    if (!grad.defined()) continue;
+    require<MetadataError>(grad.sizes() == copy.parameter.sizes(),
+                           "a tied weight: its copy on stage {} has another shape: {} and {}",
+                           from.stage.value(), describe(copy.parameter), describe(grad));
+    copy.sum = copy.sum.defined() ? at::add(copy.sum, grad) : grad.clone();
+  }
+}
+
+TransferId TiedWeights::id(const Group& group, const Holder& from, const Holder& to,
+                           uint64_t step) {
+  return {step, Direction::kTiedWeight, from.stage, to.stage,
+          MicrobatchId(static_cast<int32_t>(group.number))};
+}
+
+void TiedWeights::abandon() {
+  if (!std::exchange(is_started_, false)) return;
+  for (Group& group : groups_) {
+    for (Copy& copy : group.copies) {
+      copy.parameter.mutable_grad() = std::move(copy.earlier);
+      copy.sum.reset();
+    }
+  }
+}
+
+}  // namespace stagecraft

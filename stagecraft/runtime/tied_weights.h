@@ -1,0 +1,74 @@
+#pragma once
+
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/base/index.h"
+#include "stagecraft/schedule/placement.h"
+#include "stagecraft/stage/stage.h"
+#include "stagecraft/transport/transport.h"
+
+namespace stagecraft {
+
+/// A parameter of a stage, by its name in StageBody::parameters.
+struct ParameterRef {
+  StageId stage;
+  std::string name;
+};
+
+/// One weight of which several stages hold a copy. They have to start out equal; then they stay so:
+/// at the end of every step the gradients that the step gave to the copies are added up, last stage
+/// first, and each copy gets the sum.
+using TiedWeight = std::vector<ParameterRef>;
+
+/// One rank's part in keeping tied weights tied. The uncut model adds the contributions of a tied
+/// weight in another order, so its gradients differ in their last bits; to have the same bits, send
+/// the weight itself through a port (Ports::connect).
+class TiedWeights {
+ public:
+  /// All must outlive it. ArgumentError for a stage or name that is not there, a group with less
+  /// than two stages, or copies of different shapes on this rank.
+  TiedWeights(Transport& transport, const Placement& placement, std::span<Stage> stages,
+              const std::vector<TiedWeight>& groups);
+
+  /// Before a step: sets the gradients of earlier steps aside.
+  void start();
+  /// After its last action: exchanges what the step gave and puts both together.
+  void finish(uint64_t step, std::chrono::nanoseconds timeout);
+  /// Instead of finish: the gradients as they were.
+  void abandon();
+
+ private:
+  struct Copy {
+    at::Tensor parameter;
+    at::Tensor earlier;  // its gradient before the step
+    at::Tensor sum;      // of the step's, over all copies
+  };
+  struct Holder {
+    StageId stage;
+    Rank rank;
+    std::size_t copy = SIZE_MAX;  // on this rank
+  };
+  struct Group {
+    std::vector<Holder> holders;  // last stage first
+    std::vector<Copy> copies;     // those of this rank
+    std::size_t number = 0;       // among all groups
+  };
+
+  std::vector<PendingPtr> send_grads(uint64_t step);
+  void sum_grads(Group& group, const Holder& to, uint64_t step, Deadline deadline);
+  static TransferId id(const Group& group, const Holder& from, const Holder& to, uint64_t step);
+
+  Transport& transport_;
+  std::vector<Group> groups_;  // those with a copy on this rank
+  bool is_started_ = false;
+};
+
+}  // namespace stagecraft

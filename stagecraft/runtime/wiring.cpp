@@ -1,0 +1,100 @@
+#include "stagecraft/runtime/wiring.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stagecraft {
+
+namespace {
+
+void set_flag(std::vector<bool>& flags, int32_t at) {
+  const auto i = static_cast<std::size_t>(at);
+  if (flags.size() <= i) flags.resize(i + 1);
+  flags[i] = true;
+}
+
+WireEdge make_edge(const Ports& ports, StageId from, StageId to) {
+  WireEdge edge;
+  edge.from = from;
+  edge.to = to;
+  for (const Ports::Connection& connection : ports.connections()) {
+    if (connection.from.stage == from && connection.to.stage == to) {
+      edge.connections.push_back(connection);
+    }
+  }
+  edge.has_chain = ports.has_chain() && from + 1 == to;
+  return edge;
+}
+
+int32_t find_edge(const std::vector<WireEdge>& edges, StageId from, StageId to) {
+  const auto found = std::find_if(edges.begin(), edges.end(), [&](const WireEdge& edge) {
+    return edge.from == from && edge.to == to;
+  });
+  return found == edges.end() ? -1 : static_cast<int32_t>(found - edges.begin());
+}
+
+}  // namespace
+
+StageGraph stage_graph_of(const Ports& ports) {
+  std::vector<StageEdge> edges;
+  for (const Ports::Connection& connection : ports.connections()) {
+    const StageEdge edge{connection.from.stage, connection.to.stage};
+    if (std::find(edges.begin(), edges.end(), edge) == edges.end()) edges.push_back(edge);
+  }
+  const int32_t stages = ports.num_stages();
+  return ports.has_chain() ? StageGraph::chain(stages).with_edges(edges)
+                           : StageGraph::of(stages, edges);
+}
+
+Wiring::Wiring(const Ports& ports, const Placement& placement, Rank rank)
+    : ports_(ports),
+      local_(static_cast<std::size_t>(ports.num_stages()), -1),
+      connected_(static_cast<std::size_t>(ports.num_stages())) {
+  const StageGraph graph = stage_graph_of(ports);
+  for (const StageId stage : placement.stages(rank)) {
+    local_[static_cast<std::size_t>(stage.value())] = static_cast<int32_t>(stages_.size());
+    StageWires& wires = stages_.emplace_back();
+    wires.stage = stage;
+    wires.takes_model_arguments = ports.has_chain() && stage.value() == 0;
+    for (const StageId from : graph.producers(stage)) {
+      wires.in.push_back(make_edge(ports, from, stage));
+      wires.in.back().peer = placement.get_rank(from);
+    }
+    for (const StageId to : graph.consumers(stage)) {
+      wires.out.push_back(make_edge(ports, stage, to));
+      wires.out.back().peer = placement.get_rank(to);
+    }
+    for (const Ports::Feed& feed : ports.feeds()) {
+      if (feed.to.stage == stage) wires.feeds.push_back(feed);
+    }
+  }
+  for (StageWires& wires : stages_) {
+    for (WireEdge& edge : wires.in) {
+      edge.peer_stage = local_index(edge.from);
+      edge.is_local = edge.peer_stage >= 0;
+      if (!edge.is_local) continue;
+      const auto& out = stages_[static_cast<std::size_t>(edge.peer_stage)].out;
+      edge.peer_edge = find_edge(out, edge.from, edge.to);
+    }
+    for (WireEdge& edge : wires.out) {
+      edge.peer_stage = local_index(edge.to);
+      edge.is_local = edge.peer_stage >= 0;
+      if (!edge.is_local) continue;
+      const auto& in = stages_[static_cast<std::size_t>(edge.peer_stage)].in;
+      edge.peer_edge = find_edge(in, edge.from, edge.to);
+    }
+  }
+  for (const Ports::Connection& connection : ports.connections()) {
+    set_flag(connected_[static_cast<std::size_t>(connection.from.stage.value())],
+             connection.from.output);
+  }
+  for (const Ports::Feed& feed : ports.feeds()) {
+    if (feed.argument) {
+      set_flag(fed_, *feed.argument);
+    } else {
+      fed_names_.push_back(feed.name);
+    }
+  }
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,77 @@
+#pragma once
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stagecraft/base/index.h"
+#include "stagecraft/schedule/placement.h"
+#include "stagecraft/schedule/stage_graph.h"
+#include "stagecraft/stage/ports.h"
+
+namespace stagecraft {
+
+/// Who reads whose output, as a schedule asks it.
+StageGraph stage_graph_of(const Ports& ports);
+
+/// Values that go from one stage to another: first those connected by hand, in the order of
+/// `connections`, then what the chain carries.
+struct WireEdge {
+  StageId from;
+  StageId to;
+  std::vector<Ports::Connection> connections;
+  bool has_chain = false;
+
+  Rank peer;              ///< of the other stage
+  bool is_local = false;  ///< the other stage is on this rank
+  /// Local: the other stage's number among this rank's, and this edge's among its own.
+  int32_t peer_stage = -1;
+  int32_t peer_edge = -1;
+};
+
+/// One stage of a rank and what it is connected to.
+struct StageWires {
+  StageId stage;
+  std::vector<WireEdge> in;   ///< by producer, ascending
+  std::vector<WireEdge> out;  ///< by consumer, ascending
+  std::vector<Ports::Feed> feeds;
+  /// Stage 0: the model's arguments that are not fed by hand.
+  bool takes_model_arguments = false;
+};
+
+/// The wires of one rank's stages, in the order of its stages.
+class Wiring {
+ public:
+  Wiring(const Ports& ports, const Placement& placement, Rank rank);
+
+  const Ports& ports() const { return ports_; }
+  std::span<const StageWires> stages() const { return stages_; }
+  /// The stage's number among this rank's, -1 if it is on another.
+  int32_t local_index(StageId stage) const {
+    return local_[static_cast<std::size_t>(stage.value())];
+  }
+  /// Whether the output goes only where it is connected by hand.
+  bool is_connected(StageId stage, std::size_t output) const {
+    const auto& flags = connected_[static_cast<std::size_t>(stage.value())];
+    return output < flags.size() && flags[output];
+  }
+  /// Whether the model's argument is fed to stages by hand.
+  bool is_fed(std::size_t argument) const { return argument < fed_.size() && fed_[argument]; }
+  bool is_fed(std::string_view name) const {
+    return std::find(fed_names_.begin(), fed_names_.end(), name) != fed_names_.end();
+  }
+
+ private:
+  Ports ports_;
+  std::vector<StageWires> stages_;
+  std::vector<int32_t> local_;
+  std::vector<std::vector<bool>> connected_;  // by stage and output
+  std::vector<bool> fed_;
+  std::vector<std::string> fed_names_;
+};
+
+}  // namespace stagecraft

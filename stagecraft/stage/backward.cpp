@@ -1,0 +1,167 @@
+#include "stagecraft/stage/backward.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <utility>
+
+#include <torch/csrc/autograd/engine.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/function_hook.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/stage/grad_walk.h"
+#include "stagecraft/tree/tensor_meta.h"
+
+namespace stagecraft {
+
+namespace {
+
+using torch::autograd::edge_list;
+using torch::autograd::variable_list;
+
+struct Roots {
+  edge_list edges;
+  variable_list grads;
+
+  void add(GradEdge edge, at::Tensor grad) {
+    edges.push_back(std::move(edge));
+    grads.push_back(std::move(grad));
+  }
+};
+
+void check(const GradRoot& root) {
+  const auto& meta = root.edge.function->input_metadata(root.edge.input_nr);
+  if (meta.is_same_shape(root.grad)) return;
+  throw MetadataError(fmt::format(
+      "the gradient of an output has another shape: expected [{}], got {}",
+      fmt::join(C10_AS_INTARRAYREF_SLOW(meta.shape_as_dim_vector()), ", "), describe(root.grad)));
+}
+
+// What takes part: a graph behind the output and a gradient for it.
+void drop_absent(std::vector<GradRoot>& roots) {
+  std::erase_if(roots,
+                [](const GradRoot& root) { return !root.edge.is_valid() || !root.grad.defined(); });
+  for (const GradRoot& root : roots) check(root);
+}
+
+variable_list execute(const Roots& roots, bool keep_graph, bool accumulate,
+                      const edge_list& captures = {}) {
+  return torch::autograd::Engine::get_default_engine().execute(
+      roots.edges, roots.grads, keep_graph, /*create_graph=*/false, accumulate, captures);
+}
+
+Roots to_roots(std::vector<GradRoot> roots) {
+  Roots result;
+  for (GradRoot& root : roots) result.add(std::move(root.edge), std::move(root.grad));
+  return result;
+}
+
+std::vector<GradEdge> edges_of(std::span<const StageInput> inputs) {
+  std::vector<GradEdge> edges;
+  edges.reserve(inputs.size());
+  for (const StageInput& input : inputs) edges.push_back(input.edge());
+  return edges;
+}
+
+std::vector<GradEdge> edges_of(const std::vector<GradRoot>& roots) {
+  std::vector<GradEdge> edges;
+  edges.reserve(roots.size());
+  for (const GradRoot& root : roots) edges.push_back(root.edge);
+  return edges;
+}
+
+// Lets go of what a node saved as soon as it has run: the engine itself keeps it, for W.
+class ReleaseHook : public torch::autograd::FunctionPostHook {
+ public:
+  explicit ReleaseHook(GradNode* node) : node_(node) {}
+  variable_list operator()(const variable_list& outputs, const variable_list&) override {
+    node_->release_variables();
+    return outputs;
+  }
+
+ private:
+  GradNode* node_;
+};
+
+// Hooks on tensors have run in I, on the gradients that W starts from.
+void drop_tensor_hooks(GradNode& node) {
+  node.tensor_pre_hooks().clear();
+  node.retains_grad_hooks().clear();
+}
+
+// The inputs of border nodes: W starts from their gradients. Nodes are held, since the spine will
+// be cut.
+edge_list border_edges(const GradWalk& walk) {
+  edge_list edges;
+  for (std::size_t i = 0; i < walk.spine.size(); ++i) {
+    if (!walk.is_border[i]) continue;
+    const GradNodePtr node = walk.spine[i]->getptr();
+    for (uint32_t n = 0; n < node->num_inputs(); ++n) edges.emplace_back(node, n);
+  }
+  return edges;
+}
+
+void release_inner_nodes_as_they_finish(const GradWalk& walk) {
+  for (std::size_t i = 0; i < walk.spine.size(); ++i) {
+    if (walk.is_border[i]) continue;
+    walk.spine[i]->add_post_hook(std::make_unique<ReleaseHook>(walk.spine[i]));
+  }
+}
+
+}  // namespace
+
+void backward_full(std::vector<GradRoot> roots, std::span<const StageInput>) {
+  drop_absent(roots);
+  if (roots.empty()) return;
+  execute(to_roots(std::move(roots)), /*keep_graph=*/false, /*accumulate=*/true);
+}
+
+WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInput> inputs) {
+  drop_absent(roots);
+  const std::vector<GradEdge> input_edges = edges_of(inputs);
+  const GradWalk walk = walk_graph(edges_of(roots), input_edges);
+
+  WeightWork work;
+  Roots spine_roots;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    if (walk.root_reaches_input[i]) {
+      spine_roots.add(std::move(roots[i].edge), std::move(roots[i].grad));
+    } else {
+      work.roots.push_back(std::move(roots[i]));
+    }
+  }
+  if (spine_roots.edges.empty()) return work;
+
+  // [borders..., inputs...]: an input's own node keeps its gradient when it runs, but asked for a
+  // capture the engine does not run it.
+  edge_list captures = border_edges(walk);
+  const std::size_t num_borders = captures.size();
+  captures.insert(captures.end(), input_edges.begin(), input_edges.end());
+  release_inner_nodes_as_they_finish(walk);
+  variable_list grads = execute(spine_roots, /*keep_graph=*/true, /*accumulate=*/false, captures);
+
+  cut_spine(walk, input_edges);
+  for (std::size_t i = 0; i < walk.spine.size(); ++i) {
+    if (walk.is_border[i]) drop_tensor_hooks(*walk.spine[i]);
+  }
+  for (std::size_t i = 0; i < num_borders; ++i) {
+    if (grads[i].defined()) work.roots.push_back({std::move(captures[i]), std::move(grads[i])});
+  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].keep_grad(std::move(grads[num_borders + i]));
+  }
+  return work;
+}
+
+void backward_weight(WeightWork work) {
+  backward_full(std::move(work.roots), {});
+}
+
+void backward_into(const at::Tensor& tensor, const at::Tensor& grad) {
+  std::vector<GradRoot> roots;
+  roots.push_back({grad_edge_of(tensor), grad});
+  backward_full(std::move(roots), {});
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,20 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include <ATen/core/Generator.h>
+#include <c10/core/Device.h>
+
+namespace stagecraft::detail {
+
+/// The generators of the calling thread's scopes. They outlive the scopes, since making one costs
+/// more than seeding it anew.
+void enter_random_scope(uint64_t seed);
+void leave_random_scope();
+
+/// The innermost scope's generator for `device`, seeded if this is its first use; nothing without a
+/// scope and for devices that draw nothing (meta). A device without an index is the current one.
+std::optional<at::Generator> find_scope_generator(c10::Device device);
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,343 @@
+#include "stagecraft/stage/stage.h"
+
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/add.h>
+#include <ATen/ops/full.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/ScalarType.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/stage/backward.h"
+#include "stagecraft/stage/grad_value.h"
+#include "stagecraft/stage/random_scope.h"
+#include "stagecraft/stage/stage_context.h"
+#include "stagecraft/stage/stage_input.h"
+#include "stagecraft/tree/describe.h"
+#include "stagecraft/tree/tensor_meta.h"
+#include "stagecraft/tree/tree.h"
+
+namespace stagecraft {
+
+namespace {
+
+constexpr int32_t kNoInput = -1;
+
+// Which StageInput each tensor of a value became, or kNoInput.
+struct ValueInputs {
+  bool is_tensor = false;
+  std::vector<int32_t> inputs;
+};
+
+// What is kept of an output: where the gradients of its tensors enter.
+struct ValueEdges {
+  std::vector<GradEdge> edges;
+};
+
+struct LossEdge {
+  GradEdge edge;
+  c10::TensorOptions options;
+  int64_t dim = 0;
+};
+
+at::Tensor loss_grad(const LossEdge& loss, double weight) {
+  const std::vector<int64_t> sizes(static_cast<std::size_t>(loss.dim), 1);
+  return at::full(sizes, weight, loss.options);
+}
+
+ValueEdges edges_of(const c10::IValue& output) {
+  ValueEdges result;
+  if (output.isTensor()) {
+    result.edges.push_back(grad_edge_of(output.toTensor()));
+    return result;
+  }
+  for (const at::Tensor& tensor : tensors_of(output)) result.edges.push_back(grad_edge_of(tensor));
+  return result;
+}
+
+}  // namespace
+
+struct Stage::Run {
+  bool is_input_done = false;
+  bool has_loss = false;
+  std::vector<StageInput> inputs;
+  std::vector<ValueInputs> arguments;  // args, then kwargs
+  std::vector<ValueEdges> outputs;
+  std::vector<LossEdge> losses;
+  at::Tensor added_loss;
+  WeightWork weight;
+  std::function<void()> own_weight_work;
+
+  void clear() {
+    is_input_done = has_loss = false;
+    inputs.clear();
+    arguments.clear();
+    outputs.clear();
+    losses.clear();
+    added_loss.reset();
+    weight.roots.clear();
+    own_weight_work = nullptr;
+  }
+
+  // The value as the stage sees it; tensors that require grad become inputs.
+  c10::IValue enter(const c10::IValue& value, c10::Device device) {
+    ValueInputs& entry = arguments.emplace_back();
+    if (value.isTensor()) {
+      entry.is_tensor = true;
+      return enter_tensor(value.toTensor(), device, entry);
+    }
+    if (!value.isTuple() && !value.isList() && !value.isGenericDict()) return value;
+    return tree::map(value, [&](const c10::IValue& leaf) {
+      return leaf.isTensor() ? c10::IValue(enter_tensor(leaf.toTensor(), device, entry)) : leaf;
+    });
+  }
+
+  at::Tensor enter_tensor(const at::Tensor& tensor, c10::Device device, ValueInputs& entry) {
+    if (!tensor.defined()) {
+      entry.inputs.push_back(kNoInput);
+      return tensor;
+    }
+    const bool is_elsewhere = tensor.device() != device;
+    if (!tensor.requires_grad()) {
+      entry.inputs.push_back(kNoInput);
+      return is_elsewhere ? tensor.to(device, /*non_blocking=*/true) : tensor;
+    }
+    entry.inputs.push_back(static_cast<int32_t>(inputs.size()));
+    StageInput& input = inputs.emplace_back(
+        is_elsewhere ? tensor.detach().to(device, /*non_blocking=*/true) : tensor);
+    at::Tensor seen = input.tensor();
+    input.release_tensor();
+    return seen;
+  }
+
+  void add_loss(const at::Tensor& loss) {
+    GradEdge edge = grad_edge_of(loss);
+    if (edge.is_valid()) losses.push_back({std::move(edge), loss.options(), loss.dim()});
+  }
+
+  std::vector<GradRoot> make_roots(const std::vector<c10::IValue>& grads,
+                                   double loss_weight) const {
+    std::vector<GradRoot> roots;
+    for (std::size_t i = 0; i < grads.size(); ++i) {
+      if (grads[i].isNone()) continue;
+      const std::vector<GradEdge>& edges = outputs[i].edges;
+      std::vector<at::Tensor> tensors = grads_of(grads[i], edges.size());
+      for (std::size_t j = 0; j < edges.size(); ++j) {
+        if (edges[j].is_valid()) roots.push_back({edges[j], std::move(tensors[j])});
+      }
+    }
+    for (const LossEdge& loss : losses) roots.push_back({loss.edge, loss_grad(loss, loss_weight)});
+    return roots;
+  }
+
+  std::vector<c10::IValue> take_input_grads() const {
+    std::vector<c10::IValue> grads;
+    grads.reserve(arguments.size());
+    for (const ValueInputs& argument : arguments) {
+      if (argument.inputs.empty()) {
+        grads.emplace_back();
+        continue;
+      }
+      std::vector<at::Tensor> tensors;
+      tensors.reserve(argument.inputs.size());
+      for (const int32_t input : argument.inputs) {
+        tensors.push_back(input == kNoInput ? at::Tensor()
+                                            : inputs[static_cast<std::size_t>(input)].take_grad());
+      }
+      grads.push_back(make_grad_value(argument.is_tensor, std::move(tensors)));
+    }
+    return grads;
+  }
+};
+
+Stage::Stage(StageId index, int32_t num_stages, StageBody body, StageOptions options)
+    : index_(index), num_stages_(num_stages), body_(std::move(body)), options_(std::move(options)) {
+  require<ArgumentError>(index.value() >= 0 && index.value() < num_stages,
+                         "stage {}: expected an index from 0 to {}", index.value(), num_stages - 1);
+  require<ArgumentError>(static_cast<bool>(body_.forward), "stage {}: the body has no forward",
+                         index.value());
+}
+
+Stage::~Stage() = default;
+Stage::Stage(Stage&&) noexcept = default;
+Stage& Stage::operator=(Stage&&) noexcept = default;
+
+Stage::Run& Stage::get_run(MicrobatchId microbatch, const char* what) const {
+  const auto m = static_cast<std::size_t>(microbatch.value());
+  require<ArgumentError>(m < runs_.size() && runs_[m] != nullptr,
+                         "stage {}: {} of microbatch {} without its forward", index_.value(), what,
+                         microbatch.value());
+  return *runs_[m];
+}
+
+c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
+                           const ForwardOptions& options) {
+  require<ArgumentError>(microbatch.value() >= 0, "stage {}: expected a microbatch from 0, got {}",
+                         index_.value(), microbatch.value());
+  const auto m = static_cast<std::size_t>(microbatch.value());
+  if (runs_.size() <= m) runs_.resize(m + 1);
+  require<ArgumentError>(runs_[m] == nullptr,
+                         "stage {}: microbatch {} is forwarded again before its backward",
+                         index_.value(), microbatch.value());
+  std::unique_ptr<Run> run;
+  if (free_.empty()) {
+    run = std::make_unique<Run>();
+  } else {
+    run = std::move(free_.back());
+    free_.pop_back();
+  }
+
+  const c10::AutoGradMode grad_mode(options.is_training);
+  std::optional<c10::DeviceGuard> device_guard;
+  if (!options_.device.is_cpu()) device_guard.emplace(options_.device);
+
+  Args args;
+  args.reserve(arguments.args.size());
+  for (const c10::IValue& value : arguments.args) args.push_back(run->enter(value, device()));
+  Kwargs kwargs;
+  for (const auto& [name, value] : arguments.kwargs) {
+    kwargs.set(name, run->enter(value, device()));
+  }
+
+  StageContext context{index_, num_stages_, microbatch, options.is_training};
+  c10::IValue output;
+  {
+    std::optional<RandomScope> random;
+    if (options.seed) random.emplace(*options.seed);
+    const detail::StageContextGuard guard(context);
+    output = body_.forward(args, kwargs);
+  }
+  if (!options.is_training) return output;
+
+  if (output.isTensor()) {
+    run->outputs.push_back(edges_of(output));
+  } else {
+    for (const c10::IValue& value : outputs_of(output)) run->outputs.push_back(edges_of(value));
+  }
+  for (const at::Tensor& loss : context.losses) {
+    run->add_loss(loss);
+    run->added_loss =
+        run->added_loss.defined() ? at::add(run->added_loss, loss.detach()) : loss.detach();
+  }
+  runs_[m] = std::move(run);
+  return output;
+}
+
+void Stage::set_loss(MicrobatchId microbatch, const at::Tensor& loss) {
+  Run& run = get_run(microbatch, "loss");
+  if (!loss.defined() || loss.numel() != 1) {
+    throw ArgumentError(fmt::format("the loss of microbatch {} must have one element, got {}",
+                                    microbatch.value(), describe(loss)));
+  }
+  run.has_loss = true;
+  run.outputs.clear();
+  // Ahead of what forward added, as in `loss + added`.
+  std::vector<LossEdge> added = std::exchange(run.losses, {});
+  run.add_loss(loss);
+  for (LossEdge& edge : added) run.losses.push_back(std::move(edge));
+}
+
+at::Tensor Stage::added_loss(MicrobatchId microbatch) const {
+  return get_run(microbatch, "added loss").added_loss;
+}
+
+std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
+                                             const std::vector<c10::IValue>& output_grads,
+                                             double loss_weight, bool with_weights) {
+  Run& run = get_run(microbatch, with_weights ? "backward" : "input backward");
+  require<ArgumentError>(!run.is_input_done, "stage {}: microbatch {} had its input backward",
+                         index_.value(), microbatch.value());
+  require<ArgumentError>(
+      run.has_loss ? output_grads.empty() : output_grads.size() == run.outputs.size(),
+      "stage {}: microbatch {} has {} outputs, got {} gradients", index_.value(),
+      microbatch.value(), run.has_loss ? 0 : run.outputs.size(), output_grads.size());
+  std::vector<GradRoot> roots = run.make_roots(output_grads, loss_weight);
+  if (!device().is_cpu()) {
+    for (GradRoot& root : roots) {
+      if (root.grad.defined() && root.grad.device() != device()) {
+        root.grad = root.grad.to(device(), /*non_blocking=*/true);
+      }
+    }
+  }
+  run.outputs.clear();
+  run.losses.clear();
+
+  if (options_.weight_work) {
+    stagecraft::backward_full(std::move(roots), run.inputs);
+    std::function<void()> work = options_.weight_work();
+    if (!with_weights) {
+      run.own_weight_work = std::move(work);
+    } else if (work) {
+      work();
+    }
+  } else if (with_weights) {
+    stagecraft::backward_full(std::move(roots), run.inputs);
+  } else {
+    run.weight = stagecraft::backward_input(std::move(roots), run.inputs);
+  }
+  run.is_input_done = true;
+  std::vector<c10::IValue> grads = run.take_input_grads();
+  run.inputs.clear();
+  run.arguments.clear();
+  return grads;
+}
+
+std::vector<c10::IValue> Stage::backward(MicrobatchId microbatch,
+                                         const std::vector<c10::IValue>& output_grads,
+                                         double loss_weight) {
+  std::vector<c10::IValue> grads = run_backward(microbatch, output_grads, loss_weight, true);
+  auto& run = runs_[static_cast<std::size_t>(microbatch.value())];
+  run->clear();
+  free_.push_back(std::move(run));
+  return grads;
+}
+
+std::vector<c10::IValue> Stage::backward_input(MicrobatchId microbatch,
+                                               const std::vector<c10::IValue>& output_grads,
+                                               double loss_weight) {
+  return run_backward(microbatch, output_grads, loss_weight, false);
+}
+
+void Stage::backward_weight(MicrobatchId microbatch) {
+  Run& run = get_run(microbatch, "weight backward");
+  require<ArgumentError>(run.is_input_done,
+                         "stage {}: weight backward of microbatch {} without its input backward",
+                         index_.value(), microbatch.value());
+  if (options_.weight_work) {
+    if (run.own_weight_work) run.own_weight_work();
+  } else {
+    stagecraft::backward_weight(std::move(run.weight));
+  }
+  auto& slot = runs_[static_cast<std::size_t>(microbatch.value())];
+  slot->clear();
+  free_.push_back(std::move(slot));
+}
+
+std::size_t Stage::num_pending() const {
+  std::size_t pending = 0;
+  for (const auto& run : runs_) pending += run != nullptr ? 1 : 0;
+  return pending;
+}
+
+void Stage::reset() {
+  runs_.clear();
+}
+
+std::vector<c10::IValue> outputs_of(c10::IValue value) {
+  std::vector<c10::IValue> outputs;
+  if (value.isTuple()) {
+    const auto& elements = value.toTupleRef().elements();
+    outputs.assign(elements.begin(), elements.end());
+  } else if (value.isList()) {
+    const auto list = value.toList();
+    outputs.reserve(list.size());
+    for (std::size_t i = 0; i < list.size(); ++i) outputs.emplace_back(list.get(i));
+  } else {
+    outputs.push_back(std::move(value));
+  }
+  return outputs;
+}
+
+}  // namespace stagecraft

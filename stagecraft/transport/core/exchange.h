@@ -1,0 +1,113 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/rendezvous.h"
+#include "stagecraft/transport/core/sleeping_place.h"
+#include "stagecraft/transport/core/transfer_state.h"
+#include "stagecraft/transport/core/world_state.h"
+
+namespace stagecraft::detail {
+
+struct ExchangeOptions {
+  /// A send is done only when its receive was posted.
+  bool zero_buffering = false;
+  /// How long a wait looks before it sleeps.
+  Deadline::Clock::duration spin{0};
+};
+
+/// Carries payloads between the ranks of one process: the part of a transport (transport.h says
+/// what each call does) that knows nothing of tensors. A rank's calls come from one thread at a
+/// time; abort, reason and leave from any. Payloads are moved, and never destroyed under a lock.
+template <typename Payload>
+class Exchange {
+  static_assert(std::is_nothrow_move_constructible_v<Payload> &&
+                std::is_nothrow_move_assignable_v<Payload> &&
+                std::is_default_constructible_v<Payload>);
+
+ public:
+  struct Arrival {
+    Payload payload;
+    Deadline::Clock::time_point sent;
+  };
+
+  explicit Exchange(int32_t ranks, const ExchangeOptions& options = {})
+      : options_(options),
+        world_(ranks),
+        done_send_(std::make_shared<SendHandle>(world_.number(), nullptr)),
+        mailboxes_(static_cast<std::size_t>(ranks)),
+        collectives_(world_, /*heeds_abort=*/true),
+        recoveries_(world_, /*heeds_abort=*/false) {}
+
+  int32_t num_ranks() const { return world_.num_ranks(); }
+  void require_rank(Rank rank, const char* where) const { world_.require_rank(rank, where); }
+
+  PendingPtr post_send(Rank from, Rank to, const TransferId& id, Payload payload);
+  PendingPtr post_receive(Rank to, Rank from, const TransferId& id);
+  void wait_send(Rank from, const PendingPtr& send, Deadline deadline);
+  Arrival wait_receive(Rank to, const PendingPtr& receive, Deadline deadline);
+
+  /// What every rank brought, by rank. `call` is what the ranks must agree on: "barrier".
+  std::shared_ptr<const std::vector<Payload>> gather(Rank rank, const std::string& call,
+                                                     Payload payload, Deadline deadline);
+
+  void abort(AbortReason reason);
+  std::shared_ptr<const AbortReason> reason() const { return world_.reason(); }
+  void recover(Rank rank, Deadline deadline);
+  /// The rank's end is gone: whoever waits for it now aborts the world, whoever does later throws
+  /// PeerError.
+  void leave(Rank rank);
+
+ private:
+  struct Transfer final : TransferState {
+    using TransferState::TransferState;
+    Payload payload;
+    Deadline::Clock::time_point sent;
+  };
+  using TransferPtr = std::shared_ptr<Transfer>;
+  /// A line of the cache each: ranks look at their own.
+  struct alignas(64) Mailbox {
+    SleepingPlace place;
+    std::unordered_map<TransferKey, TransferPtr> transfers;
+  };
+  using Discarded = std::vector<Payload>;
+  struct Nothing {};
+
+  Mailbox& mailbox(Rank rank) { return mailboxes_[static_cast<std::size_t>(rank.value())]; }
+  /// The transfer's place in the mailbox, made if it is new.
+  TransferPtr& find_or_make(Mailbox& box, Rank to, const TransferKey& key) {
+    const auto known = box.transfers.find(key);
+    if (known != box.transfers.end()) return known->second;
+    auto made = std::make_shared<Transfer>(world_.number(), to, key);
+    return box.transfers.emplace(key, std::move(made)).first->second;
+  }
+  /// Until the transfer has one of these bits; false at the deadline.
+  bool wait_for(TransferState& transfer, TransferState::Bits any_of, Deadline deadline);
+  /// The common end of a wait that did not bring what it waited for.
+  [[noreturn]] void fail_wait(Rank rank, Rank peer, bool had_left, const std::string& what);
+  /// Ends what is in the mailbox, for which its mutex is held.
+  static void discard(Mailbox& box, TransferState::Bits mark, Discarded& discarded);
+  template <typename OnMet, typename T>
+  auto meet(Rendezvous<T>& where, Rank rank, const std::string& call, T payload, Deadline deadline,
+            const OnMet& on_met);
+
+  const ExchangeOptions options_;
+  WorldState world_;
+  const PendingPtr done_send_;
+  std::vector<Mailbox> mailboxes_;  ///< by receiving rank
+  Rendezvous<Payload> collectives_;
+  Rendezvous<Nothing> recoveries_;
+};
+
+}  // namespace stagecraft::detail
+
+#include "stagecraft/transport/core/exchange_impl.h"  // IWYU pragma: export

@@ -1,0 +1,213 @@
+#pragma once
+
+#include <cstddef>
+#include <iterator>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/transport/core/exchange.h"
+#include "stagecraft/transport/core/exchange_errors.h"
+
+namespace stagecraft::detail {
+
+// Locks are taken in this order: recoveries_, what changes world_, then one mailbox or
+// collectives_, then what guards the reason in world_.
+
+template <typename Payload>
+PendingPtr Exchange<Payload>::post_send(Rank from, Rank to, const TransferId& id, Payload payload) {
+  const auto now = Deadline::Clock::now();
+  world_.require_rank(to, "post_send");
+  auto& box = mailbox(to);
+  auto lock = box.place.lock();
+  world_.throw_if_aborted();
+  if (world_.has_left(to)) throw_has_left(to, from, "it to take " + to_string(id));
+  auto& transfer = find_or_make(box, to, {from, id});
+  if (transfer->has(TransferState::kSent)) throw_sent_twice(*transfer);
+  transfer->payload = std::move(payload);
+  transfer->sent = now;
+  PendingPtr send = done_send_;
+  if (options_.zero_buffering) send = std::make_shared<SendHandle>(world_.number(), transfer);
+  transfer->set(TransferState::kSent);
+  box.place.unlock_and_wake(lock);
+  return send;
+}
+
+template <typename Payload>
+PendingPtr Exchange<Payload>::post_receive(Rank to, Rank from, const TransferId& id) {
+  world_.require_rank(from, "post_receive");
+  auto& box = mailbox(to);
+  auto lock = box.place.lock();
+  world_.throw_if_aborted();
+  auto& place = find_or_make(box, to, {from, id});
+  if (place->has(TransferState::kPosted)) throw_posted_twice(*place);
+  TransferPtr transfer = place;
+  transfer->set(TransferState::kPosted);
+  if (!transfer->has(TransferState::kSent) && world_.has_left(from)) {
+    transfer->set(TransferState::kLeft);
+  }
+  // Whoever sleeps here waits for this receive only if sends wait for receives.
+  if (options_.zero_buffering) box.place.unlock_and_wake(lock);
+  return transfer;
+}
+
+template <typename Payload>
+void Exchange<Payload>::wait_send(Rank from, const PendingPtr& send, Deadline deadline) {
+  world_.throw_if_aborted();
+  TransferState* const transfer = checked_send(world_, from, send);
+  if (transfer == nullptr) return;
+  const bool had_left = transfer->has(TransferState::kLeft);
+  const auto begin = Deadline::Clock::now();
+  if (!wait_for(*transfer, TransferState::kPosted | TransferState::kEnded, deadline)) {
+    throw_timeout(from, Deadline::Clock::now() - begin, name_send(*transfer));
+  }
+  if (transfer->has(TransferState::kAborted)) world_.throw_if_aborted();
+  if (transfer->has(TransferState::kPosted)) return;
+  fail_wait(from, transfer->to(), had_left, name_send(*transfer));
+}
+
+template <typename Payload>
+auto Exchange<Payload>::wait_receive(Rank to, const PendingPtr& receive, Deadline deadline)
+    -> Arrival {
+  world_.throw_if_aborted();
+  auto& transfer = static_cast<Transfer&>(checked_receive(world_, to, receive));
+  const bool had_left = transfer.has(TransferState::kLeft);
+  if (!transfer.has(TransferState::kSent | TransferState::kEnded)) {
+    const auto begin = Deadline::Clock::now();
+    if (!wait_for(transfer, TransferState::kSent | TransferState::kEnded, deadline)) {
+      throw_timeout(to, Deadline::Clock::now() - begin, name_receive(transfer));
+    }
+  }
+  if (transfer.has(TransferState::kAborted)) world_.throw_if_aborted();
+  if (!transfer.has(TransferState::kSent)) {
+    fail_wait(to, transfer.key().from, had_left, name_receive(transfer));
+  }
+  auto& box = mailbox(to);
+  const auto lock = box.place.lock();
+  // Since the look above, an abort may have taken the payload.
+  if (transfer.has(TransferState::kAborted)) world_.throw_if_aborted();
+  transfer.set(TransferState::kTaken);
+  box.transfers.erase(transfer.key());
+  return {std::move(transfer.payload), transfer.sent};
+}
+
+template <typename Payload>
+bool Exchange<Payload>::wait_for(TransferState& transfer, TransferState::Bits any_of,
+                                 Deadline deadline) {
+  const auto over = [&] { return transfer.has(any_of); };
+  if (spin_until(over, options_.spin, deadline)) return true;
+  auto& box = mailbox(transfer.to());
+  auto lock = box.place.lock();
+  return box.place.wait(lock, deadline, over);
+}
+
+template <typename Payload>
+void Exchange<Payload>::fail_wait(Rank rank, Rank peer, bool had_left, const std::string& what) {
+  if (had_left) throw_has_left(peer, rank, what);
+  abort(reason_left(peer, rank, what));
+  world_.throw_if_aborted();
+  throw_has_left(peer, rank, what);
+}
+
+template <typename Payload>
+template <typename OnMet, typename T>
+auto Exchange<Payload>::meet(Rendezvous<T>& where, Rank rank, const std::string& call, T payload,
+                             Deadline deadline, const OnMet& on_met) {
+  using Outcome = typename Rendezvous<T>::Outcome;
+  const auto begin = Deadline::Clock::now();
+  auto result = where.meet(rank, call, std::move(payload), deadline, options_.spin, on_met);
+  if (result.outcome == Outcome::kAborted) world_.throw_if_aborted();
+  if (result.outcome == Outcome::kLeft) {
+    const Rank peer = world_.ranks_that_left().front();
+    const auto what = "it in " + call;
+    if (!result.waited) throw_has_left(peer, rank, what);
+    abort(reason_left(peer, rank, what));
+    throw PeerError(reason_left(peer, rank, what).message, peer);
+  }
+  if (result.outcome != Outcome::kMet) {
+    throw_timeout(rank, Deadline::Clock::now() - begin, name_ranks(result.missing) + " in " + call);
+  }
+  const auto difference = describe_difference(result.round->calls);
+  if (!difference.empty()) {
+    throw ArgumentError("all ranks must call the same collective, but " + difference);
+  }
+  return std::shared_ptr<const std::vector<T>>(result.round, &result.round->payloads);
+}
+
+template <typename Payload>
+std::shared_ptr<const std::vector<Payload>> Exchange<Payload>::gather(Rank rank,
+                                                                      const std::string& call,
+                                                                      Payload payload,
+                                                                      Deadline deadline) {
+  return meet(collectives_, rank, call, std::move(payload), deadline, [] {});
+}
+
+template <typename Payload>
+void Exchange<Payload>::abort(AbortReason reason) {
+  Discarded discarded;
+  world_.abort(std::move(reason), [&] {
+    for (auto& box : mailboxes_) {
+      auto lock = box.place.lock();
+      for (auto& [key, transfer] : box.transfers) {
+        transfer->set(TransferState::kAborted);
+        // Nobody will take it any more: it does not wait for the recovery.
+        discarded.push_back(std::move(transfer->payload));
+      }
+      box.place.unlock_and_wake(lock);
+    }
+    collectives_.wake();
+  });
+}
+
+template <typename Payload>
+void Exchange<Payload>::recover(Rank rank, Deadline deadline) {
+  Discarded discarded;
+  std::shared_ptr<const AbortReason> reason;
+  meet(recoveries_, rank, "recover", Nothing(), deadline, [&] {
+    reason = world_.recover([&] {
+      for (auto& box : mailboxes_) {
+        const auto lock = box.place.lock();
+        discard(box, TransferState::kForgotten, discarded);
+      }
+    });
+  });
+}
+
+template <typename Payload>
+void Exchange<Payload>::leave(Rank rank) {
+  Discarded discarded;
+  world_.leave(rank);
+  for (auto& box : mailboxes_) {
+    auto lock = box.place.lock();
+    if (&box == &mailbox(rank)) {
+      discard(box, TransferState::kLeft, discarded);
+    } else {
+      for (auto entry = box.transfers.begin(); entry != box.transfers.end();) {
+        const auto transfer = entry->second;
+        // What it has sent stays, unless a send is only done when its receive was posted.
+        const bool unsent = !transfer->has(TransferState::kSent);
+        const bool kept_back = options_.zero_buffering && !transfer->has(TransferState::kPosted);
+        const bool gone = entry->first.from == rank && (unsent || kept_back);
+        if (gone) transfer->set(TransferState::kLeft);
+        if (gone && kept_back) discarded.push_back(std::move(transfer->payload));
+        entry = gone && kept_back ? box.transfers.erase(entry) : std::next(entry);
+      }
+    }
+    box.place.unlock_and_wake(lock);
+  }
+  collectives_.wake();
+  recoveries_.wake();
+}
+
+template <typename Payload>
+void Exchange<Payload>::discard(Mailbox& box, TransferState::Bits mark, Discarded& discarded) {
+  for (auto& [key, transfer] : box.transfers) {
+    transfer->set(mark);
+    discarded.push_back(std::move(transfer->payload));
+  }
+  box.transfers.clear();
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,112 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/sleeping_place.h"
+#include "stagecraft/transport/core/world_state.h"
+
+namespace stagecraft::detail {
+
+/// "rank 0 called barrier, ranks 1 and 2 called all_reduce"; empty when all called the same.
+std::string describe_difference(const std::vector<std::string>& calls);
+
+/// Where all ranks of a world meet, again and again. Each brings a payload and the name of what it
+/// is in, and gets those of all.
+template <typename Payload>
+class Rendezvous {
+ public:
+  /// One meeting.
+  struct Round {
+    explicit Round(std::size_t ranks) : payloads(ranks), calls(ranks), came(ranks, false) {}
+
+    std::vector<Payload> payloads;   ///< by rank
+    std::vector<std::string> calls;  ///< by rank
+    std::vector<bool> came;
+    std::size_t num_came = 0;
+    std::atomic<bool> met{false};
+  };
+
+  enum class Outcome { kMet, kTimedOut, kAborted, kLeft };
+  struct Result {
+    Outcome outcome = Outcome::kMet;
+    /// Null unless met; nobody changes it any more.
+    std::shared_ptr<const Round> round;
+    std::vector<Rank> missing;  ///< when the deadline passed
+    bool waited = false;        ///< false: it was aborted, or somebody had left, when the call came
+  };
+
+  /// With `heeds_abort` a meeting fails when the world is aborted. It always does when a rank has
+  /// left.
+  Rendezvous(const WorldState& world, bool heeds_abort)
+      : world_(world),
+        heeds_abort_(heeds_abort),
+        round_(std::make_shared<Round>(static_cast<std::size_t>(world.num_ranks()))) {}
+
+  /// Waits for all ranks. `on_met` is called by the last to come, while the others still wait. A
+  /// rank that does not meet the others has never come: it may come again.
+  template <typename OnMet>
+  Result meet(Rank rank, std::string call, Payload payload, Deadline deadline,
+              Deadline::Clock::duration spin, const OnMet& on_met) {
+    const auto place = static_cast<std::size_t>(rank.value());
+    auto lock = place_.lock();
+    if (is_disturbed()) return {disturbance(), nullptr, {}, false};
+    const auto round = round_;
+    round->payloads[place] = std::move(payload);
+    round->calls[place] = std::move(call);
+    round->came[place] = true;
+    if (++round->num_came == round->came.size()) {
+      round_ = std::make_shared<Round>(round->came.size());
+      on_met();
+      round->met.store(true, std::memory_order_release);
+      place_.unlock_and_wake(lock);
+      return {Outcome::kMet, round, {}, true};
+    }
+    lock.unlock();
+
+    const auto over = [&] { return round->met.load(std::memory_order_acquire) || is_disturbed(); };
+    spin_until(over, spin, deadline);
+    if (round->met.load(std::memory_order_acquire)) return {Outcome::kMet, round, {}, true};
+    lock.lock();
+    place_.wait(lock, deadline, over);
+    if (round->met.load(std::memory_order_relaxed)) return {Outcome::kMet, round, {}, true};
+
+    Result result{is_disturbed() ? disturbance() : Outcome::kTimedOut, nullptr, {}, true};
+    for (std::size_t i = 0; i < round->came.size(); ++i) {
+      if (!round->came[i]) result.missing.push_back(Rank(static_cast<int32_t>(i)));
+    }
+    round->came[place] = false;
+    --round->num_came;
+    // Out of the lock, into the argument's end: destroying it may take long.
+    payload = std::exchange(round->payloads[place], Payload());
+    return result;
+  }
+
+  /// After the world was aborted, or a rank left.
+  void wake() {
+    auto lock = place_.lock();
+    place_.unlock_and_wake(lock);
+  }
+
+ private:
+  bool is_disturbed() const {
+    return (heeds_abort_ && world_.is_aborted()) || world_.anyone_left();
+  }
+  Outcome disturbance() const {
+    return heeds_abort_ && world_.is_aborted() ? Outcome::kAborted : Outcome::kLeft;
+  }
+
+  const WorldState& world_;
+  bool heeds_abort_;
+  SleepingPlace place_;
+  std::shared_ptr<Round> round_;
+};
+
+}  // namespace stagecraft::detail

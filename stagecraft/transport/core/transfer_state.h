@@ -1,0 +1,92 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/pending.h"
+#include "stagecraft/transport/core/transfer_id.h"
+
+namespace stagecraft::detail {
+
+/// How a transfer finds its other end in the mailbox of the receiving rank.
+struct TransferKey {
+  Rank from;
+  TransferId id;
+
+  friend bool operator==(const TransferKey&, const TransferKey&) = default;
+};
+
+/// How far a transfer has got. The two ends meet in it, whichever comes first:
+///
+///             post_receive                         wait_receive
+///   (nothing) ------------> kPosted ---\           ------------> kTaken: out of the mailbox
+///             post_send                 +--> both
+///             ------------> kSent   ---/
+///
+/// and from anywhere but kTaken to one of the last three, which ends it. Bits are set under the
+/// mutex of the mailbox and read without.
+class TransferState : public Pending {
+ public:
+  using Bits = uint8_t;
+  static constexpr Bits kSent = 1;
+  static constexpr Bits kPosted = 2;
+  static constexpr Bits kTaken = 4;
+  static constexpr Bits kAborted = 8;
+  static constexpr Bits kLeft = 16;       ///< the other end's rank is gone
+  static constexpr Bits kForgotten = 32;  ///< the world recovered
+  static constexpr Bits kEnded = kTaken | kAborted | kLeft | kForgotten;
+
+  TransferState(uint64_t world, Rank to, const TransferKey& key)
+      : world_(world), to_(to), key_(key) {}
+
+  uint64_t world() const { return world_; }
+  Rank to() const { return to_; }
+  const TransferKey& key() const { return key_; }
+
+  Bits bits() const { return bits_.load(std::memory_order_acquire); }
+  bool has(Bits any_of) const { return (bits() & any_of) != 0; }
+  void set(Bits bits) { bits_.fetch_or(bits, std::memory_order_release); }
+
+  /// As the receive that it is.
+  bool is_done() const override { return has(kSent | kEnded); }
+
+ private:
+  std::atomic<Bits> bits_{0};
+  uint64_t world_;
+  Rank to_;
+  TransferKey key_;
+};
+
+/// A send, as the sender sees it.
+class SendHandle final : public Pending {
+ public:
+  /// Null: done as soon as it was posted.
+  explicit SendHandle(uint64_t world, std::shared_ptr<TransferState> transfer)
+      : world_(world), transfer_(std::move(transfer)) {}
+
+  uint64_t world() const { return world_; }
+  const std::shared_ptr<TransferState>& transfer() const { return transfer_; }
+
+  bool is_done() const override {
+    return !transfer_ || transfer_->has(TransferState::kPosted | TransferState::kEnded);
+  }
+
+ private:
+  uint64_t world_;
+  std::shared_ptr<TransferState> transfer_;
+};
+
+}  // namespace stagecraft::detail
+
+template <>
+struct std::hash<stagecraft::detail::TransferKey> {
+  std::size_t operator()(const stagecraft::detail::TransferKey& key) const noexcept {
+    return std::hash<stagecraft::TransferId>{}(key.id) ^
+           (static_cast<std::size_t>(key.from.value()) * 0x9E3779B97F4A7C15U);
+  }
+};

@@ -1,0 +1,87 @@
+#include "stagecraft/transport/core/world_state.h"
+
+#include <utility>
+
+#include "stagecraft/base/check.h"
+
+namespace stagecraft::detail {
+namespace {
+
+uint64_t next_number() {
+  static std::atomic<uint64_t> last{0};
+  return ++last;
+}
+
+std::size_t checked_size(int32_t ranks) {
+  require<ArgumentError>(ranks >= 1, "a world needs at least one rank, got {}", ranks);
+  return static_cast<std::size_t>(ranks);
+}
+
+}  // namespace
+
+WorldState::WorldState(int32_t ranks) : number_(next_number()), left_(checked_size(ranks)) {}
+
+void WorldState::require_rank(Rank rank, const char* where) const {
+  require<ArgumentError>(rank.value() >= 0 && rank.value() < num_ranks(),
+                         "{}: there is no rank {} among {} ranks", where, rank.value(),
+                         num_ranks());
+}
+
+std::shared_ptr<const AbortReason> WorldState::reason() const {
+  if (!is_aborted()) return nullptr;
+  const std::lock_guard lock(reason_mutex_);
+  return reason_;
+}
+
+void WorldState::throw_if_aborted() const {
+  if (const auto why = reason()) throw PeerError(why->message, why->rank, why->cause);
+}
+
+void WorldState::abort(AbortReason reason, const std::function<void()>& tell_all) {
+  auto shared = std::make_shared<const AbortReason>(std::move(reason));
+  const std::lock_guard changing(changing_);
+  if (is_aborted()) return;
+  {
+    const std::lock_guard lock(reason_mutex_);
+    reason_ = std::move(shared);
+  }
+  aborted_.store(true, std::memory_order_release);
+  tell_all();
+}
+
+std::shared_ptr<const AbortReason> WorldState::recover(const std::function<void()>& clear) {
+  const std::lock_guard changing(changing_);
+  clear();
+  aborted_.store(false, std::memory_order_release);
+  const std::lock_guard lock(reason_mutex_);
+  return std::exchange(reason_, nullptr);
+}
+
+std::vector<Rank> WorldState::ranks_that_left() const {
+  std::vector<Rank> ranks;
+  for (Rank rank(0); rank.value() < num_ranks(); ++rank) {
+    if (has_left(rank)) ranks.push_back(rank);
+  }
+  return ranks;
+}
+
+void WorldState::leave(Rank rank) {
+  left_[static_cast<std::size_t>(rank.value())].store(true);
+  anyone_left_.store(true);
+}
+
+std::string name_ranks(const std::vector<Rank>& ranks) {
+  std::string text = ranks.size() == 1 ? "rank " : "ranks ";
+  for (std::size_t i = 0; i < ranks.size(); ++i) {
+    if (i > 0) text += i + 1 == ranks.size() ? " and " : ", ";
+    text += to_string(ranks[i]);
+  }
+  return text;
+}
+
+std::string describe_wait(Deadline::Clock::duration waited) {
+  const double seconds = std::chrono::duration<double>(waited).count();
+  return seconds < 1 ? fmt::format("{:.0f} ms", seconds * 1000) : fmt::format("{:.1f} s", seconds);
+}
+
+}  // namespace stagecraft::detail

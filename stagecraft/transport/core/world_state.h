@@ -1,0 +1,61 @@
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/abort_reason.h"
+
+namespace stagecraft::detail {
+
+/// Which ranks there are, which have left, and whether and why the world was aborted. Thread-safe.
+class WorldState {
+ public:
+  /// ArgumentError unless ranks >= 1.
+  explicit WorldState(int32_t ranks);
+
+  /// Different for every world of the process.
+  uint64_t number() const { return number_; }
+  int32_t num_ranks() const { return static_cast<int32_t>(left_.size()); }
+  /// ArgumentError unless there is such a rank; `where` begins the message.
+  void require_rank(Rank rank, const char* where) const;
+
+  bool is_aborted() const { return aborted_.load(std::memory_order_acquire); }
+  /// Null while nothing has failed.
+  std::shared_ptr<const AbortReason> reason() const;
+  /// PeerError with the reason, if there is one.
+  void throw_if_aborted() const;
+  /// Only the first reason counts: for that one `tell_all` is called, before anything can be
+  /// recovered.
+  void abort(AbortReason reason, const std::function<void()>& tell_all);
+  /// Forgets the reason and hands it out; `clear` is called before anything can be aborted again.
+  std::shared_ptr<const AbortReason> recover(const std::function<void()>& clear);
+
+  bool has_left(Rank rank) const { return left_[static_cast<std::size_t>(rank.value())].load(); }
+  bool anyone_left() const { return anyone_left_.load(); }
+  std::vector<Rank> ranks_that_left() const;
+  void leave(Rank rank);
+
+ private:
+  uint64_t number_;
+  std::atomic<bool> aborted_{false};
+  std::mutex changing_;  ///< held by abort and recover, across their callbacks
+  mutable std::mutex reason_mutex_;
+  std::shared_ptr<const AbortReason> reason_;
+  std::atomic<bool> anyone_left_{false};
+  std::vector<std::atomic<bool>> left_;
+};
+
+/// "rank 1", "ranks 1 and 2", "ranks 0, 2 and 3".
+std::string name_ranks(const std::vector<Rank>& ranks);
+/// "30.0 s", "20 ms".
+std::string describe_wait(Deadline::Clock::duration waited);
+
+}  // namespace stagecraft::detail

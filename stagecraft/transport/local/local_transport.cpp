@@ -1,0 +1,122 @@
+#include "stagecraft/transport/local/local_transport.h"
+
+#include <string>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/add.h>
+
+#include "stagecraft/base/check.h"
+
+namespace stagecraft::detail {
+namespace {
+
+LocalPayload pack(c10::IValue value) {
+  auto fence = DeviceFence::record(value);
+  return {std::move(value), std::move(fence)};
+}
+
+// What others passed is shared with them, so it is copied, not moved.
+c10::IValue unpack(const LocalPayload& payload) {
+  if (payload.fence) payload.fence->join(payload.value);
+  return payload.value;
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return fmt::format("{} of shape [{}]", c10::toString(tensor.scalar_type()),
+                     fmt::join(tensor.sizes(), ", "));
+}
+
+void require_same(const std::vector<at::Tensor>& tensors) {
+  for (std::size_t i = 1; i < tensors.size(); ++i) {
+    require<MetadataError>(tensors[i].scalar_type() == tensors[0].scalar_type() &&
+                               tensors[i].sizes() == tensors[0].sizes(),
+                           "all_reduce: rank 0 passed {}, rank {} passed {}", describe(tensors[0]),
+                           i, describe(tensors[i]));
+  }
+}
+
+}  // namespace
+
+LocalTransport::LocalTransport(std::shared_ptr<LocalExchange> exchange, Rank rank)
+    : exchange_(std::move(exchange)), rank_(rank) {
+  exchange_->require_rank(rank, "transport");
+}
+
+LocalTransport::~LocalTransport() {
+  exchange_->leave(rank_);
+}
+
+int32_t LocalTransport::num_ranks() const {
+  return exchange_->num_ranks();
+}
+
+PendingPtr LocalTransport::post_send(Rank to, const TransferId& id, c10::IValue value) {
+  return exchange_->post_send(rank_, to, id, pack(std::move(value)));
+}
+
+PendingPtr LocalTransport::post_receive(Rank from, const TransferId& id) {
+  return exchange_->post_receive(rank_, from, id);
+}
+
+void LocalTransport::wait_send(const PendingPtr& send, Deadline deadline) {
+  exchange_->wait_send(rank_, send, deadline);
+}
+
+Received LocalTransport::wait_receive(const PendingPtr& receive, Deadline deadline) {
+  auto arrival = exchange_->wait_receive(rank_, receive, deadline);
+  if (arrival.payload.fence) arrival.payload.fence->join(arrival.payload.value);
+  return {std::move(arrival.payload.value), arrival.sent};
+}
+
+void LocalTransport::barrier(Deadline deadline) {
+  exchange_->gather(rank_, "barrier", LocalPayload(), deadline);
+}
+
+c10::IValue LocalTransport::broadcast(c10::IValue value, Rank root, Deadline deadline) {
+  exchange_->require_rank(root, "broadcast");
+  auto payload = root == rank_ ? pack(std::move(value)) : LocalPayload();
+  const auto all = exchange_->gather(rank_, fmt::format("broadcast from rank {}", root.value()),
+                                     std::move(payload), deadline);
+  return unpack((*all)[static_cast<std::size_t>(root.value())]);
+}
+
+at::Tensor LocalTransport::all_reduce(const at::Tensor& tensor, Deadline deadline) {
+  require<ArgumentError>(tensor.defined(), "all_reduce of rank {}: the tensor is undefined",
+                         rank_.value());
+  const at::NoGradGuard no_grad;
+  // A copy: this rank may write to its tensor while others still add it up.
+  auto payload = pack(tensor.detach().clone());
+  const auto all = exchange_->gather(rank_, "all_reduce", std::move(payload), deadline);
+  std::vector<at::Tensor> parts;
+  parts.reserve(all->size());
+  for (const auto& part : *all) parts.push_back(unpack(part).toTensor());
+  require_same(parts);
+  if (parts.size() == 1) return parts[0];
+  auto sum = at::add(parts[0].to(tensor.device()), parts[1].to(tensor.device()));
+  for (std::size_t i = 2; i < parts.size(); ++i) sum.add_(parts[i].to(tensor.device()));
+  return sum;
+}
+
+std::vector<c10::IValue> LocalTransport::all_gather(c10::IValue value, Deadline deadline) {
+  const auto all = exchange_->gather(rank_, "all_gather", pack(std::move(value)), deadline);
+  std::vector<c10::IValue> values;
+  values.reserve(all->size());
+  for (const auto& payload : *all) values.push_back(unpack(payload));
+  return values;
+}
+
+void LocalTransport::abort(AbortReason reason) {
+  exchange_->abort(std::move(reason));
+}
+
+std::shared_ptr<const AbortReason> LocalTransport::abort_reason() const {
+  return exchange_->reason();
+}
+
+void LocalTransport::recover(Deadline deadline) {
+  exchange_->recover(rank_, deadline);
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,159 @@
+#include "stagecraft/transport/local/local_world.h"
+
+#include <exception>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <pthread.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/local/local_transport.h"
+
+namespace stagecraft {
+namespace {
+
+detail::ExchangeOptions exchange_options(int32_t ranks, const LocalWorldOptions& options) {
+  const bool fits = ranks <= static_cast<int64_t>(std::thread::hardware_concurrency());
+  const Deadline::Clock::duration spin =
+      fits ? std::chrono::microseconds(20) : std::chrono::microseconds(0);
+  return {options.zero_buffering, options.spin.value_or(spin)};
+}
+
+std::string message_of_current_exception() {
+  try {
+    throw;
+  } catch (const std::exception& error) {
+    return error.what();
+  } catch (...) {
+    return "an exception that is not a std::exception";
+  }
+}
+
+void name_thread(Rank rank) {
+#ifdef __linux__
+  pthread_setname_np(pthread_self(), ("rank " + to_string(rank)).substr(0, 15).c_str());
+#else
+  static_cast<void>(rank);
+#endif
+}
+
+// The failures of the ranks of one run.
+class Failures {
+ public:
+  explicit Failures(std::size_t ranks) : by_rank_(ranks) {}
+
+  // The exception under way, thrown by the body of `end`'s rank.
+  void add_current(Transport& end) {
+    const auto cause = std::current_exception();
+    const std::lock_guard lock(mutex_);
+    by_rank_[static_cast<std::size_t>(end.rank().value())] = cause;
+    if (!first_) first_ = cause;
+    end.abort({end.rank(), message_of_current_exception(), cause});
+  }
+
+  // Ranks whose exception is that another has failed may be done before that other one is: who was
+  // first is what the reason says, if it was given in this run.
+  void rethrow(const std::shared_ptr<const AbortReason>& reason) const {
+    if (!first_) return;
+    if (reason) {
+      const auto rank = static_cast<std::size_t>(reason->rank.value());
+      if (rank < by_rank_.size() && by_rank_[rank]) std::rethrow_exception(by_rank_[rank]);
+      if (reason->cause) std::rethrow_exception(reason->cause);
+    }
+    std::rethrow_exception(first_);
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::exception_ptr> by_rank_;
+  std::exception_ptr first_;
+};
+
+}  // namespace
+
+class LocalWorld::Impl {
+ public:
+  Impl(int32_t ranks, const LocalWorldOptions& options)
+      : exchange_(std::make_shared<detail::LocalExchange>(ranks, exchange_options(ranks, options))),
+        ends_(static_cast<std::size_t>(ranks)),
+        released_(ends_.size(), false) {}
+
+  int32_t num_ranks() const { return exchange_->num_ranks(); }
+
+  Transport& transport(Rank rank) {
+    const std::lock_guard lock(mutex_);
+    return *made(rank);
+  }
+
+  std::unique_ptr<Transport> release(Rank rank) {
+    const std::lock_guard lock(mutex_);
+    auto end = std::move(made(rank));
+    released_[static_cast<std::size_t>(rank.value())] = true;
+    return end;
+  }
+
+ private:
+  std::unique_ptr<Transport>& made(Rank rank) {
+    exchange_->require_rank(rank, "LocalWorld");
+    const auto place = static_cast<std::size_t>(rank.value());
+    require<ArgumentError>(!released_[place], "LocalWorld: the end of rank {} was released",
+                           rank.value());
+    if (!ends_[place]) ends_[place] = std::make_unique<detail::LocalTransport>(exchange_, rank);
+    return ends_[place];
+  }
+
+  std::shared_ptr<detail::LocalExchange> exchange_;
+  std::mutex mutex_;
+  std::vector<std::unique_ptr<Transport>> ends_;
+  std::vector<bool> released_;
+};
+
+LocalWorld::LocalWorld(int32_t ranks, const LocalWorldOptions& options)
+    : impl_(std::make_unique<Impl>(ranks, options)) {}
+
+LocalWorld::~LocalWorld() = default;
+
+int32_t LocalWorld::num_ranks() const {
+  return impl_->num_ranks();
+}
+
+Transport& LocalWorld::transport(Rank rank) {
+  return impl_->transport(rank);
+}
+
+std::unique_ptr<Transport> LocalWorld::release(Rank rank) {
+  return impl_->release(rank);
+}
+
+void LocalWorld::run(const std::function<void(Transport&)>& body) {
+  require<ArgumentError>(body != nullptr, "LocalWorld::run needs a function to call");
+  std::vector<Transport*> ends;
+  for (Rank rank(0); rank.value() < num_ranks(); ++rank) ends.push_back(&transport(rank));
+
+  const auto old_reason = ends[0]->abort_reason();
+  Failures failures(ends.size());
+  const auto run_rank = [&](Transport& end) {
+    name_thread(end.rank());
+    try {
+      body(end);
+    } catch (...) {
+      failures.add_current(end);
+    }
+  };
+  std::vector<std::thread> threads;
+  threads.reserve(ends.size());
+  try {
+    for (auto* const end : ends) threads.emplace_back(run_rank, std::ref(*end));
+  } catch (...) {
+    // No thread for this rank: those that have one must not wait for it.
+    failures.add_current(*ends[threads.size()]);
+  }
+  for (auto& thread : threads) thread.join();
+  const auto reason = ends[0]->abort_reason();
+  failures.rethrow(reason == old_reason ? nullptr : reason);
+}
+
+}  // namespace stagecraft
