@@ -236,7 +236,7 @@ void Executor::compute_loss(Action action, const c10::IValue& output) {
   const c10::AutoGradMode grad_mode(plan_.is_training);
   const at::Tensor loss = loss_(output, has_target ? plan_.batch->targets[m] : c10::IValue(),
                                 plan_.options->loss_arguments);
-  losses_[m] = loss.detach();
+  losses_[m] = loss.variable_data();
   if (plan_.is_training) stage(action).set_loss(action.microbatch(), loss);
 }
 

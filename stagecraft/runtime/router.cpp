@@ -335,8 +335,9 @@ std::vector<c10::IValue> Router::receive(const PendingPtr& pending) {
   Received received = transport_.wait_receive(pending, deadline());
   is_waiting_ = false;
   if (waits) recorder_.end_wait(received.sent);
-  require<MetadataError>(received.value.isTuple(), "expected a tuple of values, got {}",
-                         describe(received.value));
+  if (!received.value.isTuple()) {
+    throw MetadataError("expected a tuple of values, got " + describe(received.value));
+  }
   std::vector<c10::IValue> values =
       std::move(*std::move(received.value).toTuple()).elements().vec();
   recorder_.add_received(bytes_of(values));

@@ -98,8 +98,13 @@ class Runner::Impl {
   // `make_batch` may throw too: what goes wrong on one rank, at whatever point, all ranks hear of.
   template <typename MakeBatch>
   StepResult run(MakeBatch&& make_batch, const StepOptions& options, bool is_training) {
-    if (must_recover_ || transport_.abort_reason() != nullptr) transport_.recover(deadline());
+    if (must_recover_) recover();
+    counter_.next_id();
+    // From here on this rank is in the step: if another has failed it already, it has failed here.
     must_recover_ = true;
+    if (const auto reason = transport_.abort_reason()) {
+      throw PeerError(reason->message, reason->rank, reason->cause);
+    }
     try {
       if (is_training) check_grad_mode();
       const Microbatches batch = make_batch();
@@ -148,6 +153,15 @@ class Runner::Impl {
   }
   bool has_last_stage() const { return !stages_.empty() && stages_.back().is_last(); }
 
+  // All ranks meet, and go on with the same number, whatever each has counted.
+  void recover() {
+    transport_.recover(deadline());
+    for (const c10::IValue& id :
+         transport_.all_gather(static_cast<int64_t>(counter_.last_id()), deadline())) {
+      counter_.advance_to(static_cast<uint64_t>(id.toInt()));
+    }
+  }
+
   void execute(const Microbatches& batch, const StepOptions& options, bool is_training) {
     const auto microbatches = count(batch, options);
     last_schedule_ = is_training ? source_.training(microbatches, graph_)
@@ -158,7 +172,7 @@ class Runner::Impl {
                    .batch = &batch,
                    .options = &options,
                    .is_training = is_training,
-                   .step = counter_.next_id(),
+                   .step = counter_.last_id(),
                    .seed = seed_,
                    .draw = counter_.draw(is_training),
                    .zero = Recorder::Clock::now(),

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 namespace stagecraft {
@@ -10,6 +11,8 @@ class StepCounter {
  public:
   uint64_t next_id() { return ++id_; }
   uint64_t last_id() const { return id_; }
+  /// Not back.
+  void advance_to(uint64_t id) { id_ = std::max(id_, id); }
   /// Of evaluations, a sequence of their own.
   uint64_t draw(bool is_training) const {
     return is_training ? trained_ : kEvaluations + evaluated_;

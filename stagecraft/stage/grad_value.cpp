@@ -62,10 +62,11 @@ c10::IValue make_grad_value(bool is_tensor, std::vector<at::Tensor> grads) {
 std::vector<at::Tensor> grads_of(const c10::IValue& grad, std::size_t num_tensors) {
   if (grad.isNone()) return std::vector<at::Tensor>(num_tensors);
   std::vector<at::Tensor> grads = all_grads_of(grad);
-  require<MetadataError>(grads.size() == num_tensors,
-                         "a gradient does not fit its value: expected one for each of {} tensors, "
-                         "got {}",
-                         num_tensors, describe(grad));
+  if (grads.size() != num_tensors) {
+    throw MetadataError(fmt::format(
+        "a gradient does not fit its value: expected one for each of {} tensors, got {}",
+        num_tensors, describe(grad)));
+  }
   return grads;
 }
 

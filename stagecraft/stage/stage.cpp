@@ -42,9 +42,13 @@ struct LossEdge {
   int64_t dim = 0;
 };
 
-at::Tensor loss_grad(const LossEdge& loss, double weight) {
-  const std::vector<int64_t> sizes(static_cast<std::size_t>(loss.dim), 1);
-  return at::full(sizes, weight, loss.options);
+bool is_same(const c10::TensorOptions& a, const c10::TensorOptions& b) {
+  return a.dtype() == b.dtype() && a.device() == b.device();
+}
+
+// A copy to the host is waited for: nothing else would keep it from being read too early.
+at::Tensor copied(const at::Tensor& tensor, c10::Device device) {
+  return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
 
 ValueEdges edges_of(const c10::IValue& output) {
@@ -58,6 +62,23 @@ ValueEdges edges_of(const c10::IValue& output) {
 }
 
 }  // namespace
+
+// The gradient to start from, kept for the next microbatch: most have the same weight. Whoever adds
+// to it makes a copy, since it is held here.
+struct Stage::LossGrad {
+  double weight = 0;
+  at::Tensor tensor;
+
+  const at::Tensor& get(const LossEdge& loss, double wanted) {
+    if (!tensor.defined() || weight != wanted || tensor.dim() != loss.dim ||
+        !is_same(tensor.options(), loss.options)) {
+      weight = wanted;
+      tensor = at::full(std::vector<int64_t>(static_cast<std::size_t>(loss.dim), 1), wanted,
+                        loss.options);
+    }
+    return tensor;
+  }
+};
 
 struct Stage::Run {
   bool is_input_done = false;
@@ -102,11 +123,11 @@ struct Stage::Run {
     const bool is_elsewhere = tensor.device() != device;
     if (!tensor.requires_grad()) {
       entry.inputs.push_back(kNoInput);
-      return is_elsewhere ? tensor.to(device, /*non_blocking=*/true) : tensor;
+      return is_elsewhere ? copied(tensor, device) : tensor;
     }
     entry.inputs.push_back(static_cast<int32_t>(inputs.size()));
-    StageInput& input = inputs.emplace_back(
-        is_elsewhere ? tensor.detach().to(device, /*non_blocking=*/true) : tensor);
+    StageInput& input =
+        inputs.emplace_back(is_elsewhere ? copied(tensor.detach(), device) : tensor);
     at::Tensor seen = input.tensor();
     input.release_tensor();
     return seen;
@@ -117,8 +138,8 @@ struct Stage::Run {
     if (edge.is_valid()) losses.push_back({std::move(edge), loss.options(), loss.dim()});
   }
 
-  std::vector<GradRoot> make_roots(const std::vector<c10::IValue>& grads,
-                                   double loss_weight) const {
+  std::vector<GradRoot> make_roots(const std::vector<c10::IValue>& grads, double loss_weight,
+                                   LossGrad& loss_grad) const {
     std::vector<GradRoot> roots;
     for (std::size_t i = 0; i < grads.size(); ++i) {
       if (grads[i].isNone()) continue;
@@ -128,7 +149,8 @@ struct Stage::Run {
         if (edges[j].is_valid()) roots.push_back({edges[j], std::move(tensors[j])});
       }
     }
-    for (const LossEdge& loss : losses) roots.push_back({loss.edge, loss_grad(loss, loss_weight)});
+    for (const LossEdge& loss : losses)
+      roots.push_back({loss.edge, loss_grad.get(loss, loss_weight)});
     return roots;
   }
 
@@ -253,13 +275,9 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
       run.has_loss ? output_grads.empty() : output_grads.size() == run.outputs.size(),
       "stage {}: microbatch {} has {} outputs, got {} gradients", index_.value(),
       microbatch.value(), run.has_loss ? 0 : run.outputs.size(), output_grads.size());
-  std::vector<GradRoot> roots = run.make_roots(output_grads, loss_weight);
-  if (!device().is_cpu()) {
-    for (GradRoot& root : roots) {
-      if (root.grad.defined() && root.grad.device() != device()) {
-        root.grad = root.grad.to(device(), /*non_blocking=*/true);
-      }
-    }
+  std::vector<GradRoot> roots = run.make_roots(output_grads, loss_weight, *loss_grad_);
+  for (GradRoot& root : roots) {
+    if (root.grad.defined() && root.grad.device() != device()) root.grad = root.grad.to(device());
   }
   run.outputs.clear();
   run.losses.clear();

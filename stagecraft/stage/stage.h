@@ -98,6 +98,7 @@ class Stage {
 
  private:
   struct Run;
+  struct LossGrad;
 
   Run& get_run(MicrobatchId microbatch, const char* what) const;
   std::vector<c10::IValue> run_backward(MicrobatchId microbatch,
@@ -108,6 +109,7 @@ class Stage {
   int32_t num_stages_;
   StageBody body_;
   StageOptions options_;
+  std::unique_ptr<LossGrad> loss_grad_;
   std::vector<std::unique_ptr<Run>> runs_;  // by microbatch
   std::vector<std::unique_ptr<Run>> free_;  // used up, to be used again
 };

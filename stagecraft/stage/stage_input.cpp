@@ -32,6 +32,13 @@ Ptr make_node() {
   }
 }
 
+// As detach() does, but past the dispatcher: it is done for every input of every microbatch.
+at::Tensor detached(const at::Tensor& source) {
+  return at::Tensor(source.unsafeGetTensorImpl()->shallow_copy_and_detach(
+      /*version_counter=*/torch::autograd::impl::version_counter(source),
+      /*allow_tensor_metadata_change=*/false));
+}
+
 }  // namespace
 
 GradEdge grad_edge_of(const at::Tensor& tensor) {
@@ -39,7 +46,7 @@ GradEdge grad_edge_of(const at::Tensor& tensor) {
   return torch::autograd::impl::gradient_edge(tensor);
 }
 
-StageInput::StageInput(const at::Tensor& source) : tensor_(source.detach()) {
+StageInput::StageInput(const at::Tensor& source) : tensor_(detached(source)) {
   GradNodePtr node = make_node<GradNodePtr>();
   const auto input = node->add_input_metadata(tensor_);
   edge_ = GradEdge(std::move(node), static_cast<uint32_t>(input));

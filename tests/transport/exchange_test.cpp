@@ -193,6 +193,9 @@ TEST(Exchange, AbortWakesEveryKindOfWaitWithTheFirstReason) {
       } else if (rank == kTwo) {
         expect_aborted([&] { exchange.gather(kTwo, "barrier", 0, soon()); });
       } else {
+        // Long enough for the others to be asleep.
+        const auto never = exchange.post_receive(rank, rank, values_of(9));
+        EXPECT_THROW(exchange.wait_receive(rank, never, at_once()), TimeoutError);
         exchange.abort({rank, "out of luck", std::make_exception_ptr(std::out_of_range("row"))});
         exchange.abort({kZero, "too late"});
       }

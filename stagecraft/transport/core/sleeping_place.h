@@ -1,7 +1,9 @@
 #pragma once
 
+#include <chrono>
 #include <condition_variable>
 #include <mutex>
+#include <thread>
 
 #include "stagecraft/base/deadline.h"
 
@@ -16,19 +18,23 @@ inline void pause_processor() {
 #endif
 }
 
+/// How long a thread that looks keeps the processor to itself; then others may have it in between.
+constexpr auto kAlone = std::chrono::microseconds(20);
+
 /// Looks at `done` for `limit`, and not beyond the deadline. What `done` said last.
 template <typename Done>
 bool spin_until(const Done& done, Deadline::Clock::duration limit, Deadline deadline) {
   if (done()) return true;
   if (limit <= Deadline::Clock::duration::zero()) return false;
-  const auto now = Deadline::Clock::now();
-  const auto end = deadline.at() - now < limit ? deadline.at() : now + limit;
-  do {
+  const auto begin = Deadline::Clock::now();
+  const auto end = deadline.at() - begin < limit ? deadline.at() : begin + limit;
+  for (auto now = begin; now < end; now = Deadline::Clock::now()) {
+    if (now - begin > kAlone) std::this_thread::yield();
     for (int i = 0; i < 16; ++i) {
       pause_processor();
       if (done()) return true;
     }
-  } while (Deadline::Clock::now() < end);
+  }
   return false;
 }
 

@@ -17,8 +17,7 @@ namespace {
 
 detail::ExchangeOptions exchange_options(int32_t ranks, const LocalWorldOptions& options) {
   const bool fits = ranks <= static_cast<int64_t>(std::thread::hardware_concurrency());
-  const Deadline::Clock::duration spin =
-      fits ? std::chrono::microseconds(20) : std::chrono::microseconds(0);
+  const Deadline::Clock::duration spin = std::chrono::milliseconds(fits ? 1 : 0);
   return {options.zero_buffering, options.spin.value_or(spin)};
 }
 

@@ -13,8 +13,9 @@ struct LocalWorldOptions {
   /// A send is done only when its receive was posted: what a network without buffers does. For
   /// finding schedules that rely on buffering.
   bool zero_buffering = false;
-  /// How long a wait looks before it sleeps. Without it: 20 µs where ranks do not outnumber the
-  /// processor's threads, otherwise 0.
+  /// How long a wait looks before it sleeps, offering the processor to others after 20 µs of it.
+  /// Without it: 1 ms where ranks do not outnumber the processor's threads (waking a thread that
+  /// sleeps takes tens of microseconds, and waits in a pipeline are often a few hundred), otherwise 0.
   std::optional<Deadline::Clock::duration> spin = std::nullopt;
 };
 
