@@ -329,6 +329,7 @@ void Router::post(Rank to, const TransferId& id, std::vector<c10::IValue> values
 }
 
 std::vector<c10::IValue> Router::receive(const PendingPtr& pending) {
+  require<ArgumentError>(pending != nullptr, "no receive was posted for what the action needs");
   const bool waits = !pending->is_done();
   if (waits) recorder_.begin_wait(offset_);
   is_waiting_ = true;

@@ -1,5 +1,6 @@
 #include "stagecraft/runtime/schedule_source.h"
 
+#include <utility>
 #include <vector>
 
 #include "stagecraft/base/check.h"
@@ -53,8 +54,12 @@ std::shared_ptr<const Schedule> ScheduleSource::forward_only(int32_t microbatche
 std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool is_training,
                                                     const StageGraph& graph) const {
   const std::lock_guard lock(cache_->mutex);
-  auto& entry = cache_->schedules[{microbatches, is_training}];
-  if (entry != nullptr) return entry;
+  for (const Entry& entry : cache_->entries) {
+    if (entry.microbatches == microbatches && entry.is_training == is_training &&
+        entry.graph == graph) {
+      return entry.schedule;
+    }
+  }
   Schedule made = make_(microbatches);
   require<ArgumentError>(made.placement() == placement_,
                          "the schedule for {} microbatches has another placement: expected {}, got "
@@ -70,8 +75,9 @@ std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool i
     verify_or_throw(made, graph, "the schedule cannot be run",
                     {.mode = infer_mode(made), .microbatches = microbatches});
   }
-  entry = std::make_shared<const Schedule>(std::move(made));
-  return entry;
+  auto schedule = std::make_shared<const Schedule>(std::move(made));
+  cache_->entries.push_back({microbatches, is_training, graph, schedule});
+  return schedule;
 }
 
 Schedule keep_forwards(const Schedule& schedule) {

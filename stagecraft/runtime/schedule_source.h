@@ -2,11 +2,10 @@
 
 #include <cstdint>
 #include <functional>
-#include <map>
 #include <memory>
 #include <mutex>
 #include <string>
-#include <utility>
+#include <vector>
 
 #include "stagecraft/schedule/placement.h"
 #include "stagecraft/schedule/schedule.h"
@@ -35,17 +34,22 @@ class ScheduleSource {
   const Placement& placement() const { return placement_; }
   const std::string& name() const { return name_; }
 
-  /// Lowered and verified for a stage graph. The result lives as long as the source, and every call
-  /// must have the same graph. ArgumentError for a number of microbatches that the schedule cannot
-  /// have, ScheduleError when it is not good.
+  /// Lowered and verified for a stage graph. ArgumentError for a number of microbatches that the
+  /// schedule cannot have, ScheduleError when it is not good.
   std::shared_ptr<const Schedule> training(int32_t microbatches, const StageGraph& graph) const;
   /// Its forwards alone, in the same order on each rank.
   std::shared_ptr<const Schedule> forward_only(int32_t microbatches, const StageGraph& graph) const;
 
  private:
+  struct Entry {
+    int32_t microbatches;
+    bool is_training;
+    StageGraph graph;
+    std::shared_ptr<const Schedule> schedule;
+  };
   struct Cache {
     std::mutex mutex;
-    std::map<std::pair<int32_t, bool>, std::shared_ptr<const Schedule>> schedules;
+    std::vector<Entry> entries;
   };
 
   ScheduleSource(std::string name, Placement placement, std::function<Schedule(int32_t)> make);
