@@ -84,22 +84,50 @@ class ReleaseHook : public torch::autograd::FunctionPostHook {
   GradNode* node_;
 };
 
-// Hooks on tensors have run in I, on the gradients that W starts from.
+// Notes the gradients that arrive at a border node, for W to start from: after the hooks that the
+// user put on its tensors, which a capture by the engine would come before.
+class BorderHook : public torch::autograd::FunctionPreHook {
+ public:
+  explicit BorderHook(variable_list& arrived) : arrived_(arrived) {}
+  variable_list operator()(const variable_list& grads) override {
+    arrived_ = grads;
+    return grads;
+  }
+
+ private:
+  variable_list& arrived_;
+};
+
+// A node of the spine with edges that leave it. It is held, since the spine will be cut.
+struct Border {
+  GradNodePtr node;
+  variable_list arrived;
+};
+
+std::vector<Border> watch_borders(const GradWalk& walk) {
+  std::vector<Border> borders;
+  borders.reserve(walk.spine.size());  // hooks refer to its elements
+  for (std::size_t i = 0; i < walk.spine.size(); ++i) {
+    if (!walk.is_border[i]) continue;
+    Border& border = borders.emplace_back();
+    border.node = walk.spine[i]->getptr();
+    border.node->add_tensor_pre_hook(std::make_unique<BorderHook>(border.arrived));
+  }
+  return borders;
+}
+
+// The user's hooks have run in I, on the gradients that W starts from.
 void drop_tensor_hooks(GradNode& node) {
   node.tensor_pre_hooks().clear();
   node.retains_grad_hooks().clear();
 }
 
-// The inputs of border nodes: W starts from their gradients. Nodes are held, since the spine will
-// be cut.
-edge_list border_edges(const GradWalk& walk) {
-  edge_list edges;
-  for (std::size_t i = 0; i < walk.spine.size(); ++i) {
-    if (!walk.is_border[i]) continue;
-    const GradNodePtr node = walk.spine[i]->getptr();
-    for (uint32_t n = 0; n < node->num_inputs(); ++n) edges.emplace_back(node, n);
+void add_roots(Border& border, std::vector<GradRoot>& roots) {
+  for (std::size_t n = 0; n < border.arrived.size(); ++n) {
+    if (!border.arrived[n].defined()) continue;
+    roots.push_back(
+        {GradEdge(border.node, static_cast<uint32_t>(n)), std::move(border.arrived[n])});
   }
-  return edges;
 }
 
 void release_inner_nodes_as_they_finish(const GradWalk& walk) {
@@ -133,24 +161,16 @@ WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInpu
   }
   if (spine_roots.edges.empty()) return work;
 
-  // [borders..., inputs...]: an input's own node keeps its gradient when it runs, but asked for a
-  // capture the engine does not run it.
-  edge_list captures = border_edges(walk);
-  const std::size_t num_borders = captures.size();
-  captures.insert(captures.end(), input_edges.begin(), input_edges.end());
+  std::vector<Border> borders = watch_borders(walk);
   release_inner_nodes_as_they_finish(walk);
-  variable_list grads = execute(spine_roots, /*keep_graph=*/true, /*accumulate=*/false, captures);
-
+  variable_list grads = execute(spine_roots, /*keep_graph=*/true, /*accumulate=*/false,
+                                edge_list(input_edges.begin(), input_edges.end()));
   cut_spine(walk, input_edges);
-  for (std::size_t i = 0; i < walk.spine.size(); ++i) {
-    if (walk.is_border[i]) drop_tensor_hooks(*walk.spine[i]);
+  for (Border& border : borders) {
+    drop_tensor_hooks(*border.node);
+    add_roots(border, work.roots);
   }
-  for (std::size_t i = 0; i < num_borders; ++i) {
-    if (grads[i].defined()) work.roots.push_back({std::move(captures[i]), std::move(grads[i])});
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) {
-    inputs[i].keep_grad(std::move(grads[num_borders + i]));
-  }
+  for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i].keep_grad(std::move(grads[i]));
   return work;
 }
 

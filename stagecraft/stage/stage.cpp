@@ -175,7 +175,11 @@ struct Stage::Run {
 };
 
 Stage::Stage(StageId index, int32_t num_stages, StageBody body, StageOptions options)
-    : index_(index), num_stages_(num_stages), body_(std::move(body)), options_(std::move(options)) {
+    : index_(index),
+      num_stages_(num_stages),
+      body_(std::move(body)),
+      options_(std::move(options)),
+      loss_grad_(std::make_unique<LossGrad>()) {
   require<ArgumentError>(index.value() >= 0 && index.value() < num_stages,
                          "stage {}: expected an index from 0 to {}", index.value(), num_stages - 1);
   require<ArgumentError>(static_cast<bool>(body_.forward), "stage {}: the body has no forward",
@@ -272,7 +276,7 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   require<ArgumentError>(!run.is_input_done, "stage {}: microbatch {} had its input backward",
                          index_.value(), microbatch.value());
   require<ArgumentError>(
-      run.has_loss ? output_grads.empty() : output_grads.size() == run.outputs.size(),
+      output_grads.empty() || (!run.has_loss && output_grads.size() == run.outputs.size()),
       "stage {}: microbatch {} has {} outputs, got {} gradients", index_.value(),
       microbatch.value(), run.has_loss ? 0 : run.outputs.size(), output_grads.size());
   std::vector<GradRoot> roots = run.make_roots(output_grads, loss_weight, *loss_grad_);

@@ -78,8 +78,9 @@ class Stage {
   at::Tensor added_loss(MicrobatchId microbatch) const;
 
   /// The three backwards of one microbatch. `output_grads` has one entry for each output (a stage
-  /// that returns a tuple or list has several), or none where the microbatch has a loss; losses are
-  /// weighted with `loss_weight`. Returns the gradients of the arguments: args, then kwargs.
+  /// that returns a tuple or list has several), or none at all, as where the microbatch has a loss;
+  /// losses are weighted with `loss_weight`. Returns the gradients of the arguments: args, then
+  /// kwargs.
   ///
   /// ArgumentError for a backward without its forward, W without I, or a number of gradients that
   /// is not that of the outputs.

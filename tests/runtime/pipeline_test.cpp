@@ -1,0 +1,292 @@
+#include "stagecraft/runtime/pipeline.h"
+
+#include <array>
+#include <atomic>
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
+#include <ATen/ops/allclose.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+#include <ATen/ops/tanh.h>
+#include <c10/core/GradMode.h>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/runtime/runner.h"
+#include "stagecraft/schedule/csv.h"
+#include "stagecraft/stage/callable.h"
+#include "stagecraft/stage/stage_context.h"
+#include "stagecraft/transport/local/local_world.h"
+#include "stagecraft/tree/tree.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft {
+namespace {
+
+using Function = std::function<at::Tensor(const at::Tensor&)>;
+
+std::vector<Stage> make_stages(const std::vector<Function>& functions) {
+  std::vector<Stage> stages;
+  const auto n = static_cast<int32_t>(functions.size());
+  for (int32_t s = 0; s < n; ++s) {
+    stages.emplace_back(StageId(s), n,
+                        stage_body([f = functions[static_cast<std::size_t>(s)]](
+                                       const at::Tensor& x) { return f(x); }));
+  }
+  return stages;
+}
+
+const Function kIdentity = [](const at::Tensor& x) { return x; };
+const Function kTanh = [](const at::Tensor& x) { return at::tanh(x); };
+at::Tensor mean_square(const at::Tensor& y) {
+  return y.square().mean();
+}
+
+TEST(Pipeline, RefusesWhatDoesNotFit) {
+  EXPECT_ERROR(Pipeline(make_stages({kTanh, kTanh, kTanh}), {.ranks = 2}), ArgumentError,
+               "3 stages cannot be dealt out evenly to 2 ranks");
+  EXPECT_ERROR(Pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .ports = Ports(3)}),
+               ArgumentError, "the ports are of 3 stages, the model has 2");
+  EXPECT_ERROR(Pipeline(make_stages({kTanh}), {.schedule = "2F2B"}), ArgumentError, "2F2B");
+  EXPECT_THROW(Pipeline({}, {}), ArgumentError);
+  auto twice = make_stages({kTanh, kTanh});
+  twice[1] = Stage(StageId(0), 2, stage_body([](const at::Tensor& x) { return x; }));
+  EXPECT_ERROR(Pipeline(std::move(twice), {.ranks = 2}), ArgumentError,
+               "expected stage 1 of 2, got stage 0 of 2");
+}
+
+TEST(Pipeline, RefusesBatchesThatCannotBeCut) {
+  Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .loss = mean_square});
+  EXPECT_ERROR(pipeline.step({at::randn({2, 3})}, {}, {}, {.microbatches = 4}), ArgumentError,
+               "rows for 2 microbatches only, asked for 4");
+  EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 0}), ArgumentError,
+               "at least one microbatch, got 0");
+  EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2, .weights = {1}}),
+               ArgumentError, "a weight for each of 2 microbatches, got 1");
+  EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, at::randn({1}), {.microbatches = 2}),
+               ArgumentError, "the target has rows for 1 microbatches only");
+  {
+    const c10::AutoGradMode off(false);
+    EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}), ArgumentError,
+                 "gradients are switched off");
+  }
+  EXPECT_NO_THROW(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}));
+}
+
+TEST(Pipeline, AFixedScheduleIsForItsNumberOfMicrobatches) {
+  Pipeline pipeline(
+      make_stages({kTanh, kTanh}),
+      {.source = ScheduleSource::fixed(parse_csv("0F0,0F1,0B0,0B1\n1F0,1F1,1B0,1B1\n")),
+       .loss = mean_square});
+  EXPECT_NO_THROW(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}));
+  EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 3}), ArgumentError,
+               "the schedule is for 2 microbatches, got 3");
+}
+
+TEST(Pipeline, LossesAreWeightedAsAsked) {
+  const at::Tensor w = at::ones({3}).requires_grad_();
+  const Function scale = [w](const at::Tensor& x) { return x * w; };
+  Pipeline pipeline(make_stages({scale, kIdentity}),
+                    {.ranks = 2, .loss = [](const at::Tensor& y) { return y.mean(); }});
+  const at::Tensor x = at::randn({8, 3});
+  auto grad = [&](const StepOptions& options) {
+    w.mutable_grad().reset();
+    pipeline.step({x}, {}, {}, options);
+    return w.grad().clone();
+  };
+  const at::Tensor whole = x.mean(0) / 3;
+  EXPECT_TRUE(at::allclose(grad({.microbatches = 3}), whole, 1e-5, 1e-6));  // 3, 3 and 2 rows
+  const auto parts = x.tensor_split(3);
+  EXPECT_TRUE(at::allclose(grad({.microbatches = 3, .scale = LossScale::kSum}),
+                           (parts[0].mean(0) + parts[1].mean(0) + parts[2].mean(0)) / 3, 1e-5,
+                           1e-6));
+  EXPECT_TRUE(at::allclose(grad({.microbatches = 3, .weights = {0, 2, 0}}),
+                           parts[1].mean(0) * 2 / 3, 1e-5, 1e-6));
+}
+
+TEST(Pipeline, GivesOutputsAsAsked) {
+  Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .loss = mean_square});
+  const at::Tensor x = at::randn({5, 3});
+  const at::Tensor expected = at::tanh(at::tanh(x));
+  const StepResult merged = pipeline.step({x}, {}, {}, {.microbatches = 2});
+  EXPECT_TRUE(at::equal(merged.output.toTensor(), expected));
+  EXPECT_FALSE(merged.output.toTensor().requires_grad());
+  const StepResult each =
+      pipeline.step({x}, {}, {}, {.microbatches = 2, .outputs = OutputMode::kEach});
+  ASSERT_EQ(each.outputs.size(), 2u);
+  EXPECT_EQ(each.outputs[0].toTensor().size(0), 3);
+  EXPECT_TRUE(each.output.isNone());
+  const StepResult none =
+      pipeline.step({x}, {}, {}, {.microbatches = 2, .outputs = OutputMode::kNone});
+  EXPECT_TRUE(none.output.isNone() && none.outputs.empty());
+  EXPECT_EQ(none.losses.size(), 2u);
+}
+
+TEST(Pipeline, TakesMicrobatchesThatAreCutAlready) {
+  Pipeline pipeline(make_stages({kTanh, kTanh}),
+                    {.ranks = 2, .loss = [](const at::Tensor& y, const at::Tensor& t) {
+                       return at::mse_loss(y, t);
+                     }});
+  Microbatches batch;
+  for (const int64_t rows : {4, 1, 7}) {
+    batch.inputs.push_back({{at::randn({rows, 3})}, {}});
+    batch.targets.emplace_back(at::randn({rows, 3}));
+  }
+  const StepResult result = pipeline.step(batch);
+  EXPECT_EQ(result.weights, (std::vector<double>{4.0 / 12, 1.0 / 12, 7.0 / 12}));
+  batch.targets.pop_back();
+  EXPECT_ERROR(pipeline.step(batch), ArgumentError, "a target for each of 3 microbatches, got 2");
+}
+
+TEST(Pipeline, AModelInputThatRequiresGradGetsOne) {
+  for (const char* schedule : {"1F1B", "InterleavedZeroBubble"}) {
+    const bool is_split = std::string(schedule) != "1F1B";
+    const at::Tensor x = at::randn({6, 3}).requires_grad_();
+    Pipeline pipeline(make_stages(std::vector<Function>(is_split ? 4 : 2, kTanh)),
+                      {.schedule = schedule, .ranks = 2, .loss = mean_square});
+    pipeline.step({x}, {}, {}, {.microbatches = 3});
+    const at::Tensor y = x.detach().requires_grad_();
+    at::Tensor h = y;
+    for (int i = 0; i < (is_split ? 4 : 2); ++i) h = at::tanh(h);
+    mean_square(h).backward();
+    EXPECT_TRUE(at::allclose(x.grad(), y.grad(), 1e-5, 1e-7)) << schedule;
+  }
+}
+
+TEST(Pipeline, LossArgumentsAndTargetsAreTrees) {
+  Pipeline pipeline(
+      make_stages({kTanh, kTanh}),
+      {.ranks = 2,
+       .loss = Loss([](const c10::IValue& y, const c10::IValue& target, const Kwargs& arguments) {
+         const auto dict = target.toGenericDict();
+         return c10::IValue(at::mse_loss(y.toTensor(), dict.at("goal").toTensor()) *
+                            arguments.get("factor").toDouble() * dict.at("scale").toDouble());
+       })});
+  const at::Tensor x = at::randn({4, 3});
+  const auto target = tree::dict({{"goal", at::randn({4, 3})}, {"scale", 2.0}});
+  const double half =
+      pipeline.step({x}, {}, target, {.microbatches = 2, .loss_arguments = {{"factor", 0.5}}})
+          .loss()
+          .item()
+          .toDouble();
+  const double one =
+      pipeline.step({x}, {}, target, {.microbatches = 2, .loss_arguments = {{"factor", 1.0}}})
+          .loss()
+          .item()
+          .toDouble();
+  EXPECT_NEAR(one, 2 * half, 1e-6);
+}
+
+TEST(Pipeline, AddedLossesAreDifferentiatedInEverySchedule) {
+  for (const char* schedule : {"GPipe", "1F1B", "InterleavedZeroBubble", "DualPipeV"}) {
+    const int32_t n =
+        std::string(schedule).find("1F1B") == 0 || std::string(schedule) == "GPipe" ? 2 : 4;
+    const at::Tensor w = at::ones({3}).requires_grad_();
+    std::vector<Function> functions(static_cast<std::size_t>(n), kIdentity);
+    functions[0] = [w](const at::Tensor& x) {
+      add_loss((w * 3).sum());
+      return x * w;
+    };
+    Pipeline pipeline(make_stages(functions),
+                      {.schedule = schedule, .ranks = 2, .loss = [](const at::Tensor& y) {
+                         return y.mean() * 0;
+                       }});
+    const StepResult result = pipeline.step({at::randn({8, 3})}, {}, {}, {.microbatches = 4});
+    EXPECT_TRUE(at::equal(w.grad(), at::ones({3}) * 3)) << schedule;
+    EXPECT_EQ(result.added_losses[2].item().toDouble(), 9) << schedule;
+  }
+}
+
+TEST(Pipeline, AnOutputOfSeveralReadersMayNotBeChangedInPlace) {
+  const at::Tensor w = at::ones({3}).requires_grad_();
+  std::vector<Stage> stages;
+  stages.emplace_back(StageId(0), 3, stage_body([w](const at::Tensor& x) { return x * w; }));
+  stages.emplace_back(StageId(1), 3, stage_body([](at::Tensor x) { return x.mul_(2); }));
+  stages.emplace_back(StageId(2), 3, stage_body([](const at::Tensor& x, const at::Tensor& skip) {
+                        return x + skip;
+                      }));
+  Ports ports(3);
+  ports.connect({StageId(0), 0}, {StageId(1), 0}).connect({StageId(0), 0}, {StageId(2), 1});
+  Pipeline pipeline(std::move(stages),
+                    {.schedule = "GPipe", .ranks = 3, .loss = mean_square, .ports = ports});
+  EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}), StageError,
+               "an output of stage 0 that several stages read was changed in place");
+}
+
+TEST(Pipeline, AutocastOfTheCallerHoldsOnTheRanks) {
+  const at::Tensor w = at::randn({4, 4}).requires_grad_();
+  std::atomic<int> halves = 0;
+  const Function product = [&, w](const at::Tensor& x) {
+    const at::Tensor y = x.mm(w);
+    if (y.scalar_type() == c10::kBFloat16) ++halves;
+    return y;
+  };
+  Pipeline pipeline(make_stages({product, product}), {.ranks = 2, .loss = [](const at::Tensor& y) {
+                                                        return y.to(c10::kFloat).mean();
+                                                      }});
+  at::autocast::set_autocast_enabled(c10::kCPU, true);
+  at::autocast::set_autocast_dtype(c10::kCPU, c10::kBFloat16);
+  pipeline.step({at::randn({4, 4})}, {}, {}, {.microbatches = 2});
+  at::autocast::set_autocast_enabled(c10::kCPU, false);
+  EXPECT_EQ(halves.load(), 4);
+  pipeline.step({at::randn({4, 4})}, {}, {}, {.microbatches = 2});
+  EXPECT_EQ(halves.load(), 4);
+}
+
+TEST(Pipeline, ConnectionsThatNothingFillsAreNamed) {
+  std::vector<Stage> stages = make_stages({kTanh, kTanh});
+  Ports ports(2);
+  ports.connect({StageId(0), 1}, {StageId(1), 1});
+  Pipeline missing(std::move(stages), {.ranks = 2, .loss = mean_square, .ports = ports});
+  EXPECT_ERROR(missing.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}), StageError,
+               "output 1 of stage 0 is connected to stage 1, but the stage returned 1 outputs");
+  Ports fed(2);
+  fed.feed("mask", {StageId(1), 0, "mask"});
+  Pipeline hungry(make_stages({kTanh, kTanh}), {.ranks = 2, .loss = mean_square, .ports = fed});
+  EXPECT_ERROR(hungry.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}), StageError,
+               "stage 1 takes the model's \"mask\", which was not given to rank 1");
+}
+
+TEST(Runner, ResultsAreOnEveryRankThatAsks) {
+  LocalWorld world(3);
+  std::array<StepResult, 3> results;
+  world.run([&](Transport& transport) {
+    const int32_t rank = transport.rank().value();
+    std::vector<Stage> own;
+    own.emplace_back(StageId(rank), 3, stage_body([](const at::Tensor& x) { return at::tanh(x); }));
+    Runner runner(transport, ScheduleSource::named("1F1B", 3), std::move(own),
+                  {.loss = mean_square});
+    const StepOptions options{.microbatches = 2, .everywhere = rank == 0};
+    results[static_cast<std::size_t>(rank)] = rank == 0
+                                                  ? runner.step({at::ones({4, 2})}, {}, {}, options)
+                                                  : runner.step(Args{}, {}, {}, options);
+    const Recording recording = runner.gather_recording();
+    EXPECT_EQ(recording.ranks.size(), 3u);
+    EXPECT_EQ(make_report(recording).not_run, 0);
+  });
+  EXPECT_EQ(results[2].losses.size(), 2u);
+  EXPECT_TRUE(results[1].losses.empty());
+  ASSERT_EQ(results[0].losses.size(), 2u);
+  EXPECT_TRUE(at::equal(results[0].output.toTensor(), results[2].output.toTensor()));
+  EXPECT_EQ(results[0].weights, results[2].weights);
+}
+
+TEST(Runner, RefusesStagesThatAreNotItsOwn) {
+  LocalWorld world(1);
+  EXPECT_ERROR(
+      Runner(world.transport(Rank(0)), ScheduleSource::named("1F1B", 2), make_stages({kTanh})),
+      ArgumentError, "stage 0 is one of 1, the schedule has 2");
+  EXPECT_ERROR(Runner(world.transport(Rank(0)), ScheduleSource::named("1F1B", 1), {}),
+               ArgumentError, "the schedule puts stages [0] here, got []");
+}
+
+}  // namespace
+}  // namespace stagecraft
