@@ -236,6 +236,9 @@ TEST(Exchange, RecoverMakesTheWorldAsNew) {
   exchange.post_send(kZero, kOne, values_of(0), 9);
   const auto fresh = exchange.post_receive(kOne, kZero, values_of(0));
   EXPECT_EQ(exchange.wait_receive(kOne, fresh, soon()).payload, 9);
+  exchange.abort({kOne, "failed again"});
+  ASSERT_NE(exchange.reason(), nullptr);
+  EXPECT_EQ(exchange.reason()->message, "failed again");
 }
 
 TEST(Exchange, LeavingInSilenceLeavesWhatWasSent) {
@@ -264,9 +267,10 @@ TEST(Exchange, LeavingWhileOthersWaitAbortsTheWorld) {
       EXPECT_EQ(exchange.reason()->rank, kTwo);
       EXPECT_THAT(exchange.reason()->message, testing::HasSubstr(text));
     });
-    // The wait is under way when a wait that began later has timed out.
+    // Long enough for it to be asleep.
     EXPECT_EQ(waiter.wait_for(milliseconds(50)), std::future_status::timeout);
     exchange.leave(kTwo);
+    EXPECT_EQ(waiter.wait_for(seconds(5)), std::future_status::ready) << "slept on";
     waiter.get();
   };
   {
@@ -362,7 +366,9 @@ TEST(Exchange, DestroysPayloadsOutsideItsLocks) {
     exchange.abort({kZero, "failed"});
     EXPECT_THROW(exchange.post_send(kZero, kOne, values_of(1), Calling(call)), PeerError);
     run_ranks(2, [&](Rank rank) { exchange.recover(rank, soon()); });
-    return 3;
+    exchange.post_send(kZero, kOne, values_of(2), Calling(call));
+    run_ranks(2, [&](Rank rank) { exchange.recover(rank, soon()); });
+    return 4;
   });
   destroyed_within_limit(true, [](Callings& exchange, const Call& call) {
     exchange.post_send(kZero, kOne, values_of(0), Calling(call));

@@ -15,7 +15,8 @@ struct LocalWorldOptions {
   bool zero_buffering = false;
   /// How long a wait looks before it sleeps, offering the processor to others after 20 µs of it.
   /// Without it: 1 ms where ranks do not outnumber the processor's threads (waking a thread that
-  /// sleeps takes tens of microseconds, and waits in a pipeline are often a few hundred), otherwise 0.
+  /// sleeps takes tens of microseconds, and waits in a pipeline are often a few hundred), otherwise
+  /// 0.
   std::optional<Deadline::Clock::duration> spin = std::nullopt;
 };
 
