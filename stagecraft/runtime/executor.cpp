@@ -25,6 +25,13 @@ c10::IValue detached(const c10::IValue& value) {
   });
 }
 
+// Without history, and without the memory around it: the result of a reduction may still own that
+// of what was reduced (mse_loss's does), which would be held until the end of the step.
+at::Tensor alone(const at::Tensor& scalar) {
+  at::Tensor data = scalar.variable_data();
+  return data.storage().nbytes() > data.nbytes() ? data.clone() : data;
+}
+
 StageMemory memory_of(const Stage& stage) {
   StageMemory memory;
   memory.stage = stage.index();
@@ -236,7 +243,7 @@ void Executor::compute_loss(Action action, const c10::IValue& output) {
   const c10::AutoGradMode grad_mode(plan_.is_training);
   const at::Tensor loss = loss_(output, has_target ? plan_.batch->targets[m] : c10::IValue(),
                                 plan_.options->loss_arguments);
-  losses_[m] = loss.variable_data();
+  losses_[m] = alone(loss);
   if (plan_.is_training) stage(action).set_loss(action.microbatch(), loss);
 }
 

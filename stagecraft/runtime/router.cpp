@@ -21,6 +21,29 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
+// Every forward message ends, behind its values, with the weight of the microbatch and how many
+// there are: a rank that sees neither arguments nor targets learns the one and is checked against
+// the other.
+double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::size_t microbatches) {
+  const std::size_t named = edge.connections.size();
+  const std::size_t got = values.size();
+  require<MetadataError>(
+      (edge.has_chain ? got >= named + 2 : got == named + 2) && values[got - 1].isInt() &&
+          values[got - 2].isDouble(),
+      "stage {} sent {} values to stage {}, expected {}{}, a weight and the number "
+      "of microbatches: the ranks do not agree on the ports",
+      edge.from.value(), got, edge.to.value(), edge.has_chain ? "at least " : "", named);
+  const int64_t theirs = values[got - 1].toInt();
+  require<MetadataError>(
+      theirs == static_cast<int64_t>(microbatches),
+      "rank {} runs a step of {} microbatches, this rank one of {}: a rank without "
+      "arguments and targets takes the number from StepOptions::microbatches",
+      edge.peer.value(), theirs, microbatches);
+  const double weight = values[got - 2].toDouble();
+  values.resize(got - 2);
+  return weight;
+}
+
 }  // namespace
 
 Router::Router(Transport& transport, const Wiring& wiring, Recorder& recorder,
@@ -95,15 +118,7 @@ void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, Microb
   Arrival& arrival = slot.inputs[e];
   arrival.values = receive(arrival.receive);
   arrival.receive.reset();
-  const std::size_t named = edge.connections.size();
-  const std::size_t got = arrival.values.size();
-  require<MetadataError>(
-      (edge.has_chain ? got > named : got == named + 1) && arrival.values.back().isDouble(),
-      "stage {} sent {} values to stage {}, expected {}{} and the weight of the microbatch: the "
-      "ranks do not agree on the ports",
-      edge.from.value(), got, edge.to.value(), edge.has_chain ? "at least " : "", named);
-  const double sent = arrival.values.back().toDouble();
-  arrival.values.pop_back();
+  const double sent = take_tail(arrival.values, edge, microbatches_);
   double& weight = weights_[static_cast<std::size_t>(m.value())];
   if (std::isnan(weight)) weight = sent;
 }
@@ -303,6 +318,7 @@ void Router::send(Action send) {
       std::vector<c10::IValue> values = std::move(s.outgoing[e]);
       s.outgoing[e].clear();
       values.emplace_back(weight(m));
+      values.emplace_back(static_cast<int64_t>(microbatches_));
       post(edge.peer, {step_, Direction::kForward, edge.from, edge.to, m}, std::move(values));
     }
   } else {

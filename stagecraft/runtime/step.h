@@ -28,7 +28,8 @@ enum class OutputMode : uint8_t {
 /// Options of one step.
 struct StepOptions {
   /// Into how many microbatches the batch is cut. Any number that the schedule can have, another
-  /// one each step. Not read where the batch comes in microbatches.
+  /// one each step. Not read where the batch comes in microbatches. A Runner's rank that is given
+  /// nothing of the batch takes the number from here.
   int32_t microbatches = 1;
   LossScale scale = LossScale::kMean;
   /// By microbatch; instead of `scale`.

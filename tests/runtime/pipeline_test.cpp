@@ -279,6 +279,20 @@ TEST(Runner, ResultsAreOnEveryRankThatAsks) {
   EXPECT_EQ(results[0].weights, results[2].weights);
 }
 
+TEST(Runner, RanksThatCountOtherMicrobatchesSayWhy) {
+  LocalWorld world(2);
+  auto train = [](Transport& transport) {
+    const int32_t rank = transport.rank().value();
+    std::vector<Stage> own;
+    own.emplace_back(StageId(rank), 2, stage_body([](const at::Tensor& x) { return at::tanh(x); }));
+    Runner runner(transport, ScheduleSource::named("GPipe", 2), std::move(own),
+                  {.loss = mean_square});
+    rank == 0 ? runner.step({at::ones({4, 2})}, {}, {}, {.microbatches = 4}) : runner.step(Args{});
+  };
+  EXPECT_ERROR(world.run(train), StageError,
+               "rank 0 runs a step of 4 microbatches, this rank one of 1");
+}
+
 TEST(Runner, RefusesStagesThatAreNotItsOwn) {
   LocalWorld world(1);
   EXPECT_ERROR(
