@@ -66,7 +66,10 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
   slots_.resize(stages.size() * microbatches);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const StageWires& wires = stages[i / microbatches];
+    // With another number of microbatches a slot is another stage's than before.
     Slot& slot = slots_[i];
+    slot.num_outputs = 0;
+    slot.chain_outputs.clear();
     slot.inputs.resize(wires.in.size());
     slot.outgoing_grads.resize(wires.in.size());
     slot.grads.resize(wires.out.size());
