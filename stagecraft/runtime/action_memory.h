@@ -18,12 +18,14 @@ struct ActionMemory {
 /// What the actions of a stage do, measured on one microbatch.
 struct StageMemory {
   StageId stage;
-  int64_t parameters = 0;               ///< bytes of the stage's parameters
-  int64_t gradients = 0;                ///< bytes of those that get one
-  std::array<ActionMemory, 4> compute;  ///< F, I, W, B, as in ActionType
+  int64_t parameters = 0;  ///< bytes of the stage's parameters
+  int64_t gradients = 0;   ///< bytes of those that get one
+  /// By type, those of has_microbatch: what is sent leaves the rank, what is received comes with F
+  /// and B.
+  std::array<ActionMemory, 8> actions;
 
-  ActionMemory& of(ActionType type) { return compute[static_cast<std::size_t>(type)]; }
-  const ActionMemory& of(ActionType type) const { return compute[static_cast<std::size_t>(type)]; }
+  ActionMemory& of(ActionType type) { return actions[static_cast<std::size_t>(type)]; }
+  const ActionMemory& of(ActionType type) const { return actions[static_cast<std::size_t>(type)]; }
 };
 
 }  // namespace stagecraft

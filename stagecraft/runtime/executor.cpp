@@ -137,7 +137,7 @@ void Executor::run_action(Action action, std::size_t offset) {
 
 void Executor::run_recorded(Action action, std::size_t offset) {
   begin(action, offset);
-  if (plan_.meter != nullptr && is_compute(action.type())) {
+  if (plan_.meter != nullptr && has_microbatch(action.type())) {
     run_measured(action);
   } else {
     run_built_in(action);
@@ -228,7 +228,8 @@ void Executor::finish_forward(Action action, const c10::IValue& output) {
   Stage& own = stage(action);
   if (plan_.is_training) {
     if (const at::Tensor added = own.added_loss(action.microbatch()); added.defined()) {
-      added_losses_[m] = added_losses_[m].defined() ? at::add(added_losses_[m], added) : added;
+      added_losses_[m] =
+          added_losses_[m].defined() ? at::add(added_losses_[m], added) : alone(added);
     }
   }
   if (!own.is_last()) return router_.put_outputs(action, output);

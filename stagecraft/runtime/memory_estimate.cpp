@@ -39,7 +39,7 @@ MemoryEstimate estimate_memory(const Schedule& schedule, std::span<const StageMe
     }
     int64_t held = 0;
     for (const Action action : schedule.actions(Rank(r))) {
-      if (!is_compute(action.type())) continue;
+      if (!has_microbatch(action.type())) continue;
       const ActionMemory memory =
           memory_of(stages[static_cast<std::size_t>(action.stage().value())], action.type());
       if (held + memory.peak > rank.activations) {

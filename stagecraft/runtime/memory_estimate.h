@@ -28,8 +28,8 @@ struct MemoryEstimate {
 
 /// What a schedule will take, from what one microbatch's actions did (`stages`, by stage; what is
 /// not measured counts as nothing): each rank's list is gone through in order, adding what each
-/// action keeps and frees; before its own peak is looked at. Values on their way between ranks are
-/// not counted. A B that was not measured counts as I and W, and the other way round: I as all of
+/// action keeps and frees, what it sends included. Values on their way between ranks are not
+/// counted. A B that was not measured counts as I and W, and the other way round: I as all of
 /// B, W as nothing.
 MemoryEstimate estimate_memory(const Schedule& schedule, std::span<const StageMemory> stages);
 
