@@ -22,26 +22,74 @@ namespace {
 }
 
 constexpr double kTurnSeconds = 0.05;
+constexpr double kShortTurnSeconds = 0.01;
+constexpr int kShortRounds = 10;  // of short turns for one round of others
 constexpr double kCompareSeconds = 60;
 constexpr int kMinRounds = 5;
+constexpr double kMicro = 1e6;
 
 struct Turn {
   int iterations = 1;
   double seconds = 0;  // about
 };
 
-// How many iterations take about kTurnSeconds; the calls on the way warm up.
-Turn calibrate(const Timed& run) {
+// How many iterations take about `turn` seconds; the calls on the way warm up.
+Turn calibrate(const Timed& run, double turn) {
   run(1);
   int iterations = 1;
   while (true) {
     const double seconds = run(iterations);
-    if (seconds >= kTurnSeconds / 2) {
-      const int enough = std::max(1, static_cast<int>(iterations * kTurnSeconds / seconds));
+    if (seconds >= turn / 2) {
+      const int enough = std::max(1, static_cast<int>(iterations * turn / seconds));
       return {enough, seconds / iterations * enough};
     }
-    iterations = seconds < kTurnSeconds / 20 ? iterations * 10 : iterations * 2;
+    iterations = seconds < turn / 20 ? iterations * 10 : iterations * 2;
   }
+}
+
+// Seconds for one iteration, by contender and round; the first contender comes again as the last.
+using Times = std::vector<std::vector<double>>;
+
+struct TurnOptions {
+  int rounds = 1;
+  double turn_seconds = kTurnSeconds;
+  bool quick = false;
+};
+
+Times take_turns(std::vector<const Timed*> contenders, const TurnOptions& options) {
+  std::vector<Turn> turns(contenders.size());
+  int rounds = 1;
+  if (!options.quick) {
+    double round_seconds = 0;
+    for (std::size_t i = 0; i < contenders.size(); ++i) {
+      turns[i] = calibrate(*contenders[i], options.turn_seconds);
+      round_seconds += turns[i].seconds;
+    }
+    round_seconds += turns[0].seconds;
+    rounds = std::min(options.rounds,
+                      std::max(kMinRounds, static_cast<int>(kCompareSeconds / round_seconds)));
+  }
+  contenders.push_back(contenders.front());
+  turns.push_back(turns.front());
+
+  Times times(contenders.size());
+  for (int round = 0; round < rounds; ++round) {
+    for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
+      const std::size_t who = round % 2 == 0 ? turn : contenders.size() - 1 - turn;
+      const int iterations = turns[who].iterations;
+      times[who].push_back((*contenders[who])(iterations) / iterations);
+    }
+  }
+  return times;
+}
+
+// Between the two nearest where the place is not a whole number. REQUIRES sorted values.
+double quantile(const std::vector<double>& values, double q) {
+  const double place = q * static_cast<double>(values.size() - 1);
+  const auto below = static_cast<std::size_t>(place);
+  const auto above = std::min(below + 1, values.size() - 1);
+  const double part = place - static_cast<double>(below);
+  return values[below] * (1 - part) + values[above] * part;
 }
 
 }  // namespace
@@ -56,16 +104,13 @@ Timed timed(std::function<void()> work) {
 
 Sample summarise(std::vector<double> times) {
   std::sort(times.begin(), times.end());
-  // Between the two nearest where the place is not a whole number.
-  const auto quantile = [&](double q) {
-    const double place = q * static_cast<double>(times.size() - 1);
-    const auto below = static_cast<std::size_t>(place);
-    const auto above = std::min(below + 1, times.size() - 1);
-    const double part = place - static_cast<double>(below);
-    return times[below] * (1 - part) + times[above] * part;
-  };
-  const double median = quantile(0.5);
-  return {median, (quantile(0.75) - quantile(0.25)) / 2 / median};
+  const double median = quantile(times, 0.5);
+  return {median, (quantile(times, 0.75) - quantile(times, 0.25)) / 2 / median};
+}
+
+double half_quartile_distance(std::vector<double> values) {
+  std::sort(values.begin(), values.end());
+  return (quantile(values, 0.75) - quantile(values, 0.25)) / 2;
 }
 
 Suite::Suite(std::string name, int argc, char** argv)
@@ -90,7 +135,7 @@ Suite::Suite(std::string name, int argc, char** argv)
 }
 
 void Suite::compare(const std::string& what, const Timed& ours,
-                    const std::vector<Reference>& references) {
+                    const std::vector<Reference>& references, int parts) {
   std::vector<const Timed*> contenders = {&ours};
   for (const auto& reference : references) {
     if (!reference.goal && !reference.informative) {
@@ -99,30 +144,35 @@ void Suite::compare(const std::string& what, const Timed& ours,
     }
     contenders.push_back(&reference.run);
   }
-  std::vector<Turn> turns(contenders.size());
-  int rounds = 1;
-  if (!quick_) {
-    double round_seconds = 0;
-    for (std::size_t i = 0; i < contenders.size(); ++i) {
-      turns[i] = calibrate(*contenders[i]);
-      round_seconds += turns[i].seconds;
-    }
-    rounds =
-        std::min(rounds_, std::max(kMinRounds, static_cast<int>(kCompareSeconds / round_seconds)));
-  }
+  Times times = take_turns(contenders, {.rounds = rounds_, .quick = quick_});
+  std::vector<double> again;
+  for (std::size_t i = 0; i < times[0].size(); ++i) again.push_back(times.back()[i] / times[0][i]);
+  const double noise = half_quartile_distance(again);
 
-  std::vector<std::vector<double>> times(contenders.size());
-  for (int round = 0; round < rounds; ++round) {
-    for (std::size_t turn = 0; turn < contenders.size(); ++turn) {
-      const std::size_t who = round % 2 == 0 ? turn : contenders.size() - 1 - turn;
-      const int iterations = turns[who].iterations;
-      times[who].push_back((*contenders[who])(iterations) / iterations);
-    }
+  times[0].insert(times[0].end(), times.back().begin(), times.back().end());
+  std::vector<Sample> samples;
+  for (const auto& each : times) {
+    samples.push_back(summarise(each));
+    samples.back().seconds /= parts;
   }
-  const Sample mine = summarise(times[0]);
   for (std::size_t i = 0; i < references.size(); ++i) {
-    rows_.push_back({what, references[i].name, mine, summarise(times[i + 1]), references[i].goal});
+    rows_.push_back(
+        {what, references[i].name, samples[0], samples[i + 1], references[i].goal, noise});
   }
+}
+
+void Suite::compare_overhead(const std::string& what, const Timed& ours, const Timed& bare,
+                             int parts, std::optional<double> limit) {
+  const Times times = take_turns(
+      {&ours, &bare},
+      {.rounds = rounds_ * kShortRounds, .turn_seconds = kShortTurnSeconds, .quick = quick_});
+  std::vector<double> over;
+  std::vector<double> again;
+  for (std::size_t i = 0; i < times[0].size(); ++i) {
+    over.push_back((times[0][i] - times[1][i]) / parts * kMicro);
+    again.push_back((times[2][i] - times[0][i]) / parts * kMicro);
+  }
+  report({what, summarise(over).seconds, "us", limit, half_quartile_distance(again)});
 }
 
 void Suite::finish() const {

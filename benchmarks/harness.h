@@ -39,6 +39,9 @@ struct Row {
   Sample ours;
   Sample theirs;
   std::optional<double> goal = std::nullopt;
+  /// A/A: our side against itself, round by round, its ratio's half distance between the quartiles.
+  /// A ratio that is closer to its goal than this is not settled by one run.
+  double noise = 0;
 
   double ratio() const { return ours.seconds / theirs.seconds; }
 };
@@ -50,6 +53,8 @@ struct Quantity {
   std::string unit;
   /// The largest value that is good enough.
   std::optional<double> limit = std::nullopt;
+  /// A/A: how far the value is from that of the same thing measured again, in the same unit.
+  std::optional<double> noise = std::nullopt;
 };
 
 /// One benchmark program:
@@ -66,10 +71,17 @@ class Suite {
   /// Exits with 2 and a message on a bad command line.
   Suite(std::string name, int argc, char** argv);
 
-  /// Measures our side and all references in turns, round after round, the order reversed each
-  /// time, and adds one row for each reference. Each turn takes about 50 ms.
-  void compare(const std::string& what, const Timed& ours,
-               const std::vector<Reference>& references);
+  /// Measures our side, all references and our side again in turns, round after round, the order
+  /// reversed each time, and adds one row for each reference. Each turn takes about 50 ms. Where an
+  /// iteration consists of equal `parts`, the times are those of one.
+  void compare(const std::string& what, const Timed& ours, const std::vector<Reference>& references,
+               int parts = 1);
+
+  /// Adds a line below the table: how much longer our side takes than `bare`, which does the same
+  /// work without us, in microseconds for each part. The median over ten times as many rounds as
+  /// above, with turns of about 10 ms.
+  void compare_overhead(const std::string& what, const Timed& ours, const Timed& bare, int parts,
+                        std::optional<double> limit = std::nullopt);
 
   /// Adds a line below the table.
   void report(Quantity quantity) { quantities_.push_back(std::move(quantity)); }
@@ -79,6 +91,8 @@ class Suite {
 
   /// Whether the run only shows that the program works: sizes may be small.
   bool quick() const { return quick_; }
+  /// How many rounds are asked for; 1 when quick.
+  int rounds() const { return quick_ ? 1 : rounds_; }
 
  private:
   std::string name_;
@@ -96,5 +110,8 @@ int run_suite(const std::string& name, int argc, char** argv,
 
 /// Median and spread of some times. Requires at least one.
 Sample summarise(std::vector<double> times);
+
+/// Half the distance between the quartiles. Requires at least one.
+double half_quartile_distance(std::vector<double> values);
 
 }  // namespace stagecraft::bench

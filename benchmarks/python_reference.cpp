@@ -16,6 +16,7 @@ namespace stagecraft::bench {
 namespace {
 
 constexpr int kDeadlineMs = 120'000;
+constexpr int kFarewellMs = 2'000;
 
 }  // namespace
 
@@ -47,8 +48,13 @@ PythonReference::PythonReference(const std::string& script,
 }
 
 PythonReference::~PythonReference() {
+  // The end of its input tells it to clean up and leave.
   close(to_child_);
   close(from_child_);
+  for (int waited = 0; waited < kFarewellMs; waited += 10) {
+    if (waitpid(child_, nullptr, WNOHANG) != 0) return;
+    usleep(10'000);
+  }
   kill(child_, SIGKILL);
   waitpid(child_, nullptr, 0);
 }

@@ -37,14 +37,15 @@ std::string table(const std::string& name, const std::vector<Row>& rows) {
     reference = std::max(reference, row.reference.size());
   }
   const auto line = [&](const auto& a, const auto& b, const auto& c, const auto& d, const auto& e,
-                        const auto& f) {
-    return fmt::format("{:<{}}  {:>16}  {:>16}  {:<{}}  {:>6}  {}\n", a, what, b, c, d, reference,
-                       e, f);
+                        const auto& f, const auto& g) {
+    return fmt::format("{:<{}}  {:>16}  {:>16}  {:<{}}  {:>6}  {:>5}  {}\n", a, what, b, c, d,
+                       reference, e, f, g);
   };
-  std::string out = line(name, "ours", "reference", "of", "ratio", "goal");
+  std::string out = line(name, "ours", "reference", "of", "ratio", "A/A", "goal");
   for (const auto& row : rows) {
     out += line(row.what, time_text(row.ours), time_text(row.theirs), row.reference,
-                fmt::format("{:.3f}", row.ratio()), goal_text(row));
+                fmt::format("{:.3f}", row.ratio()), fmt::format("+-{:.0f}%", row.noise * 100),
+                goal_text(row));
   }
   return out;
 }
@@ -53,8 +54,9 @@ std::string table(const std::vector<Quantity>& quantities) {
   std::size_t what = 0;
   for (const auto& quantity : quantities) what = std::max(what, quantity.what.size());
   std::string out;
-  for (const auto& [name, value, unit, limit] : quantities) {
+  for (const auto& [name, value, unit, limit, noise] : quantities) {
     out += fmt::format("{:<{}}  {:>9.4g} {}", name, what, value, unit);
+    if (noise) out += fmt::format("  A/A +-{:.2g}", *noise);
     if (limit) out += fmt::format("  <= {:g} {}", *limit, value <= *limit ? "met" : "MISSED");
     out += '\n';
   }
@@ -83,6 +85,7 @@ std::string write_json(const std::string& name, const std::vector<Row>& rows,
     }
     entry["ours_spread"] = row.ours.spread;
     entry["reference_spread"] = row.theirs.spread;
+    entry["noise"] = row.noise;
     json["rows"].push_back(std::move(entry));
   }
   json["quantities"] = nlohmann::ordered_json::array();
@@ -97,6 +100,8 @@ std::string write_json(const std::string& name, const std::vector<Row>& rows,
       entry["limit"] = *quantity.limit;
       entry["met"] = quantity.value <= *quantity.limit;
     }
+    entry["noise"] = nullptr;
+    if (quantity.noise) entry["noise"] = *quantity.noise;
     json["quantities"].push_back(std::move(entry));
   }
   std::error_code failure;

@@ -75,7 +75,8 @@ void Executor::run(const StepPlan& plan) {
       plan.meter->reset_peak(transport_.rank().value());
       for (const Stage& stage : stages_) memory_.push_back(memory_of(stage));
       run_list(list);
-      recorder_.set_peak_memory(peak_memory_);
+      recorder_.set_peak_memory(
+          std::max(peak_memory_, plan.meter->peak(transport_.rank().value())));
     } else {
       run_list(list);
     }
@@ -102,7 +103,11 @@ void Executor::run_list(std::span<const Action> list) {
     offset += length;
   }
   router_.finish();
-  if (plan_.is_training) ties_.finish(plan_.step, timeout_);
+  if (plan_.is_training) {
+    is_in_ties_ = true;
+    ties_.finish(plan_.step, timeout_);
+    is_in_ties_ = false;
+  }
 }
 
 void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
@@ -278,12 +283,14 @@ StageError::Place Executor::place_of(Action action) const {
 void Executor::fail(const std::exception_ptr& cause) {
   const StageError::Place place = place_of(std::exchange(current_, Action()));
   const bool is_aborted = transport_.abort_reason() != nullptr;
-  const bool was_waiting = router_.is_waiting();
-  abandon();
+  const bool was_waiting = router_.is_waiting() || std::exchange(is_in_ties_, false);
   try {
     std::rethrow_exception(cause);
   } catch (const PeerError&) {
-    if (is_aborted) throw;
+    if (is_aborted) {
+      release();
+      throw;
+    }
     abort_as(StageError(place, cause));
   } catch (const TimeoutError& error) {
     if (!was_waiting) abort_as(StageError(place, cause));
@@ -297,18 +304,24 @@ void Executor::fail(const std::exception_ptr& cause) {
 
 template <typename E>
 void Executor::abort_as(const E& error) {
+  // First the news, then the tidying up.
   transport_.abort({transport_.rank(), error.what(), std::make_exception_ptr(error)});
+  release();
   throw error;
 }
 
-void Executor::abandon() {
+void Executor::release() {
   recorder_.stop();
   router_.clear();
-  ties_.abandon();
   for (Stage& stage : stages_) stage.reset();
   outputs_.clear();
   losses_.clear();
   added_losses_.clear();
+}
+
+void Executor::abandon() {
+  release();
+  ties_.abandon();
   // Those that had none before the step have none after it.
   for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();
   had_no_grad_.clear();

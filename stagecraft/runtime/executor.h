@@ -53,8 +53,11 @@ class Executor {
   /// that the step had under way was let go of.
   void run(const StepPlan& plan);
 
-  /// For a step that was executed here but failed elsewhere: forgets its results and takes back the
-  /// gradients of parameters that had none before it.
+  /// The step is complete everywhere: its gradients stay.
+  void commit() { had_no_grad_.clear(); }
+  /// The step has failed, here or elsewhere: forgets its results and takes back the gradients of
+  /// parameters that had none before it. REQUIRES that no rank that shares a parameter is still in
+  /// the step.
   void abandon();
 
   /// Of the last step: by microbatch; outputs and losses on the rank of the last stage.
@@ -90,6 +93,7 @@ class Executor {
   [[noreturn]] void fail(const std::exception_ptr& cause);
   template <typename E>
   [[noreturn]] void abort_as(const E& error);
+  void release();
 
   Transport& transport_;
   const Wiring& wiring_;
@@ -110,6 +114,7 @@ class Executor {
   std::vector<at::Tensor> had_no_grad_;  // parameters, when the step began
   std::vector<StageMemory> memory_;
   int64_t peak_memory_ = 0;
+  bool is_in_ties_ = false;  // exchanging the gradients of tied weights
 };
 
 }  // namespace stagecraft

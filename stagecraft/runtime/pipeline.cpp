@@ -57,6 +57,27 @@ void sort_stages(std::vector<Stage>& stages, int32_t expected) {
   }
 }
 
+// Copies are exchanged; one tensor in two places would be counted twice.
+void check_copies(const std::vector<TiedWeight>& ties, const std::vector<Stage>& stages) {
+  for (const TiedWeight& tie : ties) {
+    std::vector<at::Tensor> seen;
+    for (const ParameterRef& ref : tie) {
+      const auto s = static_cast<std::size_t>(ref.stage.value());
+      if (ref.stage.value() < 0 || s >= stages.size()) continue;  // refused later, by its rank
+      for (const auto& [name, parameter] : stages[s].parameters()) {
+        if (name != ref.name) continue;
+        for (const at::Tensor& other : seen) {
+          require<ArgumentError>(!other.is_same(parameter),
+                                 "a tied weight: \"{}\" of stage {} is the very tensor of another "
+                                 "stage and needs no entry",
+                                 name, ref.stage.value());
+        }
+        seen.push_back(parameter);
+      }
+    }
+  }
+}
+
 // Casts that autocast keeps for a step would otherwise outlive the weights they are of.
 void forget_casts() {
   at::autocast::clear_cache();
@@ -74,6 +95,7 @@ class Pipeline::Impl {
         seed_(options_.seed.value_or(default_seed())),
         world_(source_.placement().num_ranks(), {.zero_buffering = options_.zero_buffering}) {
     sort_stages(stages, source_.placement().num_stages());
+    check_copies(options_.ties, stages);
     for (int32_t r = 0; r < num_ranks(); ++r) {
       std::vector<Stage> own;
       for (const StageId stage : placement().stages(Rank(r))) {
@@ -101,10 +123,16 @@ class Pipeline::Impl {
                         .zero = Recorder::Clock::now(),
                         .meter = meter ? &*meter : nullptr};
     execute(plan);
-    if (options.measure_memory) keep_memory();
-    StepResult result = collect(options);
-    counter_.complete(is_training);
-    return result;
+    if (is_training && options.measure_memory) keep_memory();
+    try {
+      StepResult result = collect(options);
+      for (const auto& rank : ranks_) rank->executor.commit();
+      counter_.complete(is_training);
+      return result;
+    } catch (...) {
+      for (const auto& rank : ranks_) rank->executor.abandon();
+      throw;
+    }
   }
 
   int32_t num_ranks() const { return placement().num_ranks(); }

@@ -70,6 +70,11 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
     Slot& slot = slots_[i];
     slot.num_outputs = 0;
     slot.chain_outputs.clear();
+    slot.origins.clear();
+    slot.model_inputs.clear();
+    slot.shared.clear();
+    for (Arrival& arrival : slot.inputs) arrival = {};
+    for (Arrival& arrival : slot.grads) arrival = {};
     slot.inputs.resize(wires.in.size());
     slot.outgoing_grads.resize(wires.in.size());
     slot.grads.resize(wires.out.size());
@@ -85,12 +90,15 @@ double Router::weight(MicrobatchId m) const {
 void Router::clear() {
   slots_.clear();
   sends_.clear();
+  model_grads_.clear();
   is_waiting_ = false;
 }
 
 void Router::finish() {
   for (const PendingPtr& send : sends_) wait_send(send);
   sends_.clear();
+  // All microbatches at once: what lies behind them may be one graph.
+  backward_into(std::exchange(model_grads_, {}));
 }
 
 void Router::wait_send(const PendingPtr& pending) {
@@ -275,7 +283,8 @@ void Router::put_input_grads(Action backward, std::vector<c10::IValue> grads) {
     const std::vector<at::Tensor> tensors = tensors_of(value);
     const std::vector<at::Tensor> arrived = grads_of(grads[argument], tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
-      if (arrived[i].defined()) backward_into(tensors[i], arrived[i].to(tensors[i].device()));
+      if (!arrived[i].defined()) continue;
+      model_grads_.emplace_back(tensors[i], arrived[i].to(tensors[i].device()));
     }
   }
   s.model_inputs.clear();

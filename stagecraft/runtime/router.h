@@ -43,7 +43,8 @@ class Router {
   /// A new step. `weights` may be empty: then they come with the values of other ranks.
   void start(uint64_t step, std::size_t microbatches, bool is_training, const Microbatches& batch,
              MemoryMeter* meter);
-  /// Waits for the sends that are still under way.
+  /// Waits for the sends that are still under way, and passes gradients on into the history of
+  /// model inputs that have one.
   void finish();
   /// Lets go of everything of the step.
   void clear();
@@ -127,6 +128,7 @@ class Router {
   std::vector<double> weights_;
   std::vector<Slot> slots_;  // by stage of this rank, then microbatch
   std::vector<PendingPtr> sends_;
+  std::vector<std::pair<at::Tensor, at::Tensor>> model_grads_;  // model inputs and their gradients
 };
 
 }  // namespace stagecraft

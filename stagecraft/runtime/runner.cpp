@@ -112,6 +112,7 @@ class Runner::Impl {
       StepResult result = take_result(executor_, options, has_last_stage());
       share(result, options);
       counter_.complete(is_training);
+      executor_.commit();
       must_recover_ = false;
       return result;
     } catch (const std::exception& error) {
@@ -210,6 +211,10 @@ class Runner::Impl {
       result = result_of(transport_.wait_receive(receive, deadline()).value);
       result.added_losses = std::move(added);
     }
+    // Nobody goes on, and perhaps fails the next step, while another still takes its results.
+    const bool any =
+        std::any_of(asks.begin(), asks.end(), [](const auto& ask) { return ask.toBool(); });
+    if (any) transport_.barrier(deadline());
   }
 
   Transport& transport_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <numeric>
+#include <span>
 #include <string_view>
 #include <utility>
 
@@ -36,6 +37,44 @@ std::optional<int64_t> find_rows(const Arguments& arguments) {
     if (const auto rows = find_rows(value)) return rows;
   }
   return std::nullopt;
+}
+
+// The same for a batch that was cut here: along whatever dimension its parts differ from the whole.
+std::vector<double> rows_of_parts(const c10::IValue& whole, std::span<const c10::IValue> parts) {
+  const std::vector<c10::IValue> leaves = tree::leaves(whole);
+  const std::vector<c10::IValue> first = tree::leaves(parts.front());
+  for (std::size_t i = 0; i < leaves.size(); ++i) {
+    if (!leaves[i].isTensor() || !leaves[i].toTensor().defined()) continue;
+    const at::Tensor& tensor = leaves[i].toTensor();
+    for (int64_t dim = 0; dim < tensor.dim(); ++dim) {
+      if (first[i].toTensor().size(dim) == tensor.size(dim)) continue;
+      std::vector<double> rows;
+      for (const c10::IValue& part : parts) {
+        rows.push_back(static_cast<double>(tree::leaves(part)[i].toTensor().size(dim)));
+      }
+      return rows;
+    }
+  }
+  return {};
+}
+
+c10::IValue as_tree(const Args& args, const Kwargs& kwargs) {
+  std::vector<c10::IValue> values(args.begin(), args.end());
+  for (const auto& [name, value] : kwargs) values.push_back(value);
+  return tree::tuple(std::move(values));
+}
+
+std::vector<double> rows_of_inputs(const Args& args, const Kwargs& kwargs,
+                                   const std::vector<Arguments>& parts) {
+  std::vector<c10::IValue> trees;
+  for (const Arguments& part : parts) trees.push_back(as_tree(part.args, part.kwargs));
+  return rows_of_parts(as_tree(args, kwargs), trees);
+}
+
+std::vector<double> shares_of(std::vector<double> rows) {
+  const double total = std::accumulate(rows.begin(), rows.end(), 0.0);
+  for (double& share : rows) share /= total;
+  return rows;
 }
 
 // Shares of the batch; equal ones where a microbatch has no rows to count.
@@ -103,6 +142,12 @@ Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IVal
                            "step: the target has rows for {} microbatches only, asked for {}",
                            targets.size(), count);
     for (Arguments& part : targets) batch.targets.push_back(std::move(part.args[0]));
+  }
+  if (options.weights.empty() && options.scale == LossScale::kMean && count > 1) {
+    std::vector<double> rows;
+    if (!batch.targets.empty()) rows = rows_of_parts(target, batch.targets);
+    if (rows.empty() && !batch.inputs.empty()) rows = rows_of_inputs(args, kwargs, batch.inputs);
+    if (!rows.empty()) batch.weights = shares_of(std::move(rows));
   }
   fill_weights(batch, static_cast<std::size_t>(count), options);
   return batch;

@@ -109,6 +109,7 @@ void TiedWeights::sum_grads(Group& group, const Holder& to, uint64_t step, Deadl
     at::Tensor grad;
     if (from.rank == transport_.rank()) {
       grad = group.copies[from.copy].parameter.grad();
+      if (grad.defined()) grad = grad.to(copy.parameter.device());
     } else {
       const PendingPtr receive = transport_.post_receive(from.rank, id(group, from, to, step));
       const c10::IValue value = transport_.wait_receive(receive, deadline).value;

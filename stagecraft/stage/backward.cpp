@@ -88,25 +88,24 @@ class ReleaseHook : public torch::autograd::FunctionPostHook {
 // user put on its tensors, which a capture by the engine would come before.
 class BorderHook : public torch::autograd::FunctionPreHook {
  public:
-  explicit BorderHook(variable_list& arrived) : arrived_(arrived) {}
+  explicit BorderHook(std::shared_ptr<variable_list> arrived) : arrived_(std::move(arrived)) {}
   variable_list operator()(const variable_list& grads) override {
-    arrived_ = grads;
+    *arrived_ = grads;
     return grads;
   }
 
  private:
-  variable_list& arrived_;
+  std::shared_ptr<variable_list> arrived_;
 };
 
 // A node of the spine with edges that leave it. It is held, since the spine will be cut.
 struct Border {
   GradNodePtr node;
-  variable_list arrived;
+  std::shared_ptr<variable_list> arrived = std::make_shared<variable_list>();
 };
 
 std::vector<Border> watch_borders(const GradWalk& walk) {
   std::vector<Border> borders;
-  borders.reserve(walk.spine.size());  // hooks refer to its elements
   for (std::size_t i = 0; i < walk.spine.size(); ++i) {
     if (!walk.is_border[i]) continue;
     Border& border = borders.emplace_back();
@@ -123,10 +122,10 @@ void drop_tensor_hooks(GradNode& node) {
 }
 
 void add_roots(Border& border, std::vector<GradRoot>& roots) {
-  for (std::size_t n = 0; n < border.arrived.size(); ++n) {
-    if (!border.arrived[n].defined()) continue;
+  for (std::size_t n = 0; n < border.arrived->size(); ++n) {
+    if (!(*border.arrived)[n].defined()) continue;
     roots.push_back(
-        {GradEdge(border.node, static_cast<uint32_t>(n)), std::move(border.arrived[n])});
+        {GradEdge(border.node, static_cast<uint32_t>(n)), std::move((*border.arrived)[n])});
   }
 }
 
@@ -178,9 +177,9 @@ void backward_weight(WeightWork work) {
   backward_full(std::move(work.roots), {});
 }
 
-void backward_into(const at::Tensor& tensor, const at::Tensor& grad) {
+void backward_into(const std::vector<std::pair<at::Tensor, at::Tensor>>& grads) {
   std::vector<GradRoot> roots;
-  roots.push_back({grad_edge_of(tensor), grad});
+  for (const auto& [tensor, grad] : grads) roots.push_back({grad_edge_of(tensor), grad});
   backward_full(std::move(roots), {});
 }
 

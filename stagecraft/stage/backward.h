@@ -1,6 +1,7 @@
 #pragma once
 
 #include <span>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -42,8 +43,8 @@ void backward_full(std::vector<GradRoot> roots, std::span<const StageInput> inpu
 WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInput> inputs);
 void backward_weight(WeightWork work);
 
-/// Continues a backward into the history of a tensor that came from outside, as an input of the
-/// model that requires grad.
-void backward_into(const at::Tensor& tensor, const at::Tensor& grad);
+/// Continues a backward into the history of tensors that came from outside, as inputs of the model
+/// that require grad: pairs of a tensor and its gradient, in one pass through what they share.
+void backward_into(const std::vector<std::pair<at::Tensor, at::Tensor>>& grads);
 
 }  // namespace stagecraft

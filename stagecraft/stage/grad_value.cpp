@@ -17,7 +17,7 @@ namespace {
 at::Tensor sum_of(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined()) return b;
   if (!b.defined()) return a;
-  return at::add(a, b);
+  return at::add(a, b.device() == a.device() ? b : b.to(a.device()));
 }
 
 std::vector<at::Tensor> all_grads_of(const c10::IValue& grad) {

@@ -281,7 +281,9 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
       microbatch.value(), run.has_loss ? 0 : run.outputs.size(), output_grads.size());
   std::vector<GradRoot> roots = run.make_roots(output_grads, loss_weight, *loss_grad_);
   for (GradRoot& root : roots) {
-    if (root.grad.defined() && root.grad.device() != device()) root.grad = root.grad.to(device());
+    if (!root.grad.defined()) continue;
+    const c10::Device wanted = root.edge.function->input_metadata(root.edge.input_nr).device();
+    if (root.grad.device() != wanted) root.grad = root.grad.to(wanted);
   }
   run.outputs.clear();
   run.losses.clear();

@@ -22,8 +22,8 @@ StageContext* current_stage();
 
 /// Called inside a stage's forward: adds a loss of its own (load balance, a penalty) to that of the
 /// microbatch. It is weighted as the microbatch is and differentiated in the same backward, in
-/// every schedule. One element. Outside a forward, and where no backward follows, only its value
-/// counts, for those who report it. ArgumentError unless the loss has one element.
+/// every schedule. One element. Outside a forward, and where no backward follows, it is
+/// dropped. ArgumentError unless the loss has one element.
 void add_loss(const at::Tensor& loss);
 
 namespace detail {

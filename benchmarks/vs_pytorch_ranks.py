@@ -1,0 +1,72 @@
+"""PyTorch's pipelines for vs_pytorch.cpp: MICROBATCHES BATCH (rows); cases SCHEDULE/HIDDEN, "1F1B/16".
+
+Speaks the protocol of pytorch_cases.py, and has each case run by two processes (vs_pytorch_worker.py), one for each rank.
+When one of them fails or does not answer, so does this one.
+"""
+
+import pathlib
+import selectors
+import subprocess
+import sys
+import tempfile
+
+RANKS = 2
+ANSWER_SECONDS = 100  # less than what the benchmark waits for us
+
+
+class Failure(Exception):
+    pass
+
+
+def start(rank, store, arguments):
+    script = pathlib.Path(__file__).with_name("vs_pytorch_worker.py")
+    return subprocess.Popen([sys.executable, str(script), str(rank), str(RANKS), store, *arguments],
+                            stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+
+
+def ask(workers, line):
+    """Gives both the request; the longer of their times."""
+    answers = {}
+    with selectors.DefaultSelector() as selector:
+        for rank, worker in enumerate(workers):
+            try:
+                worker.stdin.write(line)
+                worker.stdin.flush()
+            except BrokenPipeError:
+                raise Failure(f"rank {rank} is gone (exit code {worker.wait()})") from None
+            selector.register(worker.stdout, selectors.EVENT_READ, rank)
+        while selector.get_map():
+            ready = selector.select(ANSWER_SECONDS)
+            if not ready:
+                raise Failure(f"{line.split()[0]}: no answer within {ANSWER_SECONDS} seconds")
+            for key, _ in ready:
+                answer = key.fileobj.readline()
+                if not answer:
+                    code = workers[key.data].wait(ANSWER_SECONDS)
+                    raise Failure(f"{line.split()[0]}: rank {key.data} ended with {code}; its own message is above")
+                answers[key.data] = float(answer)
+                selector.unregister(key.fileobj)
+    return max(answers.values())
+
+
+def main():
+    workers = []
+    with tempfile.TemporaryDirectory() as folder:
+        try:
+            for rank in range(RANKS):
+                workers.append(start(rank, f"{folder}/store", sys.argv[1:]))
+            for line in sys.stdin:
+                print(ask(workers, line), flush=True)
+        except Failure as failure:
+            print(f"{pathlib.Path(__file__).name}: {failure}", file=sys.stderr)
+            return 1
+        finally:
+            for worker in workers:
+                worker.kill()
+            for worker in workers:
+                worker.wait()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
