@@ -58,8 +58,8 @@ class ScheduleError : public Error {
 /// User code or an operator failed inside a stage.
 class StageError : public Error {
  public:
-  /// Where it happened; `action` is the schedule's text for it, such as "2F0". A stage or microbatch
-  /// of -1, or an empty action, is one that it has not: the message leaves it out.
+  /// Where it happened; `action` is the schedule's text for it, such as "2F0". A stage or
+  /// microbatch of -1, or an empty action, is one that it has not: the message leaves it out.
   struct Place {
     Rank rank;
     StageId stage;

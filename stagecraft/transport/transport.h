@@ -71,8 +71,9 @@ class Transport {
 
   // Failure -------------------------------------------------------------------------------------
 
-  /// Ends everything under way, on every rank: waits throw PeerError within a second, and values that
-  /// were not taken are let go of. Only the first reason counts; until `recover`, whatever is posted or waited for throws too.
+  /// Ends everything under way, on every rank: waits throw PeerError within a second, and values
+  /// that were not taken are let go of. Only the first reason counts; until `recover`, whatever is
+  /// posted or waited for throws too.
   virtual void abort(AbortReason reason) = 0;
   /// Null while nothing has failed. Costs one atomic read then.
   virtual std::shared_ptr<const AbortReason> abort_reason() const = 0;

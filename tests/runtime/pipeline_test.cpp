@@ -112,6 +112,39 @@ TEST(Pipeline, LossesAreWeightedAsAsked) {
                            parts[1].mean(0) * 2 / 3, 1e-5, 1e-6));
 }
 
+TEST(Pipeline, TheMeanFollowsTheDimensionThatIsCut) {
+  const at::Tensor w = at::ones({4}).requires_grad_();
+  std::vector<Stage> stages;
+  stages.emplace_back(StageId(0), 1,
+                      stage_body([w](const at::Tensor& x) { return x * w.narrow(0, 0, 1); }));
+  Pipeline pipeline(std::move(stages), {.loss = [](const at::Tensor& y) { return y.mean(); }});
+  const StepResult result = pipeline.step(
+      {at::randn({4, 8})}, {}, {},
+      {.microbatches = 3, .args_spec = ChunkSpec::tuple({1}), .output_spec = ChunkSpec(1)});
+  EXPECT_EQ(result.weights, (std::vector<double>{3.0 / 8, 3.0 / 8, 2.0 / 8}));
+}
+
+TEST(Pipeline, AModelInputWithAHistoryIsDifferentiatedIntoIt) {
+  const at::Tensor table = at::randn({6, 3}).requires_grad_();
+  Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .loss = mean_square});
+  pipeline.step({table * table}, {}, {}, {.microbatches = 3});
+  const at::Tensor reference = table.detach().requires_grad_();
+  mean_square(at::tanh(at::tanh(reference * reference))).backward();
+  EXPECT_TRUE(at::allclose(table.grad(), reference.grad(), 1e-5, 1e-7));
+}
+
+TEST(Pipeline, AStepWhoseOutputsCannotBeMergedLeavesNoGradients) {
+  const at::Tensor w = at::ones({3}).requires_grad_();
+  std::vector<Stage> stages;
+  stages.emplace_back(StageId(0), 1,
+                      stage_body([w](const at::Tensor& x) { return (x * w).sum(); }, {{"w", w}}));
+  Pipeline pipeline(std::move(stages), {.loss = [](const at::Tensor& y) { return y * 1; }});
+  EXPECT_THROW(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}), MetadataError);
+  EXPECT_FALSE(w.grad().defined());
+  pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2, .outputs = OutputMode::kEach});
+  EXPECT_TRUE(w.grad().defined());
+}
+
 TEST(Pipeline, GivesOutputsAsAsked) {
   Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .loss = mean_square});
   const at::Tensor x = at::randn({5, 3});
@@ -291,6 +324,22 @@ TEST(Runner, RanksThatCountOtherMicrobatchesSayWhy) {
   };
   EXPECT_ERROR(world.run(train), StageError,
                "rank 0 runs a step of 4 microbatches, this rank one of 1");
+}
+
+TEST(Runner, ABatchThatIsRefusedLeavesTheGradientsOfTheStepBefore) {
+  LocalWorld world(1);
+  const at::Tensor w = at::ones({3}).requires_grad_();
+  std::vector<Stage> own;
+  own.emplace_back(StageId(0), 1,
+                   stage_body([w](const at::Tensor& x) { return x * w; }, {{"w", w}}));
+  Runner runner(world.transport(Rank(0)), ScheduleSource::named("GPipe", 1), std::move(own),
+                {.loss = mean_square});
+  runner.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2});
+  const at::Tensor before = w.grad().clone();
+  EXPECT_THROW(runner.eval({at::randn({2, 3})}, {}, {}, {.microbatches = 5}), ArgumentError);
+  ASSERT_TRUE(w.grad().defined());
+  EXPECT_TRUE(at::equal(w.grad(), before));
+  EXPECT_NO_THROW(runner.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}));
 }
 
 TEST(Runner, RefusesStagesThatAreNotItsOwn) {
