@@ -123,7 +123,8 @@ TEST(Callbacks, AnOverlapCanBeReplaced) {
     const ScheduleCase shape{"DualPipeV", ranks, 2, 2 * ranks + 2};
     SCOPED_TRACE(to_string(shape));
     const TestModel model = chain_model(shape.stages());
-    const Microbatches batch = random_batch(shape.microbatches, 3 * shape.microbatches, 5, 1);
+    // Uneven, so that the two parts have different weights.
+    const Microbatches batch = random_batch(shape.microbatches, 3 * shape.microbatches + 1, 5, 1);
     Pipeline pipeline = make_pipeline(model, shape);
     std::atomic<int64_t> calls = 0;
     std::atomic<int64_t> forwards = 0;

@@ -60,7 +60,7 @@ TEST(StageBody, OfAFunctionConvertsItsArguments) {
       {torch::ones({2}), 3, true, "a",
        c10::ivalue::Tuple::create({torch::ones({1}), torch::ones({1})}), c10::IValue()},
       {});
-  const auto& values = result.toTupleRef().elements();
+  const std::vector<c10::IValue> values = outputs_of(result);
   EXPECT_TRUE(torch::equal(values[0].toTensor(), torch::full({2}, 3.0F)));
   EXPECT_EQ(values[1].toInt(), 2);
   EXPECT_TRUE(values[2].toBool());
