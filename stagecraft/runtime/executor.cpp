@@ -9,21 +9,13 @@
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/runtime/values.h"
 #include "stagecraft/schedule/slot.h"
 #include "stagecraft/stage/random_scope.h"
-#include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
 
 namespace {
-
-c10::IValue detached(const c10::IValue& value) {
-  if (value.isTensor()) return value.toTensor().detach();
-  return tree::map(value, [](const c10::IValue& leaf) {
-    return leaf.isTensor() && leaf.toTensor().defined() ? c10::IValue(leaf.toTensor().detach())
-                                                        : leaf;
-  });
-}
 
 // Without history, and without the memory around it: the result of a reduction may still own that
 // of what was reduced (mse_loss's does), which would be held until the end of the step.
@@ -239,7 +231,7 @@ void Executor::finish_forward(Action action, const c10::IValue& output) {
   }
   if (!own.is_last()) return router_.put_outputs(action, output);
   compute_loss(action, output);
-  if (plan_.options->outputs != OutputMode::kNone) outputs_[m] = detached(output);
+  if (plan_.options->outputs != OutputMode::kNone) outputs_[m] = without_history(output, false);
 }
 
 void Executor::compute_loss(Action action, const c10::IValue& output) {
@@ -253,8 +245,7 @@ void Executor::compute_loss(Action action, const c10::IValue& output) {
   if (plan_.is_training) stage(action).set_loss(action.microbatch(), loss);
 }
 
-// Failure
-// -------------------------------------------------------------------------------------------
+// Failure -------------------------------------------------------------------------------------
 
 void Executor::note_missing_grads() {
   had_no_grad_.clear();

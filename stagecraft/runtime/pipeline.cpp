@@ -36,14 +36,6 @@ ScheduleSource source_for(const PipelineOptions& options, int32_t stages) {
   return ScheduleSource::named(options.schedule, ranks, stages / ranks);
 }
 
-Ports ports_or_chain(const std::optional<Ports>& ports, int32_t stages) {
-  if (!ports) return Ports(stages);
-  require<ArgumentError>(ports->num_stages() == stages,
-                         "the ports are of {} stages, the model has {}", ports->num_stages(),
-                         stages);
-  return *ports;
-}
-
 void sort_stages(std::vector<Stage>& stages, int32_t expected) {
   require<ArgumentError>(static_cast<int32_t>(stages.size()) == expected,
                          "the schedule has {} stages, got {}", expected, stages.size());
@@ -108,7 +100,7 @@ class Pipeline::Impl {
 
   StepResult run(const Microbatches& batch, const StepOptions& options, bool is_training) {
     if (is_training) check_grad_mode();
-    const auto microbatches = count(batch, options);
+    const auto microbatches = num_microbatches(batch, options);
     last_schedule_ = is_training ? source_.training(microbatches, graph_)
                                  : source_.forward_only(microbatches, graph_);
     std::optional<MemoryMeter> meter;
@@ -173,12 +165,6 @@ class Pipeline::Impl {
     Wiring wiring;
     Executor executor;
   };
-
-  static int32_t count(const Microbatches& batch, const StepOptions& options) {
-    if (!batch.inputs.empty()) return static_cast<int32_t>(batch.inputs.size());
-    if (!batch.targets.empty()) return static_cast<int32_t>(batch.targets.size());
-    return options.microbatches;
-  }
 
   void start_threads() {
     const int32_t own = at::get_num_threads();

@@ -30,9 +30,10 @@ struct RouterOptions {
 /// Carries values and gradients between the stages of one rank and those of others, for one step at
 /// a time:
 ///
-///   F   take_inputs  -> stage -> put_outputs       to stages of this rank at once, to others by
-///   SEND_F B   take_output_grads -> stage -> put_input_grads                              likewise
-///   SEND_B
+///   F   take_inputs -> stage -> put_outputs
+///   B   take_output_grads -> stage -> put_input_grads
+///
+/// To stages of this rank values and gradients go at once, to others by SEND_F and SEND_B.
 ///
 /// Everything is let go of where it is used last.
 class Router {

@@ -33,14 +33,6 @@ std::vector<Stage> sort_stages(std::vector<Stage> stages, const Placement& place
   return stages;
 }
 
-Ports ports_or_chain(const std::optional<Ports>& ports, int32_t stages) {
-  if (!ports) return Ports(stages);
-  require<ArgumentError>(ports->num_stages() == stages,
-                         "the ports are of {} stages, the schedule has {}", ports->num_stages(),
-                         stages);
-  return *ports;
-}
-
 c10::IValue to_value(const RankRecording& recording) {
   std::vector<int64_t> numbers = {recording.bytes_sent, recording.bytes_received,
                                   recording.peak_memory.value_or(-1),
@@ -164,7 +156,7 @@ class Runner::Impl {
   }
 
   void execute(const Microbatches& batch, const StepOptions& options, bool is_training) {
-    const auto microbatches = count(batch, options);
+    const auto microbatches = num_microbatches(batch, options);
     last_schedule_ = is_training ? source_.training(microbatches, graph_)
                                  : source_.forward_only(microbatches, graph_);
     std::optional<MemoryMeter> meter;
@@ -178,12 +170,6 @@ class Runner::Impl {
                    .draw = counter_.draw(is_training),
                    .zero = Recorder::Clock::now(),
                    .meter = meter ? &*meter : nullptr});
-  }
-
-  static int32_t count(const Microbatches& batch, const StepOptions& options) {
-    if (!batch.inputs.empty()) return static_cast<int32_t>(batch.inputs.size());
-    if (!batch.targets.empty()) return static_cast<int32_t>(batch.targets.size());
-    return options.microbatches;
   }
 
   // All ranks end a step together: a failure anywhere is one everywhere. Then the rank of the last

@@ -86,12 +86,9 @@ std::vector<double> mean_weights(const Microbatches& batch, std::size_t count) {
     if (!found && m < batch.inputs.size()) found = find_rows(batch.inputs[m]);
     if (found) rows.push_back(static_cast<double>(*found));
   }
-  const double total = std::accumulate(rows.begin(), rows.end(), 0.0);
-  if (rows.size() != count || total <= 0) {
-    return std::vector<double>(count, 1.0 / static_cast<double>(count));
-  }
-  for (double& share : rows) share /= total;
-  return rows;
+  const bool is_known =
+      rows.size() == count && std::ranges::any_of(rows, [](double n) { return n > 0; });
+  return shares_of(is_known ? std::move(rows) : std::vector<double>(count, 1.0));
 }
 
 void check_count(std::size_t got, std::size_t expected, std::string_view what) {
@@ -153,10 +150,14 @@ Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IVal
   return batch;
 }
 
+int32_t num_microbatches(const Microbatches& batch, const StepOptions& options) {
+  if (!batch.inputs.empty()) return static_cast<int32_t>(batch.inputs.size());
+  if (!batch.targets.empty()) return static_cast<int32_t>(batch.targets.size());
+  return options.microbatches;
+}
+
 Microbatches complete_batch(Microbatches batch, const StepOptions& options) {
-  std::size_t count = batch.inputs.size();
-  if (count == 0) count = batch.targets.size();
-  if (count == 0) count = static_cast<std::size_t>(std::max(options.microbatches, 1));
+  const auto count = static_cast<std::size_t>(std::max(num_microbatches(batch, options), 1));
   check_count(batch.targets.size(), count, "a target");
   fill_weights(batch, count, options);
   return batch;

@@ -84,4 +84,7 @@ Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IVal
 /// and fills in the weights.
 Microbatches complete_batch(Microbatches batch, const StepOptions& options);
 
+/// How many it has; where nothing of it is known here, as many as the options say.
+int32_t num_microbatches(const Microbatches& batch, const StepOptions& options);
+
 }  // namespace stagecraft

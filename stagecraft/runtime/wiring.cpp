@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "stagecraft/base/check.h"
+
 namespace stagecraft {
 
 namespace {
@@ -34,6 +36,14 @@ int32_t find_edge(const std::vector<WireEdge>& edges, StageId from, StageId to) 
 }
 
 }  // namespace
+
+Ports ports_or_chain(const std::optional<Ports>& ports, int32_t stages) {
+  if (!ports) return Ports(stages);
+  require<ArgumentError>(ports->num_stages() == stages,
+                         "the ports are of {} stages, the model has {}", ports->num_stages(),
+                         stages);
+  return *ports;
+}
 
 StageGraph stage_graph_of(const Ports& ports) {
   std::vector<StageEdge> edges;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -14,6 +15,9 @@
 #include "stagecraft/stage/ports.h"
 
 namespace stagecraft {
+
+/// A chain where no ports are given. ArgumentError unless they are of so many stages.
+Ports ports_or_chain(const std::optional<Ports>& ports, int32_t stages);
 
 /// Who reads whose output, as a schedule asks it.
 StageGraph stage_graph_of(const Ports& ports);

@@ -31,11 +31,6 @@ struct ValueInputs {
   std::vector<int32_t> inputs;
 };
 
-// What is kept of an output: where the gradients of its tensors enter.
-struct ValueEdges {
-  std::vector<GradEdge> edges;
-};
-
 struct LossEdge {
   GradEdge edge;
   c10::TensorOptions options;
@@ -51,14 +46,11 @@ at::Tensor copied(const at::Tensor& tensor, c10::Device device) {
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
 
-ValueEdges edges_of(const c10::IValue& output) {
-  ValueEdges result;
-  if (output.isTensor()) {
-    result.edges.push_back(grad_edge_of(output.toTensor()));
-    return result;
-  }
-  for (const at::Tensor& tensor : tensors_of(output)) result.edges.push_back(grad_edge_of(tensor));
-  return result;
+// What is kept of an output: where the gradients of its tensors enter.
+std::vector<GradEdge> edges_of(const c10::IValue& output) {
+  std::vector<GradEdge> edges;
+  for (const at::Tensor& tensor : tensors_of(output)) edges.push_back(grad_edge_of(tensor));
+  return edges;
 }
 
 }  // namespace
@@ -85,7 +77,7 @@ struct Stage::Run {
   bool has_loss = false;
   std::vector<StageInput> inputs;
   std::vector<ValueInputs> arguments;  // args, then kwargs
-  std::vector<ValueEdges> outputs;
+  std::vector<std::vector<GradEdge>> outputs;
   std::vector<LossEdge> losses;
   at::Tensor added_loss;
   WeightWork weight;
@@ -143,7 +135,7 @@ struct Stage::Run {
     std::vector<GradRoot> roots;
     for (std::size_t i = 0; i < grads.size(); ++i) {
       if (grads[i].isNone()) continue;
-      const std::vector<GradEdge>& edges = outputs[i].edges;
+      const std::vector<GradEdge>& edges = outputs[i];
       std::vector<at::Tensor> tensors = grads_of(grads[i], edges.size());
       for (std::size_t j = 0; j < edges.size(); ++j) {
         if (edges[j].is_valid()) roots.push_back({edges[j], std::move(tensors[j])});
@@ -237,11 +229,7 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
   }
   if (!options.is_training) return output;
 
-  if (output.isTensor()) {
-    run->outputs.push_back(edges_of(output));
-  } else {
-    for (const c10::IValue& value : outputs_of(output)) run->outputs.push_back(edges_of(value));
-  }
+  for (const c10::IValue& value : outputs_of(output)) run->outputs.push_back(edges_of(value));
   for (const at::Tensor& loss : context.losses) {
     run->add_loss(loss);
     run->added_loss =
