@@ -53,6 +53,13 @@ std::string_view TextCursor::read_word() {
   return word;
 }
 
+std::string_view TextCursor::read_all_of(std::string_view characters) {
+  const std::size_t end = std::min(text_.find_first_not_of(characters, position_), text_.size());
+  const std::string_view found = text_.substr(position_, end - position_);
+  position_ = end;
+  return found;
+}
+
 int64_t TextCursor::read_integer() {
   int64_t value = 0;
   const char* begin = text_.data() + position_;

@@ -36,6 +36,8 @@ class TextCursor {
 
   /// Passes letters, digits and '_', the first not a digit; empty if none comes next.
   std::string_view read_word();
+  /// Passes characters for as long as they are among `characters`.
+  std::string_view read_all_of(std::string_view characters);
   /// A decimal integer with an optional '-'. Fails on none and on overflow.
   int64_t read_integer();
   /// A text in double quotes with the escapes that `quote` makes.

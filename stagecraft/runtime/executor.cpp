@@ -214,10 +214,11 @@ void Executor::run_measured(Action action) {
 }
 
 ForwardOptions Executor::forward_options(Action action) const {
-  return {
-      .is_training = plan_.is_training,
-      .seed = mix_seed(plan_.seed, plan_.draw, static_cast<uint64_t>(action.microbatch().value()),
-                       static_cast<uint64_t>(action.stage().value()))};
+  const auto microbatch = static_cast<uint64_t>(action.microbatch().value());
+  const auto stage = static_cast<uint64_t>(action.stage().value());
+  return {.is_training = plan_.is_training,
+          .seed = mix_seed(plan_.seed, plan_.draw, microbatch, stage),
+          .draw = mix_seed(plan_.seed, plan_.draw, microbatch, kWholeModel)};
 }
 
 void Executor::finish_forward(Action action, const c10::IValue& output) {

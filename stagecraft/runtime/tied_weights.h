@@ -13,20 +13,10 @@
 #include "stagecraft/base/index.h"
 #include "stagecraft/schedule/placement.h"
 #include "stagecraft/stage/stage.h"
+#include "stagecraft/stage/tied_weight.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft {
-
-/// A parameter of a stage, by its name in StageBody::parameters.
-struct ParameterRef {
-  StageId stage;
-  std::string name;
-};
-
-/// One weight of which several stages hold a copy. They have to start out equal; then they stay so:
-/// at the end of every step the gradients that the step gave to the copies are added up, last stage
-/// first, and each copy gets the sum.
-using TiedWeight = std::vector<ParameterRef>;
 
 /// One rank's part in keeping tied weights tied. The uncut model adds the contributions of a tied
 /// weight in another order, so its gradients differ in their last bits; to have the same bits, send

@@ -49,4 +49,7 @@ class RandomScope {
 /// for ever: saved runs rely on it.
 uint64_t mix_seed(uint64_t seed, uint64_t step, uint64_t microbatch, uint64_t place);
 
+/// The place of no stage: what all of them have in common.
+inline constexpr uint64_t kWholeModel = ~uint64_t{0};
+
 }  // namespace stagecraft

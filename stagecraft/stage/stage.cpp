@@ -219,7 +219,7 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
     kwargs.set(name, run->enter(value, device()));
   }
 
-  StageContext context{index_, num_stages_, microbatch, options.is_training};
+  StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
   c10::IValue output;
   {
     std::optional<RandomScope> random;

@@ -39,6 +39,9 @@ struct ForwardOptions {
   /// Operators that draw random numbers draw from this seed and leave the process's generators
   /// alone; without it they draw from those.
   std::optional<uint64_t> seed = std::nullopt;
+  /// The same in all stages: for bodies that know the place of an operator in the whole model, see
+  /// StageContext::draw.
+  std::optional<uint64_t> draw = std::nullopt;
 };
 
 /// A piece of the model and its microbatches under way. Belongs to one thread at a time.

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -14,6 +16,9 @@ struct StageContext {
   int32_t num_stages = 1;
   MicrobatchId microbatch;
   bool is_training = false;  ///< a backward will follow
+  /// The seed of this microbatch in this step, the same in all stages, so that an operator can draw
+  /// numbers that do not depend on where the model is cut.
+  std::optional<uint64_t> draw = std::nullopt;
   std::vector<at::Tensor> losses = {};
 };
 

@@ -125,4 +125,12 @@ std::string dtype_name(c10::ScalarType dtype) {
   }
 }
 
+std::optional<c10::ScalarType> find_dtype(std::string_view name) {
+  for (int i = 0; i < static_cast<int>(c10::ScalarType::NumOptions); ++i) {
+    const auto dtype = static_cast<c10::ScalarType>(i);
+    if (dtype != c10::ScalarType::Undefined && dtype_name(dtype) == name) return dtype;
+  }
+  return std::nullopt;
+}
+
 }  // namespace stagecraft

@@ -1,6 +1,8 @@
 #pragma once
 
+#include <optional>
 #include <string>
+#include <string_view>
 
 #include <ATen/core/ivalue.h>
 #include <c10/core/ScalarType.h>
@@ -14,5 +16,7 @@ std::string describe(const c10::IValue& value);
 
 /// "float32", "int64", "bool", "bfloat16", ...
 std::string dtype_name(c10::ScalarType dtype);
+/// The inverse; nothing for a name that none has.
+std::optional<c10::ScalarType> find_dtype(std::string_view name);
 
 }  // namespace stagecraft

@@ -111,9 +111,13 @@ std::string to_text(const TreeSpec& spec) {
   return to_text(spec, [](std::size_t) { return std::string("*"); });
 }
 
+TreeSpec read_tree_spec(TextCursor& in, const ReadLeaf& read_leaf) {
+  return Parser(in, read_leaf).read(0);
+}
+
 TreeSpec parse_tree_spec(std::string_view text, const ReadLeaf& read_leaf) {
   TextCursor in(text);
-  TreeSpec spec = Parser(in, read_leaf).read(0);
+  TreeSpec spec = read_tree_spec(in, read_leaf);
   in.skip_space();
   in.expect_end();
   return spec;

@@ -26,5 +26,7 @@ std::string to_text(const TreeSpec& spec, const std::function<std::string(std::s
 /// The same with other texts for the leaves; `read_leaf` is called for each leaf in order, must
 /// pass its text and must not accept one that starts with `(`, `[` or `{`.
 TreeSpec parse_tree_spec(std::string_view text, const std::function<void(TextCursor&)>& read_leaf);
+/// The same inside a longer text: reads up to the end of the structure.
+TreeSpec read_tree_spec(TextCursor& in, const std::function<void(TextCursor&)>& read_leaf);
 
 }  // namespace stagecraft

@@ -33,6 +33,10 @@ uint64_t seed_of(const Draws& draws, std::size_t m, std::size_t s) {
   return mix_seed(draws.seed, draws.step, m, s);
 }
 
+uint64_t draw_of(const Draws& draws, std::size_t m) {
+  return mix_seed(draws.seed, draws.step, m, kWholeModel);
+}
+
 MicrobatchId id(std::size_t m) {
   return MicrobatchId(static_cast<int32_t>(m));
 }
@@ -136,7 +140,8 @@ Trained train_cut(const TestModel& model, const Microbatches& batch, const Weigh
     for (std::size_t s = 0; s < stages.size(); ++s) {
       routed[m].push_back(route(model.ports, stage_id(s), outputs, batch.inputs[m]));
       const c10::IValue output =
-          stages[s].forward(id(m), routed[m].back().arguments, {.seed = seed_of(draws, m, s)});
+          stages[s].forward(id(m), routed[m].back().arguments,
+                            {.seed = seed_of(draws, m, s), .draw = draw_of(draws, m)});
       outputs.push_back(outputs_of(output));
       grads[m].emplace_back(outputs.back().size());
       const at::Tensor more = stages[s].added_loss(id(m));
@@ -209,7 +214,7 @@ Trained train_uncut(const TestModel& model, const Microbatches& batch, const Wei
       const Arguments arguments =
           route(model.ports, stage_id(s), outputs, batch.inputs[m]).arguments;
       const RandomScope random(seed_of(draws, m, s));
-      StageContext context{stage_id(s), model.num_stages(), id(m), true};
+      StageContext context{stage_id(s), model.num_stages(), id(m), true, draw_of(draws, m)};
       const detail::StageContextGuard guard(context);
       output = bodies[s].forward(arguments.args, arguments.kwargs);
       outputs.push_back(outputs_of(output));

@@ -1,0 +1,270 @@
+#include "stagecraft/graph/archive.h"
+
+#include <algorithm>
+#include <cstring>
+#include <exception>
+#include <filesystem>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <system_error>
+#include <utility>
+
+#include <caffe2/serialize/inline_container.h>
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include <ATen/ops/empty_strided.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/graph/graph_text.h"
+#include "stagecraft/graph/op_types.h"
+#include "stagecraft/tree/describe.h"
+
+namespace stagecraft {
+
+namespace {
+
+using nlohmann::json;
+
+constexpr const char* kFormat = "stagecraft archive 1";
+
+std::string tensor_record(std::size_t number) {
+  return fmt::format("tensors/{}", number);
+}
+
+/// Every change of a single word changes it.
+uint64_t checksum(const void* data, std::size_t size) {
+  uint64_t hash = 0xcbf29ce484222325 ^ size;
+  const auto* bytes = static_cast<const unsigned char*>(data);
+  for (std::size_t i = 0; i < size; i += sizeof(uint64_t)) {
+    uint64_t word = 0;
+    std::memcpy(&word, bytes + i, std::min(sizeof(word), size - i));
+    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
+    hash ^= hash >> 29;
+  }
+  return hash;
+}
+
+/// A text behind its checksum, and the way back; nothing when they do not fit.
+std::string sealed(const std::string& text) {
+  return fmt::format("{:016x}\n{}", checksum(text.data(), text.size()), text);
+}
+
+std::optional<std::string> unsealed(const std::string& record) {
+  constexpr std::size_t kHead = 17;
+  if (record.size() < kHead) return std::nullopt;
+  std::string text = record.substr(kHead);
+  if (sealed(text) != record) return std::nullopt;
+  return text;
+}
+
+void check_savable(const Graph& graph) {
+  for (const GraphNode& node : graph.parts().nodes) {
+    for (const Argument& argument : node.arguments) {
+      const c10::IValue* fixed = argument.fixed_value();
+      require<ArgumentError>(fixed == nullptr || !fixed->isGenerator(),
+                             "{} draws from a generator of its own, which no file can hold",
+                             node.name);
+    }
+  }
+}
+
+}  // namespace
+
+// Writing -----------------------------------------------------------------------------------------
+
+struct ArchiveWriter::Impl {
+  std::string path;
+  std::string unfinished;
+  std::optional<caffe2::serialize::PyTorchStreamWriter> out;
+  std::unordered_map<const c10::TensorImpl*, std::size_t> numbers;
+  std::vector<at::Tensor> kept;
+  json tensors = json::array();
+
+  template <typename F>
+  void guarded(F&& write) {
+    try {
+      write();
+    } catch (const std::exception& error) {
+      throw FileError(fmt::format("{}: it cannot be written: {}", path, message_of(error)));
+    }
+  }
+};
+
+ArchiveWriter::ArchiveWriter(std::string path) : impl_(std::make_unique<Impl>()) {
+  impl_->path = std::move(path);
+  impl_->unfinished = impl_->path + ".unfinished";
+  impl_->guarded([&] { impl_->out.emplace(impl_->unfinished); });
+  add_text("format", kFormat);
+}
+
+ArchiveWriter::~ArchiveWriter() {
+  if (!impl_->out) return;
+  try {
+    if (!impl_->out->finalized()) impl_->out->writeEndOfFile();
+  } catch (const std::exception&) {
+    // It is thrown away in any case.
+  }
+  impl_->out.reset();
+  std::error_code ignored;
+  std::filesystem::remove(impl_->unfinished, ignored);
+}
+
+void ArchiveWriter::add_text(const std::string& name, const std::string& text) {
+  const std::string record = sealed(text);
+  impl_->guarded([&] { impl_->out->writeRecord(name, record.data(), record.size()); });
+}
+
+std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
+  const auto [found, is_new] =
+      impl_->numbers.try_emplace(tensor.unsafeGetTensorImpl(), impl_->numbers.size());
+  if (!is_new) return found->second;
+  impl_->kept.push_back(tensor);
+  // Dense in whatever order of dimensions: as it lies in memory. Otherwise row by row.
+  at::Tensor data = tensor.detach().cpu();
+  if (!data.is_non_overlapping_and_dense()) data = data.contiguous();
+  impl_->tensors.push_back({{"dtype", dtype_name(data.scalar_type())},
+                            {"sizes", data.sizes().vec()},
+                            {"strides", data.strides().vec()},
+                            {"requires_grad", tensor.requires_grad()},
+                            {"checksum", checksum(data.const_data_ptr(), data.nbytes())}});
+  impl_->guarded([&] {
+    impl_->out->writeRecord(tensor_record(found->second), data.const_data_ptr(), data.nbytes());
+  });
+  return found->second;
+}
+
+void ArchiveWriter::add_graph(const std::string& name, const Graph& graph) {
+  check_savable(graph);
+  json states = json::object();
+  for (const GraphState& state : graph.parts().states) {
+    states[graph.value(state.value).name] = add_tensor(state.tensor);
+  }
+  add_text(name + "/graph", to_text(graph));
+  add_text(name + "/states", states.dump());
+}
+
+void ArchiveWriter::finish() {
+  add_text("tensors/index", impl_->tensors.dump());
+  impl_->guarded([&] {
+    impl_->out->writeEndOfFile();
+    impl_->out.reset();
+    std::filesystem::rename(impl_->unfinished, impl_->path);
+  });
+}
+
+// Reading -----------------------------------------------------------------------------------------
+
+struct ArchiveReader::Impl {
+  std::string path;
+  std::optional<caffe2::serialize::PyTorchStreamReader> in;
+  json index;
+  std::vector<at::Tensor> tensors;
+};
+
+void ArchiveReader::fail(const std::string& message) const {
+  throw FileError(fmt::format("{}: {}", impl_->path, message));
+}
+
+ArchiveReader::ArchiveReader(std::string path) : impl_(std::make_unique<Impl>()) {
+  impl_->path = std::move(path);
+  if (!std::filesystem::exists(impl_->path)) fail("there is no such file");
+  try {
+    impl_->in.emplace(impl_->path);
+  } catch (const std::exception&) {
+    fail("it is damaged, or no archive at all");
+  }
+  if (!has("format")) fail("it is an archive, but none of Stagecraft's");
+  const std::string format = text("format");
+  if (format != kFormat) fail(fmt::format("expected '{}', got '{}'", kFormat, format));
+  impl_->index = json::parse(text("tensors/index"), nullptr, /*allow_exceptions=*/false);
+  if (!impl_->index.is_array()) fail("its list of tensors is damaged");
+  impl_->tensors.resize(impl_->index.size());
+}
+
+ArchiveReader::~ArchiveReader() = default;
+
+bool ArchiveReader::has(const std::string& name) const {
+  return impl_->in->hasRecord(name);
+}
+
+std::string ArchiveReader::text(const std::string& name) {
+  std::optional<std::string> text;
+  try {
+    const auto [data, size] = impl_->in->getRecord(name);
+    text = unsealed({static_cast<const char*>(data.get()), size});
+  } catch (const std::exception&) {
+    fail(fmt::format("{} is missing or damaged", name));
+  }
+  if (!text) fail(fmt::format("{} is damaged", name));
+  return *text;
+}
+
+at::Tensor ArchiveReader::tensor(std::size_t number) {
+  if (number >= impl_->tensors.size()) fail(fmt::format("there is no tensor {}", number));
+  at::Tensor& tensor = impl_->tensors[number];
+  if (tensor.defined()) return tensor;
+  const std::string record = tensor_record(number);
+  try {
+    const json& entry = impl_->index[number];
+    const auto dtype = find_dtype(entry.at("dtype").get<std::string>());
+    const auto sizes = entry.at("sizes").get<std::vector<int64_t>>();
+    const auto strides = entry.at("strides").get<std::vector<int64_t>>();
+    if (!dtype) fail(record + " has an unknown dtype");
+    // Nothing is allocated for what the record does not have.
+    int64_t bytes = static_cast<int64_t>(c10::elementSize(*dtype));
+    for (const int64_t size : sizes) {
+      if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
+        fail(record + " has absurd sizes");
+    }
+    if (static_cast<int64_t>(impl_->in->getRecordSize(record)) != bytes) {
+      fail(fmt::format("{} has {} bytes, expected {}", record, impl_->in->getRecordSize(record),
+                       bytes));
+    }
+    at::Tensor read = at::empty_strided(sizes, strides, at::TensorOptions().dtype(*dtype));
+    if (!read.is_non_overlapping_and_dense()) fail(record + " has absurd strides");
+    impl_->in->getRecord(record, read.mutable_data_ptr(), read.nbytes());
+    if (checksum(read.const_data_ptr(), read.nbytes()) != entry.at("checksum").get<uint64_t>()) {
+      fail(record + " is damaged");
+    }
+    tensor = read.requires_grad_(entry.at("requires_grad").get<bool>());
+  } catch (const FileError&) {
+    throw;
+  } catch (const std::exception&) {
+    fail(record + " is missing or damaged");
+  }
+  return tensor;
+}
+
+Graph ArchiveReader::graph(const std::string& name) {
+  const std::string source = text(name + "/graph");
+  const json states = json::parse(text(name + "/states"), nullptr, /*allow_exceptions=*/false);
+  if (!states.is_object()) fail(name + "/states is damaged");
+  try {
+    return parse_graph(source, [&](const std::string& state) {
+      const auto found = states.find(state);
+      if (found == states.end() || !found->is_number_unsigned()) {
+        fail(fmt::format("{} has no tensor for %{}", name, state));
+      }
+      return tensor(found->get<std::size_t>());
+    });
+  } catch (const FileError&) {
+    throw;
+  } catch (const Error& error) {
+    fail(fmt::format("{}: {}", name, error.what()));
+  }
+}
+
+void save_graph(const Graph& graph, const std::string& path) {
+  ArchiveWriter out(path);
+  out.add_graph("model", graph);
+  out.finish();
+}
+
+Graph load_graph(const std::string& path) {
+  ArchiveReader in(path);
+  return in.graph("model");
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,144 @@
+#include "stagecraft/graph/effects.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdint>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+
+#include "stagecraft/graph/compact.h"
+#include "stagecraft/graph/op_types.h"
+
+namespace stagecraft {
+
+namespace {
+
+/// Operators that change running statistics when a flag of theirs is set.
+struct RunningStatistics {
+  std::string_view op;
+  std::string_view flag;
+};
+constexpr std::array<RunningStatistics, 6> kRunningStatistics = {{
+    {"aten::batch_norm", "training"},
+    {"aten::native_batch_norm", "training"},
+    {"aten::cudnn_batch_norm", "training"},
+    {"aten::miopen_batch_norm", "training"},
+    {"aten::_batch_norm_impl_index", "training"},
+    {"aten::instance_norm", "use_input_stats"},
+}};
+
+bool is_set(const c10::FunctionSchema& schema, const std::vector<Argument>& arguments,
+            std::string_view flag) {
+  for (std::size_t i = 0; i < arguments.size(); ++i) {
+    const c10::IValue* fixed = arguments[i].fixed_value();
+    if (schema.arguments()[i].name() == flag && fixed != nullptr && fixed->isBool()) {
+      return fixed->toBool();
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
+std::vector<std::size_t> written_arguments(const c10::FunctionSchema& schema,
+                                           const std::vector<Argument>& arguments) {
+  std::vector<std::size_t> written;
+  const auto* statistics =
+      std::ranges::find(kRunningStatistics, schema.name(), &RunningStatistics::op);
+  const bool has_statistics =
+      statistics != kRunningStatistics.end() && is_set(schema, arguments, statistics->flag);
+  for (std::size_t i = 0; i < schema.arguments().size(); ++i) {
+    const c10::Argument& argument = schema.arguments()[i];
+    const bool is_written = argument.alias_info() != nullptr && argument.alias_info()->isWrite();
+    if (is_written || (has_statistics && argument.name().starts_with("running_"))) {
+      written.push_back(i);
+    }
+  }
+  return written;
+}
+
+bool is_random(const c10::OperatorName& op) {
+  const auto found = c10::Dispatcher::singleton().findSchema(op);
+  return found && found->hasTag(at::Tag::nondeterministic_seeded);
+}
+
+namespace {
+
+/// Walks backwards and marks what is needed.
+class Liveness {
+ public:
+  explicit Liveness(const GraphParts& parts) : parts_(parts), values_(parts.values.size(), false) {
+    for (const GraphState& state : parts.states) note_outside(state.value);
+    for (const Argument& input : parts.inputs) {
+      for_each_value(input, [&](ValueId value) { note_outside(value); });
+    }
+    for (const Argument& output : parts.outputs) need(output);
+  }
+
+  bool is_needed(const GraphNode& node) const {
+    if (node.results.empty() || is_random(node.op)) return true;
+    bool result = false;
+    for (const Argument& made : node.results) {
+      for_each_value(made, [&](ValueId value) { result |= is_live(value); });
+    }
+    if (result) return true;
+    const c10::FunctionSchema* schema = find_schema(node.op);
+    for (const std::size_t i : written_arguments(*schema, node.arguments)) {
+      for_each_value(node.arguments[i], [&](ValueId value) {
+        const int32_t memory = memory_of(value);
+        result |= is_outside(value) || (memory >= 0 && live_memory_.contains(memory));
+      });
+    }
+    return result;
+  }
+
+  void need(const Argument& argument) {
+    for_each_value(argument, [&](ValueId value) {
+      values_[static_cast<std::size_t>(value.value())] = true;
+      if (memory_of(value) >= 0) live_memory_.insert(memory_of(value));
+    });
+  }
+
+  bool is_live(ValueId value) const { return values_[static_cast<std::size_t>(value.value())]; }
+
+ private:
+  int32_t memory_of(ValueId value) const {
+    return parts_.values[static_cast<std::size_t>(value.value())].memory;
+  }
+  void note_outside(ValueId value) {
+    outside_.insert(value.value());
+    if (memory_of(value) >= 0) outside_memory_.insert(memory_of(value));
+  }
+  bool is_outside(ValueId value) const {
+    return outside_.contains(value.value()) || outside_memory_.contains(memory_of(value));
+  }
+
+  const GraphParts& parts_;
+  std::vector<bool> values_;
+  std::unordered_set<int32_t> live_memory_;
+  std::unordered_set<int32_t> outside_;
+  std::unordered_set<int32_t> outside_memory_;
+};
+
+}  // namespace
+
+GraphParts without_dead_code(const GraphParts& parts) {
+  Liveness live(parts);
+  std::vector<GraphNode> kept;
+  for (std::size_t n = parts.nodes.size(); n-- > 0;) {
+    const GraphNode& node = parts.nodes[n];
+    if (!live.is_needed(node)) continue;
+    for (const Argument& argument : node.arguments) live.need(argument);
+    kept.push_back(node);
+  }
+  std::ranges::reverse(kept);
+  GraphParts result = parts;
+  result.nodes = std::move(kept);
+  return compact(std::move(result));
+}
+
+}  // namespace stagecraft

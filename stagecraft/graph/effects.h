@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstddef>
+#include <vector>
+
+#include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/graph/graph.h"
+
+namespace stagecraft {
+
+/// Which arguments an operator changes in place, by position: those that its schema says, and the
+/// running statistics of normalisations, of which schemas are silent.
+std::vector<std::size_t> written_arguments(const c10::FunctionSchema& schema,
+                                           const std::vector<Argument>& arguments);
+
+/// Whether an operator draws random numbers.
+bool is_random(const c10::OperatorName& op);
+
+/// Without the nodes that nothing needs. What draws random numbers stays, since those behind it
+/// would draw others; so does what changes a state or an input, and what returns nothing.
+GraphParts without_dead_code(const GraphParts& parts);
+
+}  // namespace stagecraft

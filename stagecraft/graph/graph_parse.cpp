@@ -1,0 +1,428 @@
+#include <charconv>
+#include <cmath>
+#include <cstddef>
+#include <limits>
+#include <string>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/base/text_cursor.h"
+#include "stagecraft/graph/graph_text.h"
+#include "stagecraft/graph/names.h"
+#include "stagecraft/graph/op_types.h"
+#include "stagecraft/tree/describe.h"
+#include "stagecraft/tree/tree.h"
+#include "stagecraft/tree/tree_text.h"
+
+namespace stagecraft {
+
+namespace {
+
+constexpr std::string_view kNumberCharacters = "0123456789.eE+-";
+
+/// A list of fixed values as the operator takes it.
+c10::IValue fixed_list(const std::vector<c10::IValue>& elements, const c10::TypePtr& type) {
+  const c10::TypePtr element = element_type(type);
+  c10::TypePtr kept = element ? element : c10::AnyType::get();
+  // The engine keeps sizes and enumerations as plain ints.
+  if (takes_integer(kept) && kept->kind() != c10::TypeKind::NumberType) kept = c10::IntType::get();
+  c10::impl::GenericList list(kept);
+  for (const c10::IValue& each : elements) list.push_back(each);
+  return list;
+}
+
+class Parser {
+ public:
+  Parser(std::string_view text, const StateReader& read_state)
+      : in_(text), read_state_(read_state) {}
+
+  GraphParts parse() {
+    expect_keyword("graph");
+    end_line();
+    while (in_.accept("size ")) read_size();
+    for (bool is_state = true; is_state;) {
+      is_state = accept_state("parameter ", GraphState::Kind::kParameter) ||
+                 accept_state("buffer ", GraphState::Kind::kBuffer) ||
+                 accept_state("constant ", GraphState::Kind::kConstant);
+    }
+    expect_keyword("args ");
+    parts_.args = read_inputs(TreeSpec::Kind::kTuple, "a tuple");
+    expect_keyword("kwargs ");
+    parts_.kwargs = read_inputs(TreeSpec::Kind::kDict, "a dict");
+    while (!in_.accept("return ")) read_node();
+    parts_.output = read_tree_spec(
+        in_, [&](TextCursor&) { parts_.outputs.push_back(read_argument(c10::AnyType::get())); });
+    end_line();
+    in_.skip_space();
+    in_.expect_end();
+    return std::move(parts_);
+  }
+
+ private:
+  void expect_keyword(std::string_view keyword) { in_.expect(keyword); }
+
+  void skip_blanks() { in_.read_all_of(" \t"); }
+
+  void end_line() {
+    skip_blanks();
+    if (in_.at_end()) return;
+    in_.read_all_of("\r");
+    in_.expect("\n");
+    in_.skip_space();
+  }
+
+  std::string read_name(std::string_view what) {
+    const std::string_view name = in_.read_all_of(kNameCharacters);
+    if (name.empty()) in_.fail(fmt::format("expected {}, got {}", what, in_.describe_next()));
+    return std::string(name);
+  }
+
+  // Values --------------------------------------------------------------------------------------
+
+  ValueId read_known_value() {
+    const TextCursor start = in_;
+    const std::string name = read_name("the name of a value");
+    const auto found = by_name_.find(name);
+    if (found == by_name_.end()) start.fail(fmt::format("%{} is read before it is made", name));
+    return found->second;
+  }
+
+  ValueId make_value(std::string name, const TextCursor& start) {
+    const ValueId id(static_cast<int32_t>(parts_.values.size()));
+    if (!by_name_.emplace(name, id).second) start.fail(fmt::format("%{} is made twice", name));
+    parts_.values.push_back({.name = std::move(name)});
+    return id;
+  }
+
+  ValueId read_new_value() {
+    const TextCursor start = in_;
+    in_.expect("%");
+    return make_value(read_name("the name of a value"), start);
+  }
+
+  c10::ScalarType read_dtype() {
+    const TextCursor start = in_;
+    const std::string_view name = in_.read_word();
+    const auto dtype = find_dtype(name);
+    if (!dtype) start.fail(fmt::format("expected a dtype, got '{}'", name));
+    return *dtype;
+  }
+
+  void read_type(ValueId id) {
+    GraphValue& value = parts_.values[static_cast<std::size_t>(id.value())];
+    skip_blanks();
+    value.dtype = read_dtype();
+    in_.expect("[");
+    skip_blanks();
+    while (!in_.accept("]")) {
+      if (!value.shape.empty()) in_.expect(",");
+      value.shape.push_back(parse_size_expr(in_, size_names_));
+    }
+    if (in_.accept("@")) {
+      const TextCursor start = in_;
+      value.device = read_device(read_name("a device") + std::string(in_.accept(":") ? ":" : "") +
+                                     std::string(in_.read_all_of("0123456789")),
+                                 start);
+    }
+    if (in_.accept(" &")) value.memory = static_cast<int32_t>(in_.read_integer());
+  }
+
+  static c10::Device read_device(const std::string& name, const TextCursor& start) {
+    try {
+      return c10::Device(name);
+    } catch (const std::exception&) {
+      start.fail(fmt::format("expected a device, got '{}'", name));
+    }
+  }
+
+  // The head ------------------------------------------------------------------------------------
+
+  void read_size() {
+    GraphSize size;
+    const TextCursor start = in_;
+    size.name = in_.read_word();
+    if (size.name.empty()) in_.fail("expected the name of a size, got " + in_.describe_next());
+    if (parts_.sizes.size() == SizeExpr::kMaxSizes) {
+      start.fail(fmt::format("expected at most {} sizes", SizeExpr::kMaxSizes));
+    }
+    in_.expect(" = ");
+    size.example = in_.read_integer();
+    in_.expect(", at least ");
+    size.least = in_.read_integer();
+    end_line();
+    size_names_.push_back(size.name);
+    parts_.sizes.push_back(std::move(size));
+  }
+
+  bool accept_state(std::string_view keyword, GraphState::Kind kind) {
+    if (!in_.accept(keyword)) return false;
+    GraphState state;
+    state.kind = kind;
+    state.value = read_new_value();
+    in_.expect(":");
+    read_type(state.value);
+    if (in_.accept(", not saved")) state.is_persistent = false;
+    while (in_.accept(", also %")) state.other_names.push_back(read_name("a name"));
+    end_line();
+    state.tensor = read_state_(parts_.values[static_cast<std::size_t>(state.value.value())].name);
+    parts_.states.push_back(std::move(state));
+    return true;
+  }
+
+  TreeSpec read_inputs(TreeSpec::Kind kind, std::string_view what) {
+    const TextCursor start = in_;
+    TreeSpec spec = read_tree_spec(in_, [&](TextCursor&) {
+      if (in_.peek() != '%') {
+        parts_.inputs.push_back(read_argument(c10::AnyType::get()));
+        return;
+      }
+      const ValueId value = read_new_value();
+      in_.expect(":");
+      read_type(value);
+      parts_.inputs.push_back(value);
+    });
+    if (spec.kind() != kind)
+      start.fail(fmt::format("expected {}, got {}", what, describe_kind(spec)));
+    end_line();
+    return spec;
+  }
+
+  // Nodes ---------------------------------------------------------------------------------------
+
+  void read_node() {
+    if (in_.at_end()) in_.fail("expected 'return', got the end of the text");
+    GraphNode node;
+    const TextCursor start = in_;
+    std::vector<PendingResult> results;
+    std::string word;
+    if (in_.peek() != '%' && in_.peek() != '[') word = read_name("a node");
+    if (!word.empty() && word != "None" && !in_.accept("::")) {
+      node.name = std::exchange(word, "");
+      in_.expect(":");
+      skip_blanks();
+      if (in_.peek() != '%' && in_.peek() != '[') word = read_name("an operator");
+      if (!word.empty() && word != "None") in_.expect("::");
+    }
+    if (word.empty() || word == "None") {
+      if (word == "None") results.push_back({});
+      if (word.empty()) results.push_back(read_result());
+      while (skip_blanks(), in_.accept(",")) {
+        skip_blanks();
+        results.push_back(read_result());
+      }
+      in_.expect("=");
+      skip_blanks();
+      word = read_name("an operator");
+      in_.expect("::");
+    }
+    if (node.name.empty() && !results.empty()) node.name = results.front().name;
+    node.op = read_op(word);
+    const c10::FunctionSchema* schema = find_schema(node.op);
+    if (schema == nullptr) start.fail(fmt::format("there is no operator {}", toString(node.op)));
+    read_arguments(node, *schema);
+    // Only now: an operator does not read what it makes.
+    for (PendingResult& result : results) node.results.push_back(make_result(result, start));
+    if (skip_blanks(), in_.accept(":")) {
+      for (std::size_t i = 0; i < node.results.size(); ++i) {
+        if (i > 0) in_.expect(",");
+        read_result_types(node.results[i]);
+      }
+    }
+    read_state(node);
+    end_line();
+    parts_.nodes.push_back(std::move(node));
+  }
+
+  struct PendingResult {
+    std::string name;  // empty: None, or a list
+    bool is_list = false;
+    std::vector<PendingResult> elements = {};
+  };
+
+  PendingResult read_result() {
+    PendingResult result;
+    if (in_.accept("%")) {
+      result.name = read_name("the name of a value");
+    } else if (in_.accept("[")) {
+      result.is_list = true;
+      while (skip_blanks(), !in_.accept("]")) {
+        if (!result.elements.empty()) in_.expect(",");
+        skip_blanks();
+        result.elements.push_back(read_result());
+      }
+    } else {
+      in_.expect("None");
+    }
+    return result;
+  }
+
+  Argument make_result(PendingResult& result, const TextCursor& start) {
+    if (!result.is_list) {
+      if (result.name.empty()) return {};
+      return make_value(std::move(result.name), start);
+    }
+    Argument::List list;
+    for (PendingResult& each : result.elements) list.push_back(make_result(each, start));
+    return list;
+  }
+
+  c10::OperatorName read_op(const std::string& space) {
+    const std::string_view name = in_.read_word();
+    std::string overload;
+    if (in_.accept(".")) overload = in_.read_word();
+    return {space + "::" + std::string(name), overload};
+  }
+
+  void read_arguments(GraphNode& node, const c10::FunctionSchema& schema) {
+    in_.expect("(");
+    for (const c10::Argument& formal : schema.arguments()) {
+      if (!node.arguments.empty()) {
+        skip_blanks();
+        in_.expect(",");
+      }
+      skip_blanks();
+      in_.expect(formal.name() + "=");
+      node.arguments.push_back(read_argument(formal.real_type()));
+    }
+    skip_blanks();
+    in_.expect(")");
+  }
+
+  void read_result_types(const Argument& result) {
+    skip_blanks();
+    if (const ValueId* value = result.value()) {
+      read_type(*value);
+    } else if (const Argument::List* list = result.list()) {
+      in_.expect("[");
+      for (std::size_t i = 0; i < list->size(); ++i) {
+        if (i > 0) in_.expect(",");
+        read_result_types((*list)[i]);
+      }
+      in_.expect("]");
+    } else {
+      in_.expect("None");
+    }
+  }
+
+  void read_state(GraphNode& node) {
+    skip_blanks();
+    if (in_.accept("no_grad")) node.is_no_grad = true;
+    skip_blanks();
+    if (in_.accept("autocast(")) {
+      const TextCursor start = in_;
+      AutocastState state;
+      state.device_type = read_device(std::string(in_.read_word()), start).type();
+      in_.expect(",");
+      skip_blanks();
+      state.dtype = read_dtype();
+      in_.expect(")");
+      node.autocast = state;
+    }
+    skip_blanks();
+    if (in_.accept("in ")) node.scope = read_name("the name of a region");
+  }
+
+  // Arguments -----------------------------------------------------------------------------------
+
+  Argument read_argument(const c10::TypePtr& type) {
+    in_.skip_space();
+    if (in_.accept("%")) return read_known_value();
+    if (in_.accept("[")) return read_list(type);
+    if (in_.peek() == '"') return Argument::fixed(in_.read_quoted());
+    const TextCursor start = in_;
+    if (is_of(type, c10::TypeKind::ScalarTypeType)) {
+      if (in_.accept("None")) return {};
+      return Argument::fixed(static_cast<int64_t>(read_dtype()));
+    }
+    if (accept_word("None")) return {};
+    if (accept_word("True")) return Argument::fixed(true);
+    if (accept_word("False")) return Argument::fixed(false);
+    if (accept_word("undefined")) return Argument::fixed(at::Tensor());
+    if (in_.accept("device(")) {
+      c10::IValue device = read_device(in_.read_quoted(), start);
+      in_.expect(")");
+      return Argument::fixed(std::move(device));
+    }
+    if (in_.accept("complex(")) {
+      const double real = read_double();
+      in_.expect(",");
+      skip_blanks();
+      const double imaginary = read_double();
+      in_.expect(")");
+      return Argument::fixed(c10::complex<double>(real, imaginary));
+    }
+    if (in_.accept("generator(")) start.fail("a generator cannot be read from a text");
+    if (in_.accept("object(")) start.fail("an object cannot be read from a text");
+    return read_number();
+  }
+
+  bool accept_word(std::string_view word) {
+    const TextCursor start = in_;
+    if (in_.read_word() == word) return true;
+    in_ = start;
+    return false;
+  }
+
+  Argument read_number() {
+    const TextCursor start = in_;
+    const std::string_view token = in_.read_all_of(kNumberCharacters);
+    const bool is_special = accept_word("inf") || accept_word("nan");
+    in_ = start;
+    if (is_special || token.find_first_of(".eE") != std::string_view::npos) {
+      return Argument::fixed(read_double());
+    }
+    SizeExpr size = parse_size_expr(in_, size_names_);
+    if (size.is_number()) return Argument::fixed(size.number());
+    return size;
+  }
+
+  double read_double() {
+    const TextCursor start = in_;
+    if (accept_word("nan")) return std::numeric_limits<double>::quiet_NaN();
+    if (accept_word("inf")) return std::numeric_limits<double>::infinity();
+    if (in_.accept("-inf")) return -std::numeric_limits<double>::infinity();
+    const std::string_view token = in_.read_all_of(kNumberCharacters);
+    double number = 0;
+    const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), number);
+    if (error != std::errc() || end != token.data() + token.size()) {
+      start.fail(fmt::format("expected a number, got '{}'", token));
+    }
+    return number;
+  }
+
+  Argument read_list(const c10::TypePtr& type) {
+    c10::TypePtr element = element_type(type);
+    if (element == nullptr) element = c10::AnyType::get();
+    Argument::List list;
+    while (in_.skip_space(), !in_.accept("]")) {
+      if (!list.empty()) in_.expect(",");
+      list.push_back(read_argument(element));
+    }
+    std::vector<c10::IValue> fixed;
+    for (const Argument& each : list) {
+      if (each.fixed_value() != nullptr) fixed.push_back(*each.fixed_value());
+    }
+    if (fixed.size() < list.size() || takes_tensors(type)) return list;
+    return Argument::fixed(fixed_list(fixed, type));
+  }
+
+  TextCursor in_;
+  const StateReader& read_state_;
+  GraphParts parts_;
+  std::vector<std::string> size_names_;
+  std::unordered_map<std::string, ValueId> by_name_;
+};
+
+}  // namespace
+
+Graph parse_graph(std::string_view text, const StateReader& read_state) {
+  return Graph(Parser(text, read_state).parse());
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,48 @@
+#include "stagecraft/graph/op_types.h"
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <c10/util/Exception.h>
+
+#include "stagecraft/graph/scope.h"
+
+namespace stagecraft {
+
+const c10::FunctionSchema* find_schema(const c10::OperatorName& op) {
+  register_split_operator();
+  const auto found = c10::Dispatcher::singleton().findSchema(op);
+  return found ? &found->schema() : nullptr;
+}
+
+bool is_of(const c10::TypePtr& type, c10::TypeKind kind) {
+  if (type->kind() == kind) return true;
+  return type->kind() == c10::TypeKind::OptionalType &&
+         is_of(type->castRaw<c10::OptionalType>()->getElementType(), kind);
+}
+
+c10::TypePtr element_type(const c10::TypePtr& type) {
+  if (type->kind() == c10::TypeKind::OptionalType) {
+    return element_type(type->castRaw<c10::OptionalType>()->getElementType());
+  }
+  if (type->kind() != c10::TypeKind::ListType) return nullptr;
+  return type->castRaw<c10::ListType>()->getElementType();
+}
+
+bool takes_integer(const c10::TypePtr& type) {
+  return is_of(type, c10::TypeKind::IntType) || is_of(type, c10::TypeKind::SymIntType) ||
+         is_of(type, c10::TypeKind::NumberType);
+}
+
+bool takes_tensors(const c10::TypePtr& type) {
+  if (is_of(type, c10::TypeKind::TensorType)) return true;
+  const c10::TypePtr element = element_type(type);
+  return element != nullptr && is_of(element, c10::TypeKind::TensorType);
+}
+
+std::string message_of(const std::exception& error) {
+  if (const auto* engine = dynamic_cast<const c10::Error*>(&error)) {
+    return engine->what_without_backtrace();
+  }
+  return error.what();
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,271 @@
+#include "stagecraft/graph/program.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <optional>
+#include <span>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/enum_tag.h>
+#include <ATen/core/stack.h>
+#include <c10/core/GradMode.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/graph/input_binding.h"
+#include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/run_mode.h"
+#include "stagecraft/tree/tree.h"
+
+namespace stagecraft {
+
+namespace {
+
+/// One argument of a call, laid out.
+struct Operand {
+  enum class Kind : uint8_t {
+    kFixed,
+    kValue,
+    kLastValue,
+    kSize,
+    kInts,
+    kTensors,
+    kMaybeTensors,
+    kAny
+  };
+
+  Kind kind = Kind::kFixed;
+  c10::IValue fixed;
+  std::size_t slot = 0;
+  SizeExpr size;
+  std::vector<Operand> elements;
+};
+
+struct Call {
+  c10::OperatorHandle op;
+  std::size_t node = 0;
+  std::vector<Operand> operands;
+  std::vector<Operand> results;  // kValue, kTensors, or kFixed for what nobody reads
+  bool is_random = false;
+};
+
+using Kind = Operand::Kind;
+
+/// What a list is for the operator that takes it.
+Kind list_kind(const c10::TypePtr& type) {
+  const c10::TypePtr element = element_type(type);
+  if (element == nullptr) return Kind::kAny;
+  if (element->kind() == c10::TypeKind::TensorType) return Kind::kTensors;
+  if (is_of(element, c10::TypeKind::TensorType)) return Kind::kMaybeTensors;
+  return takes_integer(element) ? Kind::kInts : Kind::kAny;
+}
+
+}  // namespace
+
+class GraphProgram::Impl {
+ public:
+  explicit Impl(Graph graph) : graph_(std::move(graph)), binding_(graph_) {
+    lay_out();
+    find_last_uses();
+  }
+
+  const Graph& graph() const { return graph_; }
+
+  c10::IValue run(const Args& args, const Kwargs& kwargs, const RunOptions& options) const {
+    const GraphParts& parts = graph_.parts();
+    std::vector<c10::IValue> slots(parts.values.size());
+    std::vector<c10::IValue> leaves = binding_.leaves(args, kwargs);
+    const std::vector<int64_t> sizes = binding_.sizes(leaves);
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+      if (const ValueId* value = parts.inputs[i].value())
+        slots[slot(*value)] = std::move(leaves[i]);
+    }
+    for (const GraphState& state : parts.states) slots[slot(state.value)] = state.tensor;
+    for (const std::size_t unread : never_read_) slots[unread] = {};
+
+    torch::jit::Stack stack;
+    RunMode mode;
+    for (const Call& call : calls_) {
+      const GraphNode& node = parts.nodes[call.node];
+      mode.enter(node);
+      stack.clear();
+      for (const Operand& operand : call.operands) stack.push_back(make(operand, slots, sizes));
+      run_call(call, node, stack, options);
+      for (std::size_t i = 0; i < call.results.size(); ++i) take(call.results[i], stack[i], slots);
+    }
+    mode.leave();
+    std::vector<c10::IValue> outputs;
+    outputs.reserve(outputs_.size());
+    for (const Operand& operand : outputs_) outputs.push_back(make(operand, slots, sizes));
+    if (parts.output.is_leaf()) return std::move(outputs.front());
+    return tree::unflatten(parts.output, std::move(outputs));
+  }
+
+ private:
+  static std::size_t slot(ValueId value) { return static_cast<std::size_t>(value.value()); }
+
+  static void run_call(const Call& call, const GraphNode& node, torch::jit::Stack& stack,
+                       const RunOptions& options) {
+    try {
+      if (call.is_random && options.around_random) {
+        options.around_random(node, [&] { call.op.callBoxed(stack); });
+      } else {
+        call.op.callBoxed(stack);
+      }
+    } catch (const std::exception& error) {
+      throw GraphError(fmt::format("{} ({}{}): {}", node.name, toString(node.op),
+                                   node.scope.empty() ? "" : " in " + node.scope,
+                                   message_of(error)));
+    }
+  }
+
+  void lay_out() {
+    for (std::size_t n = 0; n < graph_.parts().nodes.size(); ++n) {
+      const GraphNode& node = graph_.parts().nodes[n];
+      auto op = c10::Dispatcher::singleton().findSchema(node.op);
+      require<GraphError>(op.has_value(), "{}: there is no operator {}", node.name,
+                          toString(node.op));
+      Call call{.op = *op, .node = n, .operands = {}, .results = {}, .is_random = false};
+      call.is_random = op->hasTag(at::Tag::nondeterministic_seeded);
+      const auto& schema = op->schema();
+      for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+        call.operands.push_back(operand(node.arguments[i], schema.arguments()[i].real_type()));
+      }
+      for (std::size_t i = 0; i < node.results.size(); ++i) {
+        call.results.push_back(operand(node.results[i], schema.returns()[i].real_type()));
+      }
+      calls_.push_back(std::move(call));
+    }
+    for (const Argument& output : graph_.parts().outputs) {
+      outputs_.push_back(operand(output, c10::AnyType::get()));
+    }
+  }
+
+  static Operand operand(const Argument& argument, const c10::TypePtr& type) {
+    Operand result;
+    if (const ValueId* value = argument.value()) {
+      result.kind = Kind::kValue;
+      result.slot = slot(*value);
+    } else if (const SizeExpr* size = argument.size()) {
+      result.kind = Kind::kSize;
+      result.size = *size;
+    } else if (const Argument::List* list = argument.list()) {
+      result.kind = list_kind(type);
+      for (const Argument& element : *list) result.elements.push_back(operand(element, type));
+    } else {
+      result.fixed = *argument.fixed_value();
+    }
+    return result;
+  }
+
+  // The last reader takes a value out of its slot; what nobody reads is never put there.
+  void find_last_uses() {
+    std::vector<bool> is_read(graph_.parts().values.size(), false);
+    for (std::size_t i = outputs_.size(); i-- > 0;) mark(outputs_[i], is_read);
+    for (std::size_t c = calls_.size(); c-- > 0;) {
+      for (Operand& result : calls_[c].results) drop_unread(result, is_read);
+      std::vector<Operand>& operands = calls_[c].operands;
+      for (std::size_t i = operands.size(); i-- > 0;) mark(operands[i], is_read);
+    }
+    auto note = [&](ValueId value) {
+      if (!is_read[slot(value)]) never_read_.push_back(slot(value));
+    };
+    for (const Argument& input : graph_.parts().inputs) for_each_value(input, note);
+    for (const GraphState& state : graph_.parts().states) note(state.value);
+  }
+
+  static void mark(Operand& operand, std::vector<bool>& is_read) {
+    if (operand.kind == Kind::kValue && !is_read[operand.slot]) {
+      is_read[operand.slot] = true;
+      operand.kind = Kind::kLastValue;
+    }
+    for (std::size_t i = operand.elements.size(); i-- > 0;) mark(operand.elements[i], is_read);
+  }
+
+  static void drop_unread(Operand& result, const std::vector<bool>& is_read) {
+    if (result.kind == Kind::kValue && !is_read[result.slot]) result.kind = Kind::kFixed;
+    for (Operand& element : result.elements) drop_unread(element, is_read);
+  }
+
+  static c10::IValue make(const Operand& operand, std::vector<c10::IValue>& slots,
+                          std::span<const int64_t> sizes) {
+    switch (operand.kind) {
+      case Kind::kFixed:
+        return operand.fixed;
+      case Kind::kValue:
+        return slots[operand.slot];
+      case Kind::kLastValue:
+        return std::exchange(slots[operand.slot], c10::IValue());
+      case Kind::kSize:
+        return operand.size.at(sizes);
+      case Kind::kInts: {
+        std::vector<int64_t> numbers;
+        for (const Operand& element : operand.elements) {
+          numbers.push_back(make(element, slots, sizes).toInt());
+        }
+        return numbers;
+      }
+      case Kind::kTensors: {
+        c10::List<at::Tensor> tensors;
+        tensors.reserve(operand.elements.size());
+        for (const Operand& element : operand.elements) {
+          tensors.push_back(make(element, slots, sizes).toTensor());
+        }
+        return tensors;
+      }
+      case Kind::kMaybeTensors: {
+        c10::List<std::optional<at::Tensor>> tensors;
+        tensors.reserve(operand.elements.size());
+        for (const Operand& element : operand.elements) {
+          c10::IValue value = make(element, slots, sizes);
+          tensors.push_back(value.isNone() ? std::nullopt : std::optional(value.toTensor()));
+        }
+        return tensors;
+      }
+      case Kind::kAny: {
+        std::vector<c10::IValue> values;
+        for (const Operand& element : operand.elements)
+          values.push_back(make(element, slots, sizes));
+        return tree::list(std::move(values));
+      }
+    }
+    return {};
+  }
+
+  static void take(const Operand& result, c10::IValue& returned, std::vector<c10::IValue>& slots) {
+    if (result.kind == Kind::kValue) {
+      slots[result.slot] = std::move(returned);
+    } else if (!result.elements.empty()) {
+      const auto tensors = returned.toTensorVector();
+      for (std::size_t i = 0; i < result.elements.size(); ++i) {
+        if (result.elements[i].kind == Kind::kValue) slots[result.elements[i].slot] = tensors.at(i);
+      }
+    }
+  }
+
+  Graph graph_;
+  InputBinding binding_;
+  std::vector<Call> calls_;
+  std::vector<Operand> outputs_;
+  std::vector<std::size_t> never_read_;
+};
+
+GraphProgram::GraphProgram(Graph graph) : impl_(std::make_unique<Impl>(std::move(graph))) {}
+GraphProgram::~GraphProgram() = default;
+GraphProgram::GraphProgram(GraphProgram&&) noexcept = default;
+GraphProgram& GraphProgram::operator=(GraphProgram&&) noexcept = default;
+
+const Graph& GraphProgram::graph() const {
+  return impl_->graph();
+}
+
+c10::IValue GraphProgram::run(const Args& args, const Kwargs& kwargs,
+                              const RunOptions& options) const {
+  return impl_->run(args, kwargs, options);
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,46 @@
+#include "stagecraft/graph/run_mode.h"
+
+#include <ATen/autocast_mode.h>
+#include <c10/core/GradMode.h>
+
+namespace stagecraft {
+
+RunMode::RunMode() : had_grad_(c10::GradMode::is_enabled()) {}
+
+void RunMode::leave() {
+  if (is_no_grad_) set_no_grad(false);
+  if (autocast_) set_autocast(std::nullopt);
+}
+
+void RunMode::set_no_grad(bool is_no_grad) {
+  c10::GradMode::set_enabled(had_grad_ && !is_no_grad);
+  is_no_grad_ = is_no_grad;
+}
+
+// As the context manager of autocast does: what was cast is kept until the outermost region ends.
+void RunMode::set_autocast(const std::optional<AutocastState>& state) {
+  namespace autocast = at::autocast;
+  if (autocast_) {
+    if (autocast::decrement_nesting() == 0) autocast::clear_cache();
+    autocast::set_autocast_enabled(autocast_->device_type, was_enabled_);
+    autocast::set_autocast_dtype(autocast_->device_type, old_dtype_);
+  }
+  autocast_ = state;
+  if (!state) return;
+  was_enabled_ = autocast::is_autocast_enabled(state->device_type);
+  old_dtype_ = autocast::get_autocast_dtype(state->device_type);
+  autocast::set_autocast_enabled(state->device_type, true);
+  autocast::set_autocast_dtype(state->device_type, state->dtype);
+  autocast::increment_nesting();
+}
+
+std::optional<AutocastState> current_autocast() {
+  for (const c10::DeviceType type : {c10::kCPU, c10::kCUDA}) {
+    if (at::autocast::is_autocast_enabled(type)) {
+      return AutocastState{type, at::autocast::get_autocast_dtype(type)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace stagecraft

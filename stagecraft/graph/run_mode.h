@@ -1,0 +1,41 @@
+#pragma once
+
+#include <optional>
+
+#include <c10/core/ScalarType.h>
+
+#include "stagecraft/graph/graph.h"
+
+namespace stagecraft {
+
+/// Puts this thread into the state that a node was captured in, node after node, and back into its
+/// own at the end: gradients off where they were off, autocast on where it was on. Where neither
+/// was, the caller's state stays.
+class RunMode {
+ public:
+  RunMode();
+  ~RunMode() { leave(); }
+  RunMode(const RunMode&) = delete;
+  RunMode& operator=(const RunMode&) = delete;
+
+  void enter(const GraphNode& node) {
+    if (node.is_no_grad != is_no_grad_) set_no_grad(node.is_no_grad);
+    if (node.autocast != autocast_) set_autocast(node.autocast);
+  }
+  void leave();
+
+ private:
+  void set_no_grad(bool is_no_grad);
+  void set_autocast(const std::optional<AutocastState>& state);
+
+  bool had_grad_;
+  bool is_no_grad_ = false;
+  std::optional<AutocastState> autocast_;
+  bool was_enabled_ = false;  // of the caller, for the kind of device in autocast_
+  c10::ScalarType old_dtype_ = c10::ScalarType::BFloat16;
+};
+
+/// The state of autocast on this thread; nothing where it is off.
+std::optional<AutocastState> current_autocast();
+
+}  // namespace stagecraft

@@ -1,0 +1,47 @@
+#include "stagecraft/graph/saved_state.h"
+
+#include <algorithm>
+#include <mutex>
+
+#include <ATen/Context.h>
+#include <c10/core/GradMode.h>
+
+namespace stagecraft {
+
+void SavedState::save(const at::Tensor& tensor) {
+  if (std::ranges::any_of(tensors_,
+                          [&](const auto& saved) { return saved.first.is_same(tensor); })) {
+    return;
+  }
+  const c10::NoGradGuard no_grad;
+  tensors_.emplace_back(tensor, tensor.detach().clone());
+}
+
+void SavedState::save(const at::Generator& generator) {
+  if (std::ranges::any_of(generators_,
+                          [&](const auto& saved) { return saved.first == generator; })) {
+    return;
+  }
+  at::Generator mine = generator;
+  const std::lock_guard<std::mutex> lock(mine.mutex());
+  generators_.emplace_back(mine, mine.get_state());
+}
+
+void SavedState::save_default_generator(c10::Device device) {
+  save(at::globalContext().defaultGenerator(device));
+}
+
+void SavedState::restore() {
+  const c10::NoGradGuard no_grad;
+  // The last saved first: of two views of one memory, the earlier copy is that before all changes.
+  std::ranges::reverse(tensors_);
+  for (auto& [tensor, copy] : tensors_) tensor.detach().copy_(copy);
+  tensors_.clear();
+  for (auto& [generator, state] : generators_) {
+    const std::lock_guard<std::mutex> lock(generator.mutex());
+    generator.set_state(state);
+  }
+  generators_.clear();
+}
+
+}  // namespace stagecraft

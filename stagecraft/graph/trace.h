@@ -1,0 +1,37 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/graph/graph.h"
+#include "stagecraft/tree/arguments.h"
+
+namespace stagecraft {
+
+/// What is captured: a function and the tensors that it holds, under their names. A tensor may come
+/// under several names.
+struct TracedModel {
+  std::function<c10::IValue(const Args& args, const Kwargs& kwargs)> forward;
+  std::vector<std::pair<std::string, at::Tensor>> parameters = {};
+  std::vector<std::pair<std::string, at::Tensor>> buffers = {};
+};
+
+/// A model that cannot be captured; the message names the operator, and the module that it ran in
+/// or behind.
+class CaptureError : public Error {
+ public:
+  using Error::Error;
+};
+
+/// Runs the model once and writes down every operator, with all numbers as they are at the sizes of
+/// these arguments. Buffers, gradients and random states are afterwards as before; what `forward`
+/// throws is passed on. Floating-point arguments are given to it as copies that require gradients.
+/// No verification, no dead code elimination.
+GraphParts trace(const TracedModel& model, const Arguments& arguments);
+
+}  // namespace stagecraft

@@ -1,0 +1,49 @@
+#pragma once
+
+#include <memory>
+#include <string>
+
+#include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/core/stack.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include "stagecraft/graph/trace.h"
+
+namespace stagecraft {
+
+/// Sees every operator of a thread while it is on, and writes it down.
+class Tracer {
+ public:
+  explicit Tracer(const TracedModel& model);
+  ~Tracer();
+  Tracer(const Tracer&) = delete;
+  Tracer& operator=(const Tracer&) = delete;
+
+  /// Runs the operator on the stack and records it.
+  void record(const c10::OperatorHandle& op, torch::jit::Stack& stack);
+  void enter_scope(const std::string& name);
+  void leave_scope();
+
+ private:
+  friend GraphParts trace(const TracedModel& model, const Arguments& arguments);
+  class Impl;
+  std::unique_ptr<Impl> impl_;
+};
+
+/// The tracer that is on on this thread; null when none is.
+Tracer* current_tracer();
+
+/// Switches a tracer on for this thread. Throws Error when one is on already, or where the dispatch
+/// key that this uses is taken by another library.
+class TracerScope {
+ public:
+  explicit TracerScope(Tracer& tracer);
+  ~TracerScope();
+  TracerScope(const TracerScope&) = delete;
+  TracerScope& operator=(const TracerScope&) = delete;
+
+ private:
+  c10::impl::IncludeDispatchKeyGuard on_;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,219 @@
+#include <bit>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/graph/graph.h"
+#include "stagecraft/graph/input_binding.h"
+#include "stagecraft/graph/names.h"
+#include "stagecraft/graph/op_types.h"
+#include "stagecraft/tree/tensor_meta.h"
+
+namespace stagecraft {
+
+namespace {
+
+/// Thrown and caught here: the first thing that is wrong.
+struct Wrong {
+  std::string message;
+};
+
+template <typename... Args>
+void check(bool holds, fmt::format_string<Args...> format, Args&&... args) {
+  if (!holds) throw Wrong{fmt::format(format, std::forward<Args>(args)...)};
+}
+
+class Verifier {
+ public:
+  explicit Verifier(const GraphParts& parts)
+      : parts_(parts), is_made_(parts.values.size(), false) {}
+
+  void run() {
+    check_sizes();
+    for (const GraphState& state : parts_.states) check_state(state);
+    check(parts_.args.kind() == TreeSpec::Kind::kTuple, "args: expected a tuple, got {}",
+          describe_kind(parts_.args));
+    check(parts_.kwargs.kind() == TreeSpec::Kind::kDict, "kwargs: expected a dict, got {}",
+          describe_kind(parts_.kwargs));
+    const std::size_t leaves = parts_.args.num_leaves() + parts_.kwargs.num_leaves();
+    check(parts_.inputs.size() == leaves, "expected {} inputs, got {}", leaves,
+          parts_.inputs.size());
+    for (const Argument& input : parts_.inputs) {
+      check(input.list() == nullptr, "an input is a list");
+      check(input.size() == nullptr || is_size(*input.size()),
+            "an input is neither a tensor, nor a size, nor fixed");
+      if (input.value() != nullptr) make(*input.value(), "inputs");
+    }
+    std::unordered_set<std::string> names;
+    for (const GraphNode& node : parts_.nodes) {
+      check(is_name(node.name), "'{}' is no name for a node", node.name);
+      check(names.insert(node.name).second, "two nodes are named {}", node.name);
+      check_node(node);
+    }
+    check(parts_.outputs.size() == parts_.output.num_leaves(), "expected {} outputs, got {}",
+          parts_.output.num_leaves(), parts_.outputs.size());
+    for (const Argument& output : parts_.outputs) read(output, "return");
+    for (std::size_t i = 0; i < parts_.values.size(); ++i) {
+      check(is_made_[i], "%{} is made by nothing", parts_.values[i].name);
+    }
+    check_known_sizes();
+  }
+
+ private:
+  void check_sizes() {
+    check(parts_.sizes.size() <= SizeExpr::kMaxSizes, "expected at most {} sizes, got {}",
+          SizeExpr::kMaxSizes, parts_.sizes.size());
+    std::unordered_set<std::string> names;
+    for (const GraphSize& size : parts_.sizes) {
+      check(is_name(size.name), "'{}' is no name for a size", size.name);
+      check(names.insert(size.name).second, "two sizes are named {}", size.name);
+      check(size.least >= 0 && size.example >= size.least,
+            "size {}: the example is {}, expected at least {}", size.name, size.example,
+            size.least);
+    }
+    const uint32_t all = (uint32_t{1} << parts_.sizes.size()) - 1;
+    names.clear();
+    for (const GraphValue& value : parts_.values) {
+      check(is_name(value.name), "'{}' is no name for a value", value.name);
+      check(names.insert(value.name).second, "two values are named %{}", value.name);
+      for (const SizeExpr& size : value.shape) {
+        check((size.sizes() & ~all) == 0, "%{} has a size that the graph has not", value.name);
+      }
+    }
+  }
+
+  static bool is_size(const SizeExpr& expr) {
+    return expr.terms().size() == 1 && expr.terms().front().factor == 1 &&
+           std::popcount(expr.sizes()) == 1;
+  }
+
+  void make(ValueId id, std::string_view where) {
+    const auto i = static_cast<std::size_t>(id.value());
+    check(id.value() >= 0 && i < parts_.values.size(), "{}: there is no value {}", where,
+          id.value());
+    check(!is_made_[i], "{}: %{} is made twice", where, parts_.values[i].name);
+    is_made_[i] = true;
+  }
+
+  void read(const Argument& argument, std::string_view where) const {
+    for_each_value(argument, [&](ValueId id) {
+      const auto i = static_cast<std::size_t>(id.value());
+      check(id.value() >= 0 && i < parts_.values.size(), "{}: there is no value {}", where,
+            id.value());
+      check(is_made_[i], "{}: %{} is read before it is made", where, parts_.values[i].name);
+    });
+  }
+
+  void check_state(const GraphState& state) {
+    make(state.value, "states");
+    const GraphValue& value = parts_.values[static_cast<std::size_t>(state.value.value())];
+    check(state.tensor.defined(), "%{} has no tensor", value.name);
+    const auto given = state.tensor.sizes();
+    bool is_same = state.tensor.scalar_type() == value.dtype && given.size() == value.shape.size();
+    for (std::size_t i = 0; is_same && i < given.size(); ++i) {
+      is_same = value.shape[i].is_number() && value.shape[i].number() == given[i];
+    }
+    check(is_same, "%{}: its tensor is {}", value.name, describe(state.tensor));
+  }
+
+  void check_node(const GraphNode& node) {
+    const c10::FunctionSchema* schema = find_schema(node.op);
+    check(schema != nullptr, "{}: there is no operator {}", node.name, toString(node.op));
+    check(node.arguments.size() == schema->arguments().size(), "{}: {} takes {} arguments, got {}",
+          node.name, toString(node.op), schema->arguments().size(), node.arguments.size());
+    check(node.results.size() == schema->returns().size(), "{}: {} returns {} values, got {}",
+          node.name, toString(node.op), schema->returns().size(), node.results.size());
+    for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+      const c10::Argument& formal = schema->arguments()[i];
+      read(node.arguments[i], node.name);
+      check(fits(node.arguments[i], formal.real_type()),
+            "{}: {} takes '{}' as {}, got another kind", node.name, toString(node.op),
+            formal.name(), formal.real_type()->str());
+    }
+    for (const Argument& result : node.results) {
+      for_each_value(result, [&](ValueId id) { make(id, node.name); });
+    }
+  }
+
+  static bool fits(const Argument& argument, const c10::TypePtr& type) {
+    if (type->kind() == c10::TypeKind::AnyType) return true;
+    if (argument.value() != nullptr) return is_of(type, c10::TypeKind::TensorType);
+    if (argument.size() != nullptr) return takes_integer(type);
+    const c10::TypePtr element = element_type(type);
+    if (const Argument::List* list = argument.list()) {
+      if (element == nullptr) return false;
+      for (const Argument& each : *list) {
+        if (!fits(each, element)) return false;
+      }
+      return true;
+    }
+    const c10::IValue& fixed = *argument.fixed_value();
+    if (fixed.isNone()) {
+      return type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::NoneType;
+    }
+    if (fixed.isTensor()) return is_of(type, c10::TypeKind::TensorType);
+    if (fixed.isList()) return element != nullptr || fixed.toListRef().empty();
+    if (fixed.isInt()) {
+      // A list of a fixed length may be given as one number, and enumerations are numbers.
+      return !is_of(type, c10::TypeKind::TensorType) && !is_of(type, c10::TypeKind::StringType) &&
+             !is_of(type, c10::TypeKind::BoolType);
+    }
+    if (fixed.isDouble()) {
+      return is_of(type, c10::TypeKind::FloatType) || is_of(type, c10::TypeKind::NumberType) ||
+             is_of(type, c10::TypeKind::SymFloatType);
+    }
+    if (fixed.isBool()) {
+      return is_of(type, c10::TypeKind::BoolType) || is_of(type, c10::TypeKind::NumberType) ||
+             is_of(type, c10::TypeKind::SymBoolType);
+    }
+    if (fixed.isComplexDouble()) {
+      return is_of(type, c10::TypeKind::ComplexType) || is_of(type, c10::TypeKind::NumberType);
+    }
+    if (fixed.isString()) {
+      return is_of(type, c10::TypeKind::StringType) || is_of(type, c10::TypeKind::DeviceObjType);
+    }
+    return true;
+  }
+
+  // Every expression that a run needs must follow from the inputs.
+  void check_known_sizes() const {
+    const uint32_t known = known_sizes(parts_);
+    auto check_size = [&](const SizeExpr& size, std::string_view where) {
+      const uint32_t open = size.sizes() & ~known;
+      check(open == 0, "{}: the inputs do not tell the size {}", where,
+            open == 0 ? std::string()
+                      : parts_.sizes[static_cast<std::size_t>(std::countr_zero(open))].name);
+    };
+    for (const GraphNode& node : parts_.nodes) {
+      for (const Argument& argument : node.arguments) {
+        for_each_size(argument, [&](const SizeExpr& size) { check_size(size, node.name); });
+      }
+    }
+    for (const Argument& output : parts_.outputs) {
+      for_each_size(output, [&](const SizeExpr& size) { check_size(size, "return"); });
+    }
+  }
+
+  const GraphParts& parts_;
+  std::vector<bool> is_made_;
+};
+
+}  // namespace
+
+std::optional<std::string> verify(const GraphParts& parts) {
+  try {
+    Verifier(parts).run();
+  } catch (const Wrong& wrong) {
+    return wrong.message;
+  }
+  return std::nullopt;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,69 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/partition/pipe.h"
+#include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/tree_spec.h"
+
+namespace stagecraft {
+
+/// Which leaf of an output is the loss. `spec` is a tree of bools with the structure of the output,
+/// True at the loss; without it, the whole output if that is a leaf, else the value of the key
+/// "loss" of a dict. ArgumentError for another structure, or when there is none.
+std::size_t find_loss(const TreeSpec& output, const std::optional<c10::IValue>& spec = {});
+
+/// One line of the program that trains a pipe once: a stage is called, or its backward, or two
+/// gradients of one value are added.
+struct PipeStep {
+  enum class Kind : uint8_t { kForward, kBackward, kAddGrads };
+
+  Kind kind = Kind::kForward;
+  StageId stage;
+  /// Of kBackward: by argument of the stage, where its gradient goes; nothing for arguments of the
+  /// model. Of kAddGrads: the value.
+  std::vector<std::optional<OutputPort>> targets = {};
+  /// Of kAddGrads: the stage whose gradient is added.
+  StageId from = {};
+};
+
+struct PipeInfo {
+  std::string graph;  ///< the program, as text
+  int32_t num_stages = 0;
+  bool has_loss_and_backward = false;
+};
+
+PipeInfo info_of(const Pipe& pipe);
+
+/// A pipe whose output has a loss in it: forward and backward of every stage as one program, which
+/// runs here, without a pipeline. The backward of a stage begins with the gradients of its outputs
+/// alone: stages share values, not history.
+///
+///   LossPipe training(pipeline(loss_body(wrapper), {{x, target}, {}}, {.policy = equal_cost(2)}));
+///   c10::IValue loss = training.run({x, target});    // parameters have their gradients now
+class LossPipe {
+ public:
+  /// Throws as find_loss does.
+  explicit LossPipe(Pipe pipe, const std::optional<c10::IValue>& loss_spec = {});
+
+  const Pipe& pipe() const { return pipe_; }
+  PipeInfo info() const;
+  const std::vector<PipeStep>& steps() const { return steps_; }
+
+  /// The output. Gradients are added to the parameters' and to those of arguments that require
+  /// them; they are those of plain autograd. ArgumentError for a loss that has not one element.
+  c10::IValue run(const Args& args, const Kwargs& kwargs = {}) const;
+
+ private:
+  Pipe pipe_;
+  std::size_t loss_;
+  std::vector<PipeStep> steps_;
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <functional>
+#include <memory>
+#include <utility>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/arguments.h"
+
+namespace stagecraft {
+
+/// A model together with its loss, so that both are captured and cut. Derive from it and say in
+/// forward how the loss comes about; the model's parameters are then named "module.<name>".
+class LossWrapper {
+ public:
+  explicit LossWrapper(StageBody module) : module_(std::move(module)) {}
+  virtual ~LossWrapper() = default;
+  LossWrapper(const LossWrapper&) = delete;
+  LossWrapper& operator=(const LossWrapper&) = delete;
+
+  /// Returns the loss, or a tree that it is in.
+  virtual c10::IValue forward(const Args& args, const Kwargs& kwargs) = 0;
+
+  const StageBody& module() const { return module_; }
+
+ private:
+  StageBody module_;
+};
+
+/// loss(module(x), target) for the arguments (x, target).
+class TrivialLossWrapper : public LossWrapper {
+ public:
+  using LossFn = std::function<at::Tensor(const at::Tensor& output, const at::Tensor& target)>;
+
+  TrivialLossWrapper(StageBody module, LossFn loss)
+      : LossWrapper(std::move(module)), loss_(std::move(loss)) {}
+
+  /// ArgumentError unless there are two arguments, and the module gives a tensor.
+  c10::IValue forward(const Args& args, const Kwargs& kwargs) override;
+
+ private:
+  LossFn loss_;
+};
+
+/// What capture takes.
+StageBody loss_body(std::shared_ptr<LossWrapper> wrapper);
+
+}  // namespace stagecraft

@@ -1,0 +1,202 @@
+#include "stagecraft/partition/split.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+#include <unordered_set>
+
+#include <fmt/format.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/graph/scope.h"
+#include "stagecraft/partition/flops.h"
+#include "stagecraft/partition/modules.h"
+
+namespace stagecraft {
+
+namespace {
+
+bool is_marker(const GraphNode& node) {
+  return node.op.name == kSplitOperator;
+}
+
+/// A cut, and what to call it.
+struct Wish {
+  std::size_t place = 0;
+  std::string what;
+};
+
+/// Sorts them, and sees to it that every stage has an operator.
+CutList checked(const Graph& graph, const CutPlaces& places, std::vector<Wish> wishes) {
+  const std::vector<GraphNode>& nodes = graph.parts().nodes;
+  std::ranges::stable_sort(wishes, {}, &Wish::place);
+  auto has_operator = [&](std::size_t first, std::size_t last) {
+    return std::any_of(nodes.begin() + static_cast<std::ptrdiff_t>(first),
+                       nodes.begin() + static_cast<std::ptrdiff_t>(last),
+                       [](const GraphNode& node) { return !is_marker(node); });
+  };
+  CutList cuts;
+  for (std::size_t i = 0; i < wishes.size(); ++i) {
+    const std::size_t before = cuts.empty() ? 0 : cuts.back();
+    const std::size_t place = wishes[i].place;
+    require<ArgumentError>(place <= nodes.size() && has_operator(before, place),
+                           "{}: the stage before it would be empty", wishes[i].what);
+    require<ArgumentError>(place < nodes.size() && has_operator(place, nodes.size()),
+                           "{}: the stage behind it would be empty", wishes[i].what);
+    require<ArgumentError>(places.is_legal(place), "{}: it cannot be cut there: {}", wishes[i].what,
+                           places.why_not(place));
+    cuts.push_back(place);
+  }
+  return cuts;
+}
+
+CutList at_markers(const Graph& graph, const CutPlaces& places) {
+  const std::vector<GraphNode>& nodes = graph.parts().nodes;
+  std::vector<Wish> wishes;
+  for (std::size_t n = 0; n < nodes.size(); ++n) {
+    // Several in a row are one.
+    if (!is_marker(nodes[n]) || (n > 0 && is_marker(nodes[n - 1]))) continue;
+    std::size_t last = n;
+    while (last < nodes.size() && is_marker(nodes[last])) ++last;
+    const std::string what = fmt::format("pipe_split number {}", wishes.size() + 1);
+    // Where a change in place must not be parted from what it changes, the next place that may.
+    std::size_t place = n;
+    if (n > 0 && n < nodes.size() && !places.is_legal(n)) {
+      for (std::size_t d = 1; d < nodes.size(); ++d) {
+        if (n + d < nodes.size() && places.is_legal(n + d)) place = n + d;
+        if (place == n && n > d && places.is_legal(n - d)) place = n - d;
+        if (place != n) break;
+      }
+    }
+    wishes.push_back({place, what});
+  }
+  return checked(graph, places, std::move(wishes));
+}
+
+CutList at_points(const Graph& graph, const CutPlaces& places, const Split& split) {
+  const ModuleExtents modules(graph);
+  const std::size_t end = graph.parts().nodes.size();
+  std::vector<Wish> wishes;
+  for (const auto& [name, point] : split.points) {
+    const bool is_beginning = point == SplitPoint::kBeginning;
+    const std::string what =
+        fmt::format("split at the {} of {}", is_beginning ? "beginning" : "end", name);
+    const ModuleExtents::Extent extent = modules.get(name);
+    std::size_t first = is_beginning ? extent.first : extent.last + 1;
+    std::size_t last = first;
+    if (!extent.is_exact) {
+      if (is_beginning) {
+        const auto other = modules.last_other_before(extent.first, name);
+        first = other ? *other + 1 : 0;
+      } else {
+        last = modules.first_other_behind(extent.last, name).value_or(end);
+      }
+    }
+    const std::size_t wish = is_beginning ? extent.first : extent.last + 1;
+    require<ArgumentError>(wish > 0, "{}: the stage before it would be empty", what);
+    require<ArgumentError>(wish < end, "{}: the stage behind it would be empty", what);
+    wishes.push_back({places.best(first, last, wish, what), what});
+  }
+  return checked(graph, places, std::move(wishes));
+}
+
+CutList by_policy(const Graph& graph, const CutPlaces& places, const SplitPolicy& policy) {
+  std::vector<Wish> wishes;
+  for (const std::size_t place : policy(graph)) {
+    wishes.push_back({place, fmt::format("the policy's cut before node {}", place)});
+  }
+  return checked(graph, places, std::move(wishes));
+}
+
+/// Cuts where the sum of weights reaches each share of the whole.
+CutList equal_shares(const Graph& graph, int32_t stages, const std::vector<double>& weights) {
+  const CutPlaces places(graph);
+  const std::size_t nodes = weights.size();
+  std::vector<double> before(nodes + 1, 0);
+  std::partial_sum(weights.begin(), weights.end(), before.begin() + 1);
+  const double share = before.back() / stages;
+  CutList cuts;
+  for (int32_t s = 1; s < stages; ++s) {
+    const double goal = share * s;
+    const std::size_t lowest = cuts.empty() ? 1 : cuts.back() + 1;
+    // Places whose sum is within a tenth of a stage; otherwise the nearest legal one.
+    std::size_t found = 0;
+    auto miss = [&](std::size_t p) { return std::abs(before[p] - goal); };
+    for (std::size_t p = lowest; p + static_cast<std::size_t>(stages - s) <= nodes; ++p) {
+      if (!places.is_legal(p)) continue;
+      const bool is_near = miss(p) <= share / 10;
+      const bool was_near = found != 0 && miss(found) <= share / 10;
+      const bool is_better =
+          found == 0 || (is_near && !was_near) ||
+          (is_near && was_near &&
+           std::pair(places.bytes(p), miss(p)) < std::pair(places.bytes(found), miss(found))) ||
+          (!is_near && !was_near && miss(p) < miss(found));
+      if (is_better) found = p;
+    }
+    require<ArgumentError>(found != 0, "the model has no {} stages: it can be cut in {} at most",
+                           stages, cuts.size() + 1);
+    cuts.push_back(found);
+  }
+  return cuts;
+}
+
+void check_stages(int32_t stages) {
+  require<ArgumentError>(stages >= 1, "expected at least 1 stage, got {}", stages);
+}
+
+}  // namespace
+
+CutList find_cuts(const Graph& graph, const Split& split) {
+  require<ArgumentError>(split.points.empty() || !split.policy,
+                         "expected split points or a policy, got both");
+  const CutPlaces places(graph);
+  if (split.policy) return by_policy(graph, places, split.policy);
+  if (!split.points.empty()) return at_points(graph, places, split);
+  return at_markers(graph, places);
+}
+
+SplitPolicy equal_parameters(int32_t stages) {
+  check_stages(stages);
+  return [stages](const Graph& graph) {
+    const std::vector<GraphNode>& nodes = graph.parts().nodes;
+    std::vector<double> weights(nodes.size(), 0);
+    std::vector<bool> is_counted(graph.parts().values.size(), true);
+    for (const GraphState& state : graph.parts().states) {
+      if (state.kind == GraphState::Kind::kParameter) {
+        is_counted[static_cast<std::size_t>(state.value.value())] = false;
+      }
+    }
+    for (std::size_t n = 0; n < nodes.size(); ++n) {
+      for (const Argument& argument : nodes[n].arguments) {
+        for_each_value(argument, [&](ValueId value) {
+          if (is_counted[static_cast<std::size_t>(value.value())]) return;
+          is_counted[static_cast<std::size_t>(value.value())] = true;
+          weights[n] += static_cast<double>(example_bytes(graph, value));
+        });
+      }
+    }
+    return equal_shares(graph, stages, weights);
+  };
+}
+
+SplitPolicy equal_cost(int32_t stages) {
+  check_stages(stages);
+  return [stages](const Graph& graph) {
+    std::vector<double> weights;
+    for (const GraphNode& node : graph.parts().nodes) {
+      weights.push_back(static_cast<double>(example_flops(graph, node)));
+    }
+    return equal_shares(graph, stages, weights);
+  };
+}
+
+SplitPolicy equal_stages(int32_t stages) {
+  check_stages(stages);
+  return [stages](const Graph& graph) {
+    std::vector<double> weights;
+    for (const GraphNode& node : graph.parts().nodes) weights.push_back(is_marker(node) ? 0 : 1);
+    return equal_shares(graph, stages, weights);
+  };
+}
+
+}  // namespace stagecraft

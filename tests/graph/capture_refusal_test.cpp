@@ -1,0 +1,161 @@
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+
+#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/scope.h"
+#include "stagecraft/tree/tree.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft {
+namespace {
+
+using at::Tensor;
+
+struct Doubled : torch::autograd::Function<Doubled> {
+  static Tensor forward(torch::autograd::AutogradContext*, const Tensor& x) { return x * 2; }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list grads) {
+    return {grads[0] * 3};
+  }
+};
+
+Graph capture_of(const std::function<c10::IValue(const Tensor&)>& fn, int64_t rows = 4,
+                 CaptureOptions options = {}) {
+  const Tensor w = torch::ones({6}).requires_grad_();
+  const TracedModel model = {
+      [&](const Args& args, const Kwargs&) { return fn(args[0].toTensor() * w); },
+      {{"layers.3.weight", w}},
+      {}};
+  return capture(model, {{at::arange(rows * 6, at::kFloat).view({rows, 6})}, {}}, options);
+}
+
+TEST(CaptureRefuses, ValuesReadBackToTheHost) {
+  EXPECT_ERROR(capture_of([](const Tensor& x) { return x * x.sum().item<float>(); }), CaptureError,
+               "aten::item in or behind module layers.3: it reads a value back to the host");
+  EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue {
+                 const auto region = scope("router");
+                 return x.max().is_nonzero() ? x : x + 1;
+               }),
+               CaptureError, "aten::is_nonzero in router in or behind module layers.3");
+  EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue { return x.equal(x) ? x : x + 1; }),
+               CaptureError, "aten::equal");
+}
+
+TEST(CaptureRefuses, CustomFunctionsByName) {
+  EXPECT_ERROR(capture_of([](const Tensor& x) { return Doubled::apply(x) + 1; }), CaptureError,
+               "the custom autograd function stagecraft::(anonymous namespace)::Doubled");
+  EXPECT_ERROR(capture_of([](const Tensor& x) { return Doubled::apply(x); }), CaptureError,
+               "the output of the model");
+  const c10::NoGradGuard no_grad;  // capture looks at gradients all the same
+  EXPECT_ERROR(capture_of([](const Tensor& x) { return Doubled::apply(x); }), CaptureError,
+               "Doubled");
+}
+
+TEST(CaptureRefuses, HooksSetInside) {
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const Tensor y = x + 1;
+                 y.register_hook([](const Tensor& grad) { return grad * 2; });
+                 return y * 2;
+               }),
+               CaptureError, "a hook was put on add");
+}
+
+TEST(CaptureRefuses, WhatDoesNotFollowTheSizes) {
+  // Each fits two sizes and is wrong at a third, or fits none.
+  EXPECT_ERROR(capture_of([](const Tensor& x) { return x.narrow(0, 0, x.size(0) / 2); }),
+               CaptureError, "argument 'length' cannot follow the sizes");
+  EXPECT_ERROR(
+      capture_of([](const Tensor& x) { return torch::arange(x.size(0) * x.size(0)) + x.sum(); }),
+      CaptureError, "cannot follow the sizes");
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 return at::constant_pad_nd(x, {0, 0, 0, (8 - x.size(0) % 8) % 8});
+               }),
+               CaptureError, "argument 'pad' cannot follow the sizes");
+  EXPECT_ERROR(
+      capture_of([](const Tensor& x) { return x * (1.0 / static_cast<double>(x.size(0))); }),
+      CaptureError,
+      "argument 'other' cannot follow the sizes: at B = 4 it is 0.25, at B = 5 it is 0.2");
+  EXPECT_ERROR(capture_of([](const Tensor& x) { return at::stack(x.unbind(0)); }), CaptureError,
+               "unbind");
+  EXPECT_ERROR(
+      capture_of([](const Tensor& x) -> c10::IValue { return x.size(0) > 4 ? x + 1 : x - 1; }),
+      CaptureError,
+      "the model calls other operators at other sizes: behind mul (aten::mul.Tensor) comes "
+      "aten::sub.Scalar at B = 4, aten::add.Scalar at B = 5");
+  EXPECT_ERROR(
+      capture_of([](const Tensor& x) -> c10::IValue { return x.size(0) > 6 ? x + 1 : x - 1; }),
+      CaptureError, "the model calls other operators at other sizes");
+  EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue {
+                 return x +
+                        torch::tensor(std::vector<float>(static_cast<std::size_t>(x.size(0)), 1.F))
+                            .view({-1, 1});
+               }),
+               CaptureError, "constant");
+}
+
+TEST(CaptureRefuses, WhatWasComputedOutside) {
+  const Tensor w = torch::ones({6}).requires_grad_();
+  const Tensor history = w * 2;
+  EXPECT_ERROR(capture_of([&](const Tensor& x) { return x + history; }), CaptureError,
+               "computed from parameters outside of the model");
+}
+
+TEST(CaptureRefuses, ModelsThatWriteByPointer) {
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 Tensor y = x.detach().clone();
+                 y.mutable_data_ptr<float>()[0] = 41;
+                 return y + 1;
+               }),
+               CaptureError, "the graph does not give what the model gives, in output");
+}
+
+TEST(CaptureRefuses, SizesThatTheExampleHasNot) {
+  auto identity = [](const Tensor& x) { return x + 1; };
+  auto with = [](SizeSpec spec) { return CaptureOptions{.sizes = {std::move(spec)}}; };
+  EXPECT_ERROR(capture_of(identity, 4, with({.name = "B", .places = {{"args[1]", 0}}})),
+               ArgumentError, "size B: there is no tensor at args[1]");
+  EXPECT_ERROR(capture_of(identity, 4, with({.name = "B", .places = {{"args[0]", 2}}})),
+               ArgumentError, "args[0] has 2 dimensions, got dimension 2");
+  EXPECT_ERROR(
+      capture_of(identity, 4, with({.name = "B", .places = {{"args[0]", 0}, {"args[0]", 1}}})),
+      ArgumentError, "it is 6 at args[0], dimension 1, but 4 before");
+  EXPECT_ERROR(capture_of(identity, 4, with({.name = "B", .probe = 5})), ArgumentError,
+               "expected a probe other than 4 and 5");
+  EXPECT_ERROR(capture_of(identity, 0), ArgumentError, "expected at least 1 in the example, got 0");
+}
+
+TEST(CaptureRefuses, ModelsThatFailAtOtherSizes) {
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 return x.view({4, 6});
+               }),
+               CaptureError, "the model fails at B = 5: shape '[4, 6]' is invalid");
+}
+
+TEST(CaptureRefuses, LeavesNothingBehind) {
+  const Tensor w = torch::ones({6}).requires_grad_();
+  const Tensor count = torch::zeros({});
+  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                               count.add_(1);
+                               const Tensor x = at::dropout(args[0].toTensor() * w, 0.5, true);
+                               return x.sum().item<double>();
+                             },
+                             {{"w", w}},
+                             {{"count", count}}};
+  const Tensor random = at::globalContext().defaultGenerator(c10::kCPU).get_state();
+  EXPECT_ERROR(capture(model, {{torch::ones({4, 6})}, {}}), CaptureError, "aten::item");
+  EXPECT_EQ(count.item<float>(), 0.F);
+  EXPECT_TRUE(at::globalContext().defaultGenerator(c10::kCPU).get_state().equal(random));
+  EXPECT_TRUE(torch::ones({2}).sum().item<float>() == 2.F);  // nothing records any more
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,61 @@
+#include "stagecraft/graph/size_expr.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <limits>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include "stagecraft/base/error.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft {
+namespace {
+
+const std::vector<std::string> kNames = {"B", "S"};
+
+SizeExpr parse(const std::string& text) {
+  TextCursor in(text);
+  SizeExpr result = parse_size_expr(in, kNames);
+  in.expect_end();
+  return result;
+}
+
+TEST(SizeExpr, PrintsAndParses) {
+  for (const std::string text :
+       {"0", "-3", "B", "-B", "16*B", "S - 1", "16*B*S + 4*B - 1", "-2*B*S + S"}) {
+    EXPECT_EQ(to_text(parse(text), kNames), text);
+  }
+  EXPECT_EQ(to_text(parse("1 + B*2*3 - 4*B + S*B"), kNames), "B*S + 2*B + 1");
+  EXPECT_EQ(to_text(parse("B - B"), kNames), "0");
+}
+
+TEST(SizeExpr, RefusesOtherTexts) {
+  EXPECT_ERROR(parse("C"), ParseError, "expected a number or a size, got 'C'");
+  EXPECT_ERROR(parse("B*B"), ParseError, "B comes twice in a product");
+  EXPECT_ERROR(parse("3*"), ParseError, "expected a number or a size");
+}
+
+TEST(SizeExpr, GoesThroughTheCornersOfABox) {
+  for (const std::string text : {"7", "3*B", "B + S", "2*B*S - 5*S + 4", "-B*S + 11"}) {
+    const SizeExpr expr = parse(text);
+    const std::vector<int64_t> low = {4, 9};
+    std::vector<int64_t> corners;
+    for (std::size_t k = 0; k < 4; ++k) {
+      corners.push_back(expr.at(
+          std::vector<int64_t>{4 + static_cast<int64_t>(k & 1), 9 + static_cast<int64_t>(k >> 1)}));
+    }
+    EXPECT_EQ(SizeExpr::through(low, corners), expr) << text;
+  }
+}
+
+TEST(SizeExpr, SaysWhenAResultDoesNotFit) {
+  const std::vector<int64_t> huge = {std::numeric_limits<int64_t>::max() / 2, 5};
+  EXPECT_ERROR(parse("B*S").at(huge), Error, "a size overflows");
+  EXPECT_EQ(parse("2*B + 1").at(huge), std::numeric_limits<int64_t>::max());
+}
+
+}  // namespace
+}  // namespace stagecraft

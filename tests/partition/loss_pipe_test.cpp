@@ -1,0 +1,153 @@
+#include "stagecraft/partition/loss_pipe.h"
+
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+
+#include "stagecraft/graph/scope.h"
+#include "stagecraft/partition/loss_wrapper.h"
+#include "stagecraft/stage/callable.h"
+#include "stagecraft/tree/tree.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/reference.h"
+
+namespace stagecraft {
+namespace {
+
+using at::Tensor;
+using testing::HasSubstr;
+
+constexpr int64_t kWidth = 5;
+
+Tensor weight(double scale) {
+  return (torch::arange(kWidth * kWidth, at::kFloat).sin() * scale)
+      .view({kWidth, kWidth})
+      .requires_grad_();
+}
+Tensor rows(int64_t count) {
+  return torch::arange(count * kWidth, at::kFloat).cos().view({count, kWidth});
+}
+Tensor mse(const Tensor& y, const Tensor& t) {
+  return at::mse_loss(y, t);
+}
+
+/// Three stages; what stage 0 gives is read by both others.
+struct Model {
+  Tensor w0 = weight(0.3), w1 = weight(0.5), w2 = weight(0.7);
+  StageBody body() const {
+    return stage_body(
+        [w0 = w0, w1 = w1, w2 = w2](const Tensor& x) {
+          const Tensor a = x.mm(w0).tanh();
+          pipe_split();
+          const Tensor b = a.mm(w1).tanh();
+          pipe_split();
+          return b.mm(w2) + a;
+        },
+        {{"w0", w0}, {"w1", w1}, {"w2", w2}});
+  }
+  std::vector<Tensor> take_grads() const {
+    std::vector<Tensor> grads;
+    for (const Tensor& w : {w0, w1, w2}) {
+      grads.push_back(w.grad());
+      w.mutable_grad().reset();
+    }
+    return grads;
+  }
+};
+
+TEST(LossPipe, GivesTheGradientsOfPlainAutograd) {
+  const Model model;
+  const auto wrapper = std::make_shared<TrivialLossWrapper>(model.body(), mse);
+  const LossPipe training(pipeline(loss_body(wrapper), {{rows(4), rows(4)}, {}}));
+  const Tensor x = rows(6).requires_grad_();
+  const Tensor target = rows(6) * 2;
+  const Tensor loss = training.run({x, target}).toTensor();
+  const std::vector<Tensor> got = model.take_grads();
+  const Tensor got_x = std::exchange(x.mutable_grad(), Tensor());
+
+  const Tensor expected = wrapper->forward({x, target}, {}).toTensor();
+  torch::autograd::backward({expected});
+  EXPECT_EQ(difference("loss", loss, expected.detach()), "");
+  EXPECT_EQ(difference("gradients", got, model.take_grads()), "");
+  EXPECT_EQ(difference("gradient of x", got_x, x.grad()), "");
+}
+
+TEST(LossPipe, IsAProgramWithOneBackwardAStage) {
+  const Model model;
+  const auto wrapper = std::make_shared<TrivialLossWrapper>(model.body(), mse);
+  const LossPipe training(pipeline(loss_body(wrapper), {{rows(4), rows(4)}, {}}));
+  const PipeInfo info = training.info();
+  EXPECT_EQ(info.num_stages, 3);
+  EXPECT_TRUE(info.has_loss_and_backward);
+  EXPECT_FALSE(info_of(training.pipe()).has_loss_and_backward);
+  EXPECT_EQ(info.graph,
+            "%submod_pp_0.0 = submod_pp_0(args[0])\n"
+            "%submod_pp_1.0 = submod_pp_1(%submod_pp_0.0)\n"
+            "%submod_pp_2 = submod_pp_2(args[1], %submod_pp_0.0, %submod_pp_1.0)\n"
+            "_, %grad.0.0.from.2, %grad.1.0.from.2 = backward submod_pp_2(loss)\n"
+            "%grad.0.0.from.1 = backward submod_pp_1(%grad.1.0.from.2)\n"
+            "%grad.0.0.to.1 = %grad.0.0.from.2 + %grad.0.0.from.1\n"
+            "_ = backward submod_pp_0(%grad.0.0.to.1)\n"
+            "return %submod_pp_2\n");
+  EXPECT_THAT(training.pipe().graph().parts().states.front().other_names, testing::IsEmpty());
+  EXPECT_NE(training.pipe().graph().find_state("module.w1"), nullptr);
+}
+
+struct WithPenalty : LossWrapper {
+  using LossWrapper::LossWrapper;
+  c10::IValue forward(const Args& args, const Kwargs& kwargs) override {
+    const Tensor y = module().forward({args[0]}, {}).toTensor();
+    return tree::dict(
+        {{"logits", y}, {"loss", mse(y, kwargs.get("target").toTensor()) + y.pow(2).mean()}});
+  }
+};
+
+TEST(LossPipe, FindsTheLossByKeyOrBySpec) {
+  const Model model;
+  const auto wrapper = std::make_shared<WithPenalty>(model.body());
+  const Pipe pipe = pipeline(loss_body(wrapper), {{rows(4)}, {{"target", rows(4)}}});
+  const Kwargs target = {{"target", rows(4) * 2}};
+  const c10::IValue output = LossPipe(pipe).run({rows(4)}, target);
+  const std::vector<Tensor> by_key = model.take_grads();
+  LossPipe(pipe, tree::dict({{"logits", false}, {"loss", true}})).run({rows(4)}, target);
+  EXPECT_EQ(difference("gradients", by_key, model.take_grads()), "");
+  torch::autograd::backward(
+      {wrapper->forward({rows(4)}, target).toGenericDict().at("loss").toTensor()});
+  EXPECT_EQ(difference("gradients", by_key, model.take_grads()), "");
+  EXPECT_EQ(output.toGenericDict().size(), 2U);
+
+  EXPECT_ERROR(LossPipe(pipe, tree::tuple({true, false})), MetadataError, "loss_spec");
+  EXPECT_ERROR(LossPipe(pipe, tree::dict({{"logits", false}, {"loss", false}})), ArgumentError,
+               "the loss spec has no True");
+  EXPECT_ERROR(LossPipe(pipe, tree::dict({{"logits", 1}, {"loss", true}})), ArgumentError,
+               "expected a bool");
+  EXPECT_ERROR(
+      LossPipe(pipe, tree::dict({{"logits", true}, {"loss", false}})).run({rows(4)}, target),
+      ArgumentError, "one element");
+  EXPECT_ERROR(find_loss(TreeSpec::tuple({TreeSpec(), TreeSpec()})), ArgumentError,
+               "no key \"loss\"");
+  EXPECT_EQ(find_loss(TreeSpec::leaf()), 0U);
+}
+
+TEST(LossWrapper, RefusesOtherArguments) {
+  const Model model;
+  TrivialLossWrapper wrapper(model.body(), mse);
+  EXPECT_ERROR(wrapper.forward({rows(2)}, {}), ArgumentError,
+               "takes two tensors, x and target, got 1");
+  TrivialLossWrapper tuple(
+      stage_body([](const Args& args, const Kwargs&) { return tree::tuple({args[0]}); }), mse);
+  EXPECT_ERROR(tuple.forward({rows(2), rows(2)}, {}), ArgumentError,
+               "needs a model that gives a tensor");
+}
+
+}  // namespace
+}  // namespace stagecraft

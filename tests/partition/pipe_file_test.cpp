@@ -1,0 +1,151 @@
+#include "stagecraft/partition/pipe_file.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <random>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+
+#include "stagecraft/graph/graph_text.h"
+#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/scope.h"
+#include "stagecraft/stage/callable.h"
+#include "tests/partition/pipe_check.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft {
+namespace {
+
+using at::Tensor;
+
+class PipeFile : public testing::Test {
+ protected:
+  PipeFile() { std::filesystem::create_directories(folder_); }
+  ~PipeFile() override { std::filesystem::remove_all(folder_); }
+  std::string path(const std::string& name) const { return (folder_ / name).string(); }
+
+  std::filesystem::path folder_ =
+      std::filesystem::temp_directory_path() /
+      ("stagecraft_pipe_file_" + std::to_string(std::random_device()()));
+};
+
+Tensor rows(int64_t count) {
+  return torch::arange(count * 4, at::kFloat).cos().view({count, 4});
+}
+Arguments batch(int64_t count) {
+  return {{rows(count)}, {}};
+}
+
+/// A shared weight, a buffer, a constant, a frozen weight in another order of dimensions.
+Pipe make_pipe() {
+  const Tensor w = torch::arange(16, at::kFloat).sin().view({4, 4}).requires_grad_();
+  const Tensor frozen = torch::arange(16, at::kFloat).cos().view({4, 4}).t();
+  const Tensor mean = torch::ones({4});
+  StageBody body = stage_body(
+      [w, frozen, mean](const Tensor& x) {
+        const Tensor a = x.mm(w).tanh() - mean + torch::full({4}, 0.5);
+        pipe_split();
+        return a.mm(frozen).mm(w.t()) * x.size(0);
+      },
+      {{"embed", w}, {"head", w}, {"frozen", frozen}});
+  body.buffers = {{"mean", mean}};
+  return pipeline(body, batch(4));
+}
+
+TEST_F(PipeFile, ComesBackWhole) {
+  const Pipe pipe = make_pipe();
+  save_pipe(pipe, path("pipe"));
+  EXPECT_FALSE(std::filesystem::exists(path("pipe.unfinished")));
+  const Pipe loaded = load_pipe(path("pipe"));
+  EXPECT_EQ(to_text(loaded.graph()), to_text(pipe.graph()));
+  EXPECT_EQ(loaded.call_text(), pipe.call_text());
+  EXPECT_EQ(loaded.ties().size(), pipe.ties().size());
+  for (int32_t i = 0; i < 2; ++i) {
+    const Graph& mine = pipe.stage_graph(StageId(i));
+    const Graph& theirs = loaded.stage_graph(StageId(i));
+    EXPECT_EQ(to_text(theirs), to_text(mine));
+    EXPECT_EQ(to_text(load_stage(path("pipe"), StageId(i))), to_text(mine));
+    for (std::size_t s = 0; s < mine.parts().states.size(); ++s) {
+      const Tensor& a = mine.parts().states[s].tensor;
+      const Tensor& b = theirs.parts().states[s].tensor;
+      EXPECT_TRUE(a.equal(b));
+      EXPECT_EQ(a.strides(), b.strides());
+      EXPECT_EQ(a.requires_grad(), b.requires_grad());
+      EXPECT_FALSE(a.is_same(b));
+    }
+  }
+  // The whole and the first stage hold one tensor; the copy is another.
+  EXPECT_TRUE(loaded.graph().find_state("embed")->tensor.is_same(
+      loaded.stage_graph(StageId(0)).find_state("embed")->tensor));
+  EXPECT_TRUE(loaded.run({rows(6)}).toTensor().equal(pipe.run({rows(6)}).toTensor()));
+  EXPECT_EQ(train_everywhere(loaded, batch, {.uncut_tolerance = 1e-6}), "");
+}
+
+TEST_F(PipeFile, HoldsOneStageAlone) {
+  const Pipe pipe = make_pipe();
+  save_graph(pipe.stage_graph(StageId(0)), path("stage"));
+  const Graph stage = load_graph(path("stage"));
+  EXPECT_EQ(to_text(stage), to_text(pipe.stage_graph(StageId(0))));
+  EXPECT_ERROR(load_pipe(path("stage")), FileError, "it holds no pipe");
+  save_pipe(pipe, path("pipe"));
+  EXPECT_ERROR(load_stage(path("pipe"), StageId(2)), ArgumentError,
+               "expected a stage from 0 to 1, got 2");
+}
+
+TEST_F(PipeFile, SaysWhatIsWrongWithAFile) {
+  EXPECT_ERROR(load_pipe(path("nowhere")), FileError, "there is no such file");
+  std::ofstream(path("text")) << "not an archive at all";
+  EXPECT_ERROR(load_pipe(path("text")), FileError, "it is damaged, or no archive at all");
+  EXPECT_ERROR(save_pipe(make_pipe(), path("no/such/folder/pipe")), FileError,
+               "it cannot be written");
+  const Graph with_generator =
+      capture({[g = at::globalContext().defaultGenerator(c10::kCPU).clone()](
+                   const Args& args, const Kwargs&) -> c10::IValue {
+                return args[0].toTensor() + at::rand({1}, g);
+              }},
+              batch(4));
+  EXPECT_ERROR(save_graph(with_generator, path("generator")), ArgumentError,
+               "a generator of its own");
+  EXPECT_FALSE(std::filesystem::exists(path("generator")));
+}
+
+TEST_F(PipeFile, DamageIsNoticed) {
+  save_pipe(make_pipe(), path("pipe"));
+  std::ifstream in(path("pipe"), std::ios::binary);
+  const std::string whole((std::istreambuf_iterator<char>(in)), {});
+  const std::string expected = to_text(load_pipe(path("pipe")).graph());
+  const Tensor output = load_pipe(path("pipe")).run({rows(5)}).toTensor();
+  std::mt19937 random(7);
+  int refused = 0;
+  for (int i = 0; i < 300; ++i) {
+    std::string bytes = whole;
+    if (i % 3 == 0) {
+      bytes.resize(random() % whole.size());
+    } else {
+      for (int k = 0; k < 1 + i % 4; ++k)
+        bytes[random() % bytes.size()] ^= static_cast<char>(1 + random() % 255);
+    }
+    std::ofstream(path("damaged"), std::ios::binary) << bytes;
+    try {
+      // What is not noticed lies where nothing is: padding, times, a second copy of a name.
+      const Pipe pipe = load_pipe(path("damaged"));
+      EXPECT_EQ(to_text(pipe.graph()), expected) << "change " << i;
+      EXPECT_TRUE(pipe.run({rows(5)}).toTensor().equal(output)) << "change " << i;
+    } catch (const FileError&) {
+      ++refused;
+    }
+  }
+  EXPECT_GT(refused, 150);
+}
+
+}  // namespace
+}  // namespace stagecraft

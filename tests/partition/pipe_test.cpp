@@ -1,0 +1,250 @@
+#include "stagecraft/partition/pipe.h"
+
+#include <map>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+
+#include "stagecraft/graph/graph_text.h"
+#include "stagecraft/graph/scope.h"
+#include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/stage/callable.h"
+#include "stagecraft/tree/tree.h"
+#include "tests/partition/pipe_check.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft {
+namespace {
+
+using at::Tensor;
+using testing::HasSubstr;
+
+constexpr int64_t kWidth = 6;
+
+Tensor weight(double scale) {
+  return (torch::arange(kWidth * kWidth, at::kFloat).sin() * scale)
+      .view({kWidth, kWidth})
+      .requires_grad_();
+}
+
+Tensor rows(int64_t count) {
+  return torch::arange(count * kWidth, at::kFloat).cos().view({count, kWidth});
+}
+
+Arguments batch(int64_t count) {
+  return {{rows(count)}, {}};
+}
+
+StageBody body_of(const std::function<Tensor(const Tensor&)>& fn, NamedTensors parameters = {}) {
+  return stage_body([fn](const Tensor& x) { return fn(x); }, std::move(parameters));
+}
+
+TEST(Pipe, SendsWhatSkipsStages) {
+  const Tensor w = weight(0.3);
+  const StageBody model = body_of(
+      [w](const Tensor& x) {
+        const Tensor a = x.mm(w).tanh();
+        pipe_split();
+        const Tensor b = a.exp();
+        pipe_split();
+        const Tensor c = b.mm(b.t()).mm(x);
+        pipe_split();
+        return c + a;
+      },
+      {{"w", w}});
+  const Pipe pipe = pipeline(model, batch(4));
+  EXPECT_EQ(pipe.call_text(),
+            "%submod_pp_0.0 = submod_pp_0(args[0])\n"
+            "%submod_pp_1.0 = submod_pp_1(%submod_pp_0.0)\n"
+            "%submod_pp_2.0 = submod_pp_2(args[0], %submod_pp_1.0)\n"
+            "return submod_pp_3(%submod_pp_0.0, %submod_pp_2.0)\n");
+  expect_same_run(pipe, model, batch(4));
+  EXPECT_EQ(train_everywhere(pipe, batch), "");
+  EXPECT_ERROR(pipe.stage_graph(StageId(4)), ArgumentError, "expected a stage from 0 to 3, got 4");
+  EXPECT_ERROR(pipe.build_stage(StageId(-1)), ArgumentError,
+               "expected a stage from 0 to 3, got -1");
+  EXPECT_THAT(pipe.table(), HasSubstr("submod_pp_3"));
+}
+
+TEST(Pipe, TellsSizesThatTensorsDoNotTell) {
+  CaptureOptions options;
+  options.sizes = {{.name = "B"}, {.name = "S", .places = {{"args[0]", 1}}}};
+  const StageBody model = body_of([](const Tensor& x) {
+    const Tensor flat = x.reshape({x.size(0) * x.size(1), kWidth}).exp();
+    pipe_split();
+    return flat.view({x.size(0), x.size(1), kWidth}).sum(1) * x.size(1);
+  });
+  auto make = [](int64_t count) {
+    return Arguments{{rows(count * 5).view({count, 5, kWidth})}, {}};
+  };
+  const Pipe pipe = pipeline(model, make(4), {}, {.capture = options});
+  EXPECT_THAT(pipe.call_text(),
+              HasSubstr("submod_pp_1(%submod_pp_0.0, %submod_pp_0.1, %submod_pp_0.2)"));
+  expect_same_run(pipe, model, make(3));
+  expect_same_run(pipe, model, {{rows(14).view({2, 7, kWidth})}, {}});
+  EXPECT_EQ(train_everywhere(pipe, make), "");
+}
+
+TEST(Pipe, ReturnsWhatEarlyStagesMake) {
+  const StageBody model = stage_body([](const Args& args, const Kwargs& kwargs) -> c10::IValue {
+    const Tensor a = args[0].toTensor() + 1;
+    pipe_split();
+    return tree::dict({{"early", a},
+                       {"late", a * kwargs.get("scale").toTensor()},
+                       {"input", args[0]},
+                       {"rows", a.size(0)}});
+  });
+  const Arguments example{{rows(4)}, {{"scale", rows(4)}}};
+  const Pipe pipe = pipeline(model, example);
+  const Arguments other{{rows(7)}, {{"scale", rows(7)}}};
+  EXPECT_TRUE(
+      tree::equal(pipe.run(other.args, other.kwargs), model.forward(other.args, other.kwargs)));
+  EXPECT_ERROR(pipe.run(other.args, {}), MetadataError, "an argument by name 'scale'");
+  Pipeline run(pipe.build_stages(), {.ports = pipe.ports()});
+  const StepResult result =
+      run.eval(other.args, other.kwargs, {}, {.microbatches = 2, .outputs = OutputMode::kEach});
+  EXPECT_EQ(result.outputs.size(), 2U);
+}
+
+TEST(Pipe, ForwardsWhatAMiddleStageChanges) {
+  const StageBody model = body_of([](const Tensor& x) {
+    const Tensor a = x * 2;
+    pipe_split();
+    const Tensor view = a.view({-1});
+    view.add_(3);
+    pipe_split();
+    return a.exp();
+  });
+  const Pipe pipe = pipeline(model, batch(4));
+  EXPECT_EQ(pipe.call_text(),
+            "%submod_pp_0.0 = submod_pp_0(args[0])\n"
+            "%submod_pp_1.0 = submod_pp_1(%submod_pp_0.0)\n"
+            "return submod_pp_2(%submod_pp_1.0)\n");
+  expect_same_run(pipe, model, batch(4));
+  EXPECT_EQ(train_everywhere(pipe, batch), "");
+}
+
+struct Tied {
+  Tensor embed = weight(0.2);
+  Tensor middle = weight(0.4);
+  StageBody body() const {
+    return body_of(
+        [embed = embed, middle = middle](const Tensor& x) {
+          const Tensor a = x.mm(embed).tanh();
+          pipe_split();
+          const Tensor b = a.mm(middle).tanh();
+          pipe_split();
+          return b.mm(embed.t());
+        },
+        {{"embed.weight", embed}, {"middle.weight", middle}, {"head.weight", embed}});
+  }
+};
+
+std::map<std::string, int> names_of(const Pipe& pipe) {
+  std::map<std::string, int> names;
+  for (int32_t i = 0; i < pipe.num_stages(); ++i) {
+    const Graph& graph = pipe.stage_graph(StageId(i));
+    for (const GraphState& state : graph.parts().states) {
+      ++names[graph.value(state.value).name];
+      for (const std::string& name : state.other_names) ++names[name];
+    }
+  }
+  return names;
+}
+
+TEST(Pipe, ReplicatesSharedParameters) {
+  const Tied tied;
+  const Pipe pipe = pipeline(tied.body(), batch(4));
+  EXPECT_EQ(names_of(pipe), (std::map<std::string, int>{
+                                {"embed.weight", 1}, {"middle.weight", 1}, {"head.weight", 1}}));
+  ASSERT_EQ(pipe.ties().size(), 1U);
+  EXPECT_EQ(pipe.ties()[0][1].name, "head.weight");
+  expect_same_run(pipe, tied.body(), batch(5));
+  EXPECT_EQ(train_everywhere(pipe, batch, {.uncut_tolerance = 1e-6}), "");
+
+  // A step of descent leaves the copies equal.
+  Pipeline run(pipe.build_stages(), {.loss = [](const Tensor& y) { return y.pow(2).mean(); },
+                                     .ports = pipe.ports(),
+                                     .ties = pipe.ties()});
+  run.step({rows(8)}, {}, {}, {.microbatches = 4});
+  const c10::NoGradGuard no_grad;
+  for (const Tensor& parameter : pipe.parameters()) parameter.sub_(parameter.grad() * 0.1);
+  const Tensor& copy = pipe.stage_graph(StageId(2)).find_state("head.weight")->tensor;
+  EXPECT_FALSE(copy.is_same(tied.embed));
+  EXPECT_TRUE(copy.equal(tied.embed));
+}
+
+TEST(Pipe, TransmitsSharedParameters) {
+  const Tied tied;
+  const Pipe pipe =
+      pipeline(tied.body(), batch(4), {},
+               {.sharing = {.by_name = {{"head.weight", SharedParameter::kTransmit}}}});
+  EXPECT_TRUE(pipe.ties().empty());
+  EXPECT_EQ(names_of(pipe), (std::map<std::string, int>{
+                                {"embed.weight", 1}, {"middle.weight", 1}, {"head.weight", 1}}));
+  EXPECT_EQ(pipe.stage_graph(StageId(2)).parts().states.size(), 0U);
+  expect_same_run(pipe, tied.body(), batch(5));
+  EXPECT_EQ(train_everywhere(pipe, batch, {.uncut_tolerance = 1e-6}), "");
+  EXPECT_ERROR(pipeline(tied.body(), batch(4), {},
+                        {.sharing = {.by_name = {{"tail.weight", SharedParameter::kTransmit}}}}),
+               ArgumentError, "sharing: there is no parameter 'tail.weight'");
+}
+
+TEST(Pipe, KeepsUnusedParametersAndBuffers) {
+  const Tensor w = weight(0.1);
+  const Tensor unused = weight(0.2);
+  StageBody body = body_of(
+      [w](const Tensor& x) {
+        const Tensor y = x.exp();
+        pipe_split();
+        return y.mm(w);
+      },
+      {{"head.unused", unused}, {"head.weight", w}});
+  body.buffers = {{"table", torch::ones({3})}};
+  const Pipe pipe = pipeline(body, batch(4));
+  EXPECT_EQ(names_of(pipe),
+            (std::map<std::string, int>{{"head.unused", 1}, {"head.weight", 1}, {"table", 1}}));
+  EXPECT_NE(pipe.stage_graph(StageId(1)).find_state("head.unused"), nullptr);
+}
+
+TEST(Pipe, KeepsUpdatedBuffersInOneStage) {
+  const Tensor count = torch::zeros({});
+  StageBody body = body_of([count](const Tensor& x) {
+    const Tensor y = x * 2;
+    count.add_(1);
+    const Tensor z = y + 1;
+    return z * count;
+  });
+  body.buffers = {{"count", count}};
+  const Graph graph = capture({body.forward, {}, body.buffers}, batch(4));
+  EXPECT_ERROR(Pipe(graph, {.policy = [](const Graph&) { return CutList{2}; }}), ArgumentError,
+               "add_ changes %count in place, which is used on both sides");
+  EXPECT_EQ(Pipe(graph, {.policy = equal_stages(2)}).num_stages(), 2);
+}
+
+TEST(Pipe, DrawsTheSameNumbersHoweverItIsCut) {
+  const StageBody model = body_of([](const Tensor& x) {
+    const Tensor a = at::dropout(x, 0.5, true).tanh();
+    const Tensor b = at::dropout(a + 1, 0.5, true).tanh();
+    return at::dropout(b + 2, 0.5, true) * 3;
+  });
+  const Graph graph = capture({model.forward}, batch(4));
+  std::vector<Tensor> outputs;
+  for (const int32_t stages : {1, 2, 3, 4}) {
+    const Pipe pipe(graph, {.policy = equal_stages(stages)});
+    Pipeline run(pipe.build_stages(), {.ports = pipe.ports(), .seed = 3});
+    outputs.push_back(run.eval({rows(8)}, {}, {}, {.microbatches = 4}).output.toTensor());
+    EXPECT_TRUE(outputs.back().equal(outputs.front())) << stages;
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

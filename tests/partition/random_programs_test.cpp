@@ -1,0 +1,92 @@
+#include <algorithm>
+#include <cstdint>
+#include <cstdlib>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <gtest/gtest.h>
+
+#include <ATen/Context.h>
+#include <ATen/ops/ones_like.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "stagecraft/graph/capture.h"
+#include "stagecraft/partition/pipe.h"
+#include "tests/graph/graph_check.h"
+#include "tests/partition/random_program.h"
+#include "tests/support/reference.h"
+
+namespace stagecraft {
+namespace {
+
+/// Outputs, then gradients of inputs and parameters.
+template <typename Forward>
+std::vector<at::Tensor> run(const StageBody& body, const Forward& forward, int64_t rows) {
+  at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
+  generator.set_current_seed(17);
+  Args args;
+  std::vector<at::Tensor> leaves;
+  for (const c10::IValue& value : random_program_inputs(rows).args) {
+    leaves.push_back(value.toTensor().clone().requires_grad_());
+    args.emplace_back(leaves.back());
+  }
+  for (const auto& [name, tensor] : body.parameters) {
+    tensor.mutable_grad().reset();
+    leaves.push_back(tensor);
+  }
+  const c10::IValue output = forward(args);
+  std::vector<at::Tensor> result;
+  std::vector<at::Tensor> roots;
+  std::vector<at::Tensor> grads;
+  for (const c10::IValue& value : output.toTupleRef().elements()) {
+    result.push_back(value.toTensor().detach().clone());
+    if (!value.toTensor().requires_grad()) continue;
+    roots.push_back(value.toTensor());
+    grads.push_back(at::ones_like(roots.back()));
+  }
+  if (!roots.empty()) torch::autograd::backward(roots, grads);
+  for (const at::Tensor& leaf : leaves) result.push_back(leaf.grad());
+  return result;
+}
+
+/// A few places that may be cut.
+CutList random_cuts(const Graph& graph, std::mt19937_64& random) {
+  const CutPlaces places(graph);
+  CutList legal;
+  for (std::size_t p = 1; p < places.num_nodes(); ++p) {
+    if (places.is_legal(p)) legal.push_back(p);
+  }
+  std::ranges::shuffle(legal, random);
+  legal.resize(std::min<std::size_t>(legal.size(), 1 + random() % 3));
+  std::ranges::sort(legal);
+  return legal;
+}
+
+TEST(RandomPrograms, KeepTheirBitsHoweverTheyAreCut) {
+  const char* wanted = std::getenv("SC_RANDOM_PROGRAMS");
+  const uint64_t seeds = wanted == nullptr ? 500 : std::strtoull(wanted, nullptr, 10);
+  std::size_t stages = 0;
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const StageBody body = random_program(seed);
+    const Graph graph = capture({body.forward, body.parameters, {}}, random_program_inputs(4));
+    expect_round_trip(graph);
+    std::mt19937_64 random(seed);
+    const CutList cuts = random_cuts(graph, random);
+    const Pipe pipe(graph, {.policy = [&](const Graph&) { return cuts; }},
+                    {.by_default = SharedParameter::kTransmit});
+    stages += static_cast<std::size_t>(pipe.num_stages());
+    for (const int64_t rows : {4, 7}) {
+      const auto expected = run(
+          body, [&](const Args& args) { return body.forward(args, {}); }, rows);
+      const auto got = run(
+          body, [&](const Args& args) { return pipe.run(args); }, rows);
+      ASSERT_EQ(difference("value", got, expected), "") << pipe.call_text();
+    }
+  }
+  EXPECT_GT(stages, 2 * seeds);
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,202 @@
+#include "stagecraft/partition/split.h"
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/generated/variable_factories.h>
+
+#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/scope.h"
+#include "stagecraft/partition/flops.h"
+#include "stagecraft/partition/modules.h"
+#include "stagecraft/partition/pipe.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft {
+namespace {
+
+using at::Tensor;
+
+constexpr int64_t kWidth = 8;
+
+/// Blocks of x + fc(x).relu(), the last twice as wide inside, with a named region behind them.
+struct Blocks {
+  explicit Blocks(int count) {
+    for (int i = 0; i < count; ++i) {
+      weights.push_back(torch::full({kWidth, kWidth}, 0.1 * (i + 1)).requires_grad_());
+    }
+  }
+  TracedModel model(bool has_markers = false) const {
+    TracedModel result;
+    for (std::size_t i = 0; i < weights.size(); ++i) {
+      result.parameters.emplace_back("blocks." + std::to_string(i) + ".fc.weight", weights[i]);
+    }
+    result.forward = [weights = weights, has_markers](const Args& args,
+                                                      const Kwargs&) -> c10::IValue {
+      Tensor x = args[0].toTensor();
+      for (const Tensor& w : weights) {
+        if (has_markers && !w.is_same(weights.front())) pipe_split();
+        x = x + x.mm(w.t()).relu();
+      }
+      const auto region = scope("softmax");
+      return x.softmax(-1);
+    };
+    return result;
+  }
+  std::vector<Tensor> weights;
+};
+
+Graph graph_of(int blocks, bool has_markers = false) {
+  return capture(Blocks(blocks).model(has_markers), {{torch::ones({4, kWidth})}, {}});
+}
+
+std::vector<std::string> first_nodes(const Graph& graph, const CutList& cuts) {
+  std::vector<std::string> names;
+  for (const std::size_t cut : cuts) names.push_back(graph.parts().nodes[cut].name);
+  return names;
+}
+
+TEST(Split, CutsAtMarkers) {
+  const Graph graph = graph_of(3, true);
+  const CutList cuts = find_cuts(graph, {});
+  EXPECT_EQ(first_nodes(graph, cuts), (std::vector<std::string>{"pipe_split", "pipe_split_1"}));
+  const Pipe pipe(graph);
+  ASSERT_EQ(pipe.num_stages(), 3);
+  for (int32_t i = 0; i < 3; ++i) {
+    for (const GraphNode& node : pipe.stage_graph(StageId(i)).parts().nodes) {
+      EXPECT_NE(node.op.name, kSplitOperator);
+    }
+  }
+  EXPECT_TRUE(find_cuts(graph_of(2), {}).empty());
+}
+
+Graph marked(const std::function<Tensor(Tensor)>& fn) {
+  return capture(
+      {[fn](const Args& args, const Kwargs&) -> c10::IValue { return fn(args[0].toTensor()); }},
+      {{torch::ones({4, kWidth})}, {}});
+}
+
+TEST(Split, TakesMarkersInARowForOne) {
+  const Graph graph = marked([](Tensor x) {
+    x = x + 1;
+    pipe_split();
+    pipe_split();
+    return x * 2;
+  });
+  EXPECT_EQ(Pipe(graph).num_stages(), 2);
+}
+
+TEST(Split, RefusesEmptyStages) {
+  EXPECT_ERROR(Pipe(marked([](Tensor x) {
+                 pipe_split();
+                 return x * 2;
+               })),
+               ArgumentError, "pipe_split number 1: the stage before it would be empty");
+  EXPECT_ERROR(Pipe(marked([](Tensor x) {
+                 x = x * 2;
+                 pipe_split();
+                 return x;
+               })),
+               ArgumentError, "pipe_split number 1: the stage behind it would be empty");
+}
+
+TEST(Split, MovesMarkersAwayFromChangesInPlace) {
+  const Graph graph = marked([](Tensor x) {
+    Tensor y = x + 1;
+    const Tensor left = y.narrow(1, 0, 2);
+    pipe_split();
+    left.mul_(2);
+    return y.exp();
+  });
+  const Pipe pipe(graph);
+  const Tensor x = torch::ones({3, kWidth});
+  EXPECT_EQ(pipe.num_stages(), 2);
+  EXPECT_EQ(pipe.stage_graph(StageId(0)).parts().nodes.back().name, "add");
+  Tensor expected = (x + 1);
+  expected.narrow(1, 0, 2).mul_(2);
+  EXPECT_TRUE(pipe.run({x}).toTensor().equal(expected.exp()));
+}
+
+TEST(Split, CutsAtModulesWhereTheFewestBytesAre) {
+  const Graph graph = graph_of(3);
+  // Behind the sum of block 0, not between its relu and the sum, where two tensors would go.
+  EXPECT_EQ(
+      first_nodes(graph, find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kBeginning}}})),
+      std::vector<std::string>{"t_1"});
+  EXPECT_EQ(first_nodes(graph, find_cuts(graph, {.points = {{"blocks.1.fc", SplitPoint::kEnd}}})),
+            std::vector<std::string>{"t_2"});
+  EXPECT_EQ(
+      first_nodes(graph, find_cuts(graph, {.points = {{"softmax", SplitPoint::kBeginning},
+                                                      {"blocks.2", SplitPoint::kBeginning}}})),
+      (std::vector<std::string>{"t_2", "softmax"}));
+}
+
+TEST(Split, ChecksNames) {
+  const Graph graph = graph_of(3);
+  auto at = [&](const std::string& name, SplitPoint point) {
+    return find_cuts(graph, {.points = {{name, point}}});
+  };
+  EXPECT_ERROR(
+      at("block.1", SplitPoint::kBeginning), ArgumentError,
+      "there is no module 'block.1' that reads a parameter or buffer, and no scope of that name; "
+      "the nearest is blocks.1");
+  EXPECT_ERROR(at("blocks.0", SplitPoint::kBeginning), ArgumentError,
+               "split at the beginning of blocks.0: the stage before it would be empty");
+  EXPECT_ERROR(at("softmax", SplitPoint::kEnd), ArgumentError,
+               "split at the end of softmax: the stage behind it would be empty");
+  EXPECT_ERROR(find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kBeginning},
+                                            {"blocks.1.fc", SplitPoint::kBeginning}}}),
+               ArgumentError, "the stage before it would be empty");
+  EXPECT_ERROR(
+      find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kEnd}}, .policy = equal_cost(2)}),
+      ArgumentError, "expected split points or a policy, got both");
+}
+
+TEST(Split, PoliciesBalance) {
+  const Graph graph = graph_of(8);
+  for (const auto& policy : {equal_parameters(4), equal_cost(4), equal_stages(4)}) {
+    const Pipe pipe(graph, {.policy = policy});
+    ASSERT_EQ(pipe.num_stages(), 4);
+    for (const StageSummary& stage : pipe.summary()) {
+      EXPECT_EQ(stage.parameters, 2 * kWidth * kWidth) << pipe.table();
+      EXPECT_EQ(stage.bytes_sent, stage.name == "submod_pp_3" ? 0 : 4 * 4 * kWidth) << pipe.table();
+    }
+  }
+  EXPECT_ERROR(equal_cost(0), ArgumentError, "expected at least 1 stage, got 0");
+  EXPECT_ERROR(find_cuts(graph_of(1), {.policy = equal_stages(40)}), ArgumentError,
+               "the model has no 40 stages");
+}
+
+TEST(Split, TakesPoliciesOfOnesOwn) {
+  const Graph graph = graph_of(2);
+  EXPECT_EQ(find_cuts(graph, {.policy = [](const Graph&) { return CutList{3}; }}), CutList{3});
+  EXPECT_ERROR(find_cuts(graph, {.policy = [](const Graph&) { return CutList{300}; }}),
+               ArgumentError, "the policy's cut before node 300");
+}
+
+TEST(Flops, CountProducts) {
+  const Graph graph = graph_of(1);
+  for (const GraphNode& node : graph.parts().nodes) {
+    const int64_t expected = node.name == "t"    ? 0
+                             : node.name == "mm" ? 2 * 4 * kWidth * kWidth
+                                                 : 4 * kWidth;
+    EXPECT_EQ(example_flops(graph, node), expected) << node.name;
+  }
+}
+
+TEST(Modules, StandWhereTheirParametersAreRead) {
+  const ModuleExtents modules(graph_of(2));
+  EXPECT_EQ(modules.names(), (std::vector<std::string>{"blocks", "blocks.0", "blocks.0.fc",
+                                                       "blocks.1", "blocks.1.fc", "softmax"}));
+  EXPECT_FALSE(modules.get("blocks.1").is_exact);
+  EXPECT_TRUE(modules.get("softmax").is_exact);
+}
+
+}  // namespace
+}  // namespace stagecraft
