@@ -17,6 +17,7 @@
 #include <ATen/ops/empty_strided.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/tree/describe.h"
@@ -60,6 +61,12 @@ std::optional<std::string> unsealed(const std::string& record) {
 }
 
 void check_savable(const Graph& graph) {
+  check_states_apart(graph.parts());
+  for (const Argument& input : graph.parts().inputs) {
+    const c10::IValue* fixed = input.fixed_value();
+    require<ArgumentError>(fixed == nullptr || !(fixed->isCapsule() || fixed->isGenerator()),
+                           "an input of the graph is fixed to an object, which no file can hold");
+  }
   for (const GraphNode& node : graph.parts().nodes) {
     for (const Argument& argument : node.arguments) {
       const c10::IValue* fixed = argument.fixed_value();
@@ -122,7 +129,7 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   if (!is_new) return found->second;
   impl_->kept.push_back(tensor);
   // Dense in whatever order of dimensions: as it lies in memory. Otherwise row by row.
-  at::Tensor data = tensor.detach().cpu();
+  at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg();
   if (!data.is_non_overlapping_and_dense()) data = data.contiguous();
   impl_->tensors.push_back({{"dtype", dtype_name(data.scalar_type())},
                             {"sizes", data.sizes().vec()},

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
+#include <numeric>
 #include <unordered_set>
 #include <utility>
 
@@ -10,7 +11,9 @@
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
+#include <ATen/ops/flip.h>
 #include <ATen/ops/index_select.h>
+#include <ATen/ops/mul.h>
 #include <ATen/ops/remainder.h>
 #include <c10/core/GradMode.h>
 
@@ -91,9 +94,10 @@ class Inputs {
                              "size {}: it is {} at {}, dimension {}, but {} before", spec.name,
                              there, leaf.path, dim, example);
       for (const Place& other : places_) {
-        require<ArgumentError>(other.path != leaf.path || other.dim != dim,
-                               "{}, dimension {}: expected one size, got {} and {}", leaf.path, dim,
-                               sizes_[other.size].name, spec.name);
+        if (other.path != leaf.path || other.dim != dim) continue;
+        throw ArgumentError(fmt::format(
+            "{}, dimension {}: expected one size, got {} and {}", leaf.path, dim,
+            other.size < sizes_.size() ? sizes_[other.size].name : spec.name, spec.name));
       }
       example = there;
       places_.push_back({leaf.path, dim, number});
@@ -164,13 +168,15 @@ void save_what_changes(const GraphParts& parts, SavedState& saved) {
       if (fixed != nullptr && fixed->isGenerator()) saved.save(fixed->toGenerator());
     }
   }
+  for (const GraphValue& value : parts.values) {
+    if (!value.device.is_cpu()) saved.save_default_generator(value.device);
+  }
   for (const GraphState& state : parts.states) {
     const GraphValue& value = parts.values[static_cast<std::size_t>(state.value.value())];
     if (values.contains(state.value.value()) ||
         (value.memory >= 0 && memory.contains(value.memory))) {
       saved.save(state.tensor);
     }
-    if (!state.tensor.is_cpu()) saved.save_default_generator(state.tensor.device());
   }
 }
 
@@ -181,26 +187,45 @@ c10::IValue copied(const c10::IValue& tree) {
   });
 }
 
-Arguments copied(const Arguments& arguments) {
+/// Other values than the example's, of which the rows were made: what a model has read of them by
+/// pointer shows.
+c10::IValue varied(const c10::IValue& tree) {
+  return tree::map(tree, [](const c10::IValue& leaf) -> c10::IValue {
+    if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
+    const at::Tensor& given = leaf.toTensor();
+    std::vector<int64_t> dims(static_cast<std::size_t>(given.dim()));
+    std::iota(dims.begin(), dims.end(), 0);
+    at::Tensor mine = given.detach().flip(dims);
+    if (!mine.is_floating_point() && !mine.is_complex()) return mine;
+    return mine.mul(0.9375).requires_grad_().clone();
+  });
+}
+
+Arguments varied(const Arguments& arguments) {
   Arguments result;
-  for (const c10::IValue& value : arguments.args) result.args.push_back(copied(value));
-  for (const auto& [name, value] : arguments.kwargs) result.kwargs.set(name, copied(value));
+  for (const c10::IValue& value : arguments.args) result.args.push_back(varied(value));
+  for (const auto& [name, value] : arguments.kwargs) result.kwargs.set(name, varied(value));
   return result;
 }
 
 void check_replay(const TracedModel& model, const Graph& graph, const Arguments& arguments) {
+  const c10::AutoGradMode with_grad(true);
   c10::IValue expected;
   c10::IValue got;
   {
     SavedState saved;
     save_what_changes(graph.parts(), saved);
-    const Arguments mine = copied(arguments);
-    expected = copied(model.forward(mine.args, mine.kwargs));
+    const Arguments mine = varied(arguments);
+    try {
+      expected = copied(model.forward(mine.args, mine.kwargs));
+    } catch (const std::exception& error) {
+      throw CaptureError(fmt::format("the model fails on other values: {}", message_of(error)));
+    }
   }
   {
     SavedState saved;
     save_what_changes(graph.parts(), saved);
-    const Arguments mine = copied(arguments);
+    const Arguments mine = varied(arguments);
     got = copied(GraphProgram(graph).run(mine.args, mine.kwargs));
   }
   const auto pairs = tree::zip(expected, got, "output");

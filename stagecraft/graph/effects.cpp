@@ -3,13 +3,16 @@
 #include <algorithm>
 #include <array>
 #include <cstdint>
+#include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 
+#include "stagecraft/base/check.h"
 #include "stagecraft/graph/compact.h"
 #include "stagecraft/graph/op_types.h"
 
@@ -59,6 +62,27 @@ std::vector<std::size_t> written_arguments(const c10::FunctionSchema& schema,
     }
   }
   return written;
+}
+
+void check_states_apart(const GraphParts& parts) {
+  std::unordered_map<int32_t, std::vector<std::string>> sharing;
+  for (const GraphState& state : parts.states) {
+    const GraphValue& value = parts.values[static_cast<std::size_t>(state.value.value())];
+    if (value.memory >= 0) sharing[value.memory].push_back(value.name);
+  }
+  for (const GraphNode& node : parts.nodes) {
+    for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
+      for_each_value(node.arguments[i], [&](ValueId value) {
+        const auto found =
+            sharing.find(parts.values[static_cast<std::size_t>(value.value())].memory);
+        require<ArgumentError>(
+            found == sharing.end() || found->second.size() < 2,
+            "{} changes memory that %{} and %{} share: they cannot be copied", node.name,
+            found == sharing.end() ? "" : found->second[0],
+            found == sharing.end() || found->second.size() < 2 ? "" : found->second[1]);
+      });
+    }
+  }
 }
 
 bool is_random(const c10::OperatorName& op) {

@@ -18,6 +18,10 @@ std::vector<std::size_t> written_arguments(const c10::FunctionSchema& schema,
 /// Whether an operator draws random numbers.
 bool is_random(const c10::OperatorName& op);
 
+/// Throws ArgumentError when two states share memory that a node changes: they cannot be copied one
+/// by one.
+void check_states_apart(const GraphParts& parts);
+
 /// Without the nodes that nothing needs. What draws random numbers stays, since those behind it
 /// would draw others; so does what changes a state or an input, and what returns nothing.
 GraphParts without_dead_code(const GraphParts& parts);

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
+#include <unordered_map>
+#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -10,6 +12,7 @@
 #include <ATen/core/Tensor.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/trace.h"
@@ -213,7 +216,54 @@ class Generaliser {
     return tree::equal(a, b);
   }
 
+  /// Of each value, the first one that it shares memory with.
+  static std::vector<std::size_t> sharing(const GraphParts& parts) {
+    std::unordered_map<int32_t, std::size_t> first;
+    std::vector<std::size_t> result;
+    for (std::size_t v = 0; v < parts.values.size(); ++v) {
+      const int32_t memory = parts.values[v].memory;
+      result.push_back(memory < 0 ? v : first.try_emplace(memory, v).first->second);
+    }
+    return result;
+  }
+
+  /// Which values are in memory that an operator changes.
+  static std::vector<bool> changed(const GraphParts& parts) {
+    std::unordered_set<int32_t> memory;
+    for (const GraphNode& node : parts.nodes) {
+      for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
+        for_each_value(node.arguments[i], [&](ValueId value) {
+          memory.insert(parts.values[static_cast<std::size_t>(value.value())].memory);
+        });
+      }
+    }
+    std::vector<bool> result;
+    for (const GraphValue& value : parts.values) {
+      result.push_back(value.memory >= 0 && memory.contains(value.memory));
+    }
+    return result;
+  }
+
+  // Whether reshape and its like are views can depend on the size. Where the memory is changed,
+  // what can be dropped and where the graph may be cut depends on it.
+  void check_sharing() const {
+    const std::vector<std::size_t> here = sharing(traces_[0]);
+    const std::vector<bool> changed_here = changed(traces_[0]);
+    for (std::size_t t = 1; t < traces_.size(); ++t) {
+      const std::vector<std::size_t> there = sharing(traces_[t]);
+      const std::vector<bool> changed_there = changed(traces_[t]);
+      for (std::size_t v = 0; v < here.size(); ++v) {
+        require<CaptureError>(
+            here[v] == there[v] || (!changed_here[v] && !changed_there[v]),
+            "%{}: it is a view at one size and a copy at another ({} and {}), and "
+            "is changed in place",
+            traces_[0].values[v].name, corner(0), corner(t));
+      }
+    }
+  }
+
   void join_values(GraphParts& result) const {
+    check_sharing();
     for (std::size_t v = 0; v < result.values.size(); ++v) {
       GraphValue& value = result.values[v];
       for (std::size_t t = 1; t < traces_.size(); ++t) {

@@ -239,6 +239,22 @@ class Parser {
     parts_.nodes.push_back(std::move(node));
   }
 
+  /// Lists inside lists, no deeper than trees.
+  class Depth {
+   public:
+    explicit Depth(Parser& parser) : parser_(parser) {
+      if (++parser_.depth_ > kMaxTreeDepth) {
+        parser_.in_.fail(fmt::format("nested deeper than {}", kMaxTreeDepth));
+      }
+    }
+    ~Depth() { --parser_.depth_; }
+    Depth(const Depth&) = delete;
+    Depth& operator=(const Depth&) = delete;
+
+   private:
+    Parser& parser_;
+  };
+
   struct PendingResult {
     std::string name;  // empty: None, or a list
     bool is_list = false;
@@ -250,6 +266,7 @@ class Parser {
     if (in_.accept("%")) {
       result.name = read_name("the name of a value");
     } else if (in_.accept("[")) {
+      const Depth depth(*this);
       result.is_list = true;
       while (skip_blanks(), !in_.accept("]")) {
         if (!result.elements.empty()) in_.expect(",");
@@ -333,7 +350,10 @@ class Parser {
   Argument read_argument(const c10::TypePtr& type) {
     in_.skip_space();
     if (in_.accept("%")) return read_known_value();
-    if (in_.accept("[")) return read_list(type);
+    if (in_.accept("[")) {
+      const Depth depth(*this);
+      return read_list(type);
+    }
     if (in_.peek() == '"') return Argument::fixed(in_.read_quoted());
     const TextCursor start = in_;
     if (is_of(type, c10::TypeKind::ScalarTypeType)) {
@@ -374,8 +394,13 @@ class Parser {
     const std::string_view token = in_.read_all_of(kNumberCharacters);
     const bool is_special = accept_word("inf") || accept_word("nan");
     in_ = start;
-    if (is_special || token.find_first_of(".eE") != std::string_view::npos) {
+    const bool has_digits = token.find_first_of("0123456789") != std::string_view::npos;
+    if (is_special || (has_digits && token.find_first_of(".eE") != std::string_view::npos)) {
       return Argument::fixed(read_double());
+    }
+    if (token == "-9223372036854775808") {  // its digits alone do not fit
+      in_.accept(token);
+      return Argument::fixed(std::numeric_limits<int64_t>::min());
     }
     SizeExpr size = parse_size_expr(in_, size_names_);
     if (size.is_number()) return Argument::fixed(size.number());
@@ -416,6 +441,7 @@ class Parser {
   const StateReader& read_state_;
   GraphParts parts_;
   std::vector<std::string> size_names_;
+  int depth_ = 0;
   std::unordered_map<std::string, ValueId> by_name_;
 };
 

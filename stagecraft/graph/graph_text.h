@@ -38,8 +38,8 @@ std::string describe(const GraphValue& value, std::span<const std::string> size_
 using StateReader = std::function<at::Tensor(const std::string& name)>;
 
 /// The inverse of to_text. Throws ParseError, with line and column, for a text that is none, and
-/// GraphError for one that verify() refuses. A tensor that is not of the type and shape that the
-/// text says is a MetadataError.
+/// GraphError for one that verify() refuses, as where a tensor is not of the type and shape that
+/// the text says.
 Graph parse_graph(std::string_view text, const StateReader& read_state);
 
 }  // namespace stagecraft

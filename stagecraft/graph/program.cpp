@@ -92,10 +92,18 @@ class GraphProgram::Impl {
     for (const Call& call : calls_) {
       const GraphNode& node = parts.nodes[call.node];
       mode.enter(node);
-      stack.clear();
-      for (const Operand& operand : call.operands) stack.push_back(make(operand, slots, sizes));
-      run_call(call, node, stack, options);
-      for (std::size_t i = 0; i < call.results.size(); ++i) take(call.results[i], stack[i], slots);
+      try {
+        stack.clear();
+        for (const Operand& operand : call.operands) stack.push_back(make(operand, slots, sizes));
+        run_call(call, node, stack, options);
+        for (std::size_t i = 0; i < call.results.size(); ++i) {
+          take(call.results[i], stack[i], slots);
+        }
+      } catch (const std::exception& error) {
+        throw GraphError(fmt::format("{} ({}{}): {}", node.name, toString(node.op),
+                                     node.scope.empty() ? "" : " in " + node.scope,
+                                     message_of(error)));
+      }
     }
     mode.leave();
     std::vector<c10::IValue> outputs;
@@ -110,16 +118,10 @@ class GraphProgram::Impl {
 
   static void run_call(const Call& call, const GraphNode& node, torch::jit::Stack& stack,
                        const RunOptions& options) {
-    try {
-      if (call.is_random && options.around_random) {
-        options.around_random(node, [&] { call.op.callBoxed(stack); });
-      } else {
-        call.op.callBoxed(stack);
-      }
-    } catch (const std::exception& error) {
-      throw GraphError(fmt::format("{} ({}{}): {}", node.name, toString(node.op),
-                                   node.scope.empty() ? "" : " in " + node.scope,
-                                   message_of(error)));
+    if (call.is_random && options.around_random) {
+      options.around_random(node, [&] { call.op.callBoxed(stack); });
+    } else {
+      call.op.callBoxed(stack);
     }
   }
 
@@ -241,6 +243,9 @@ class GraphProgram::Impl {
       slots[result.slot] = std::move(returned);
     } else if (!result.elements.empty()) {
       const auto tensors = returned.toTensorVector();
+      require<GraphError>(tensors.size() == result.elements.size(),
+                          "expected a list of {} results, got {}", result.elements.size(),
+                          tensors.size());
       for (std::size_t i = 0; i < result.elements.size(); ++i) {
         if (result.elements[i].kind == Kind::kValue) slots[result.elements[i].slot] = tensors.at(i);
       }

@@ -10,6 +10,8 @@ RunMode::RunMode() : had_grad_(c10::GradMode::is_enabled()) {}
 void RunMode::leave() {
   if (is_no_grad_) set_no_grad(false);
   if (autocast_) set_autocast(std::nullopt);
+  if (is_nested_ && at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  is_nested_ = false;
 }
 
 void RunMode::set_no_grad(bool is_no_grad) {
@@ -17,11 +19,11 @@ void RunMode::set_no_grad(bool is_no_grad) {
   is_no_grad_ = is_no_grad;
 }
 
-// As the context manager of autocast does: what was cast is kept until the outermost region ends.
+// What was cast is kept until the end of the run, as for a model with one region around it in which
+// others are switched off.
 void RunMode::set_autocast(const std::optional<AutocastState>& state) {
   namespace autocast = at::autocast;
   if (autocast_) {
-    if (autocast::decrement_nesting() == 0) autocast::clear_cache();
     autocast::set_autocast_enabled(autocast_->device_type, was_enabled_);
     autocast::set_autocast_dtype(autocast_->device_type, old_dtype_);
   }
@@ -31,7 +33,8 @@ void RunMode::set_autocast(const std::optional<AutocastState>& state) {
   old_dtype_ = autocast::get_autocast_dtype(state->device_type);
   autocast::set_autocast_enabled(state->device_type, true);
   autocast::set_autocast_dtype(state->device_type, state->dtype);
-  autocast::increment_nesting();
+  if (!is_nested_) autocast::increment_nesting();
+  is_nested_ = true;
 }
 
 std::optional<AutocastState> current_autocast() {

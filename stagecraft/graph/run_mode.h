@@ -30,6 +30,7 @@ class RunMode {
 
   bool had_grad_;
   bool is_no_grad_ = false;
+  bool is_nested_ = false;  // in autocast's count of regions
   std::optional<AutocastState> autocast_;
   bool was_enabled_ = false;  // of the caller, for the kind of device in autocast_
   c10::ScalarType old_dtype_ = c10::ScalarType::BFloat16;

@@ -1,12 +1,24 @@
 #include "stagecraft/graph/saved_state.h"
 
 #include <algorithm>
+#include <exception>
 #include <mutex>
+#include <string>
 
 #include <ATen/Context.h>
 #include <c10/core/GradMode.h>
 
+#include "stagecraft/base/log.h"
+
 namespace stagecraft {
+
+SavedState::~SavedState() {
+  try {
+    restore();
+  } catch (const std::exception& error) {
+    log(LogLevel::kError, std::string("a tensor could not be put back: ") + error.what());
+  }
+}
 
 void SavedState::save(const at::Tensor& tensor) {
   if (std::ranges::any_of(tensors_,
@@ -35,7 +47,11 @@ void SavedState::restore() {
   const c10::NoGradGuard no_grad;
   // The last saved first: of two views of one memory, the earlier copy is that before all changes.
   std::ranges::reverse(tensors_);
-  for (auto& [tensor, copy] : tensors_) tensor.detach().copy_(copy);
+  for (auto& [tensor, copy] : tensors_) {
+    // A model may have given it another shape.
+    if (!tensor.sizes().equals(copy.sizes())) tensor.resize_(copy.sizes());
+    tensor.detach().copy_(copy);
+  }
   tensors_.clear();
   for (auto& [generator, state] : generators_) {
     const std::lock_guard<std::mutex> lock(generator.mutex());

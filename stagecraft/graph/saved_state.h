@@ -13,7 +13,7 @@ namespace stagecraft {
 class SavedState {
  public:
   SavedState() = default;
-  ~SavedState() { restore(); }
+  ~SavedState();
   SavedState(const SavedState&) = delete;
   SavedState& operator=(const SavedState&) = delete;
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -16,6 +17,7 @@
 #include <c10/core/TensorImpl.h>
 #include <c10/util/Exception.h>
 #include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/variable.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
@@ -54,6 +56,21 @@ constexpr std::array<std::string_view, 6> kUninitialised = {
     "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
 
 using Node = torch::autograd::Node;
+
+/// Its history as it stands: asking a view for it may make it anew, or throw.
+Node* history_of(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta == nullptr ? nullptr : meta->grad_fn_.get();
+}
+
+/// The name of a custom autograd function, empty for any other node.
+std::string custom_function(const Node& node) {
+  const std::string name = node.name();
+  const std::size_t found = name.find("CppNode<");
+  if (found == std::string::npos) return {};
+  const std::size_t begin = found + std::string_view("CppNode<").size();
+  return name.substr(begin, name.rfind('>') - begin);
+}
 
 std::string module_of(std::string_view parameter) {
   const std::size_t dot = parameter.rfind('.');
@@ -101,6 +118,7 @@ class Tracer::Impl {
       parts_.outputs.push_back(convert(leaf, c10::AnyType::get(), "output"));
     }
     for (Argument& output_value : parts_.outputs) settle(output_value);
+    check_graph(flat.leaves);
   }
 
   GraphParts finish() { return std::move(parts_); }
@@ -235,7 +253,11 @@ class Tracer::Impl {
     }
     parts_.values.push_back(std::move(value));
     Entry entry{id, c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
-                tensor.grad_fn().get()};
+                history_of(tensor)};
+    // That of an operator which is captured whole.
+    if (entry.history != nullptr && !custom_function(*entry.history).empty()) {
+      known_functions_.insert(entry.history);
+    }
     if (tensor.unsafeGetTensorImpl()->has_storage()) {
       entry.sizes = tensor.sizes().vec();
       entry.strides = tensor.strides().vec();
@@ -352,22 +374,53 @@ class Tracer::Impl {
   // A custom function runs its operators with gradients off and then gives its results a history of
   // its own, behind the back of the dispatcher.
   void check_history(const Entry& entry, const at::Tensor& tensor) const {
-    Node* history = tensor.grad_fn().get();
+    Node* history = history_of(tensor);
     if (history == nullptr) return;
-    if (history != entry.history) {
-      const std::string name = history->name();
-      const std::size_t node = name.find("CppNode<");
-      if (node != std::string::npos) {
-        const std::size_t begin = node + std::string_view("CppNode<").size();
-        fail(fmt::format(
-            "the custom autograd function {} would lose its backward; register it as an "
-            "operator, which is captured whole",
-            name.substr(begin, name.rfind('>') - begin)));
+    if (history != entry.history) check_function(*history);
+    check_hooks(*history);
+  }
+
+  void check_function(const Node& node) const {
+    const std::string name = custom_function(node);
+    if (name.empty() || known_functions_.contains(&node)) return;
+    fail(
+        fmt::format("the custom autograd function {} would lose its backward; register it as an "
+                    "operator, which is captured whole",
+                    name));
+  }
+
+  void check_hooks(Node& node) const {
+    if (node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty() &&
+        node.pre_hooks().empty() && node.post_hooks().empty()) {
+      return;
+    }
+    fail(fmt::format(
+        "a hook was put on a result of {} inside the forward; a graph has no place for it",
+        node.name()));
+  }
+
+  // All of the history of what is returned: what reading the tensors on the way did not show.
+  void check_graph(const std::vector<c10::IValue>& leaves) const {
+    std::vector<Node*> open;
+    std::unordered_set<Node*> seen;
+    auto visit = [&](Node* node) {
+      if (node != nullptr && seen.insert(node).second) open.push_back(node);
+    };
+    for (const c10::IValue& leaf : leaves) {
+      if (!leaf.isTensor() || !leaf.toTensor().defined()) continue;
+      try {
+        visit(leaf.toTensor().grad_fn().get());
+      } catch (const std::exception&) {
+        visit(history_of(leaf.toTensor()));  // a view that autograd cannot follow any more
       }
     }
-    if (!history->tensor_pre_hooks().empty() || !history->retains_grad_hooks().empty()) {
-      fail(fmt::format("a hook was put on {} inside the forward; a graph has no place for it",
-                       parts_.values[static_cast<std::size_t>(entry.value.value())].name));
+    while (!open.empty()) {
+      Node* node = open.back();
+      open.pop_back();
+      check_function(*node);
+      // Parameters may have hooks from before.
+      if (node->num_outputs() > 0) check_hooks(*node);
+      for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
     }
   }
 
@@ -496,6 +549,7 @@ class Tracer::Impl {
   std::unordered_map<c10::TensorImpl*, Entry> by_impl_;
   std::unordered_map<c10::StorageImpl*, Storage> storages_;
   std::unordered_set<int32_t> uninitialised_;
+  std::unordered_set<const Node*> known_functions_;
   std::unordered_set<std::string> names_;
   std::unordered_map<std::string, int> counters_;
   std::vector<std::string> scopes_;

@@ -9,7 +9,7 @@
 
 #include <fmt/format.h>
 
-#include "stagecraft/base/error.h"
+#include "stagecraft/base/text_cursor.h"
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/graph/input_binding.h"
 #include "stagecraft/graph/names.h"
@@ -67,12 +67,20 @@ class Verifier {
   }
 
  private:
+  /// What a text takes for a size and nothing else.
+  static bool is_word(const std::string& name) {
+    static const std::unordered_set<std::string> kTaken = {"None", "True", "False",
+                                                           "inf",  "nan",  "undefined"};
+    TextCursor in(name);
+    return in.read_word() == name && !name.empty() && !kTaken.contains(name);
+  }
+
   void check_sizes() {
     check(parts_.sizes.size() <= SizeExpr::kMaxSizes, "expected at most {} sizes, got {}",
           SizeExpr::kMaxSizes, parts_.sizes.size());
     std::unordered_set<std::string> names;
     for (const GraphSize& size : parts_.sizes) {
-      check(is_name(size.name), "'{}' is no name for a size", size.name);
+      check(is_word(size.name), "'{}' is no name for a size", size.name);
       check(names.insert(size.name).second, "two sizes are named {}", size.name);
       check(size.least >= 0 && size.example >= size.least,
             "size {}: the example is {}, expected at least {}", size.name, size.example,
@@ -115,6 +123,11 @@ class Verifier {
     make(state.value, "states");
     const GraphValue& value = parts_.values[static_cast<std::size_t>(state.value.value())];
     check(state.tensor.defined(), "%{} has no tensor", value.name);
+    for (const std::string& name : state.other_names) {
+      check(is_name(name), "'{}' is no name for a state", name);
+      check(other_names_.insert(name).second && name != value.name, "two states are named %{}",
+            name);
+    }
     const auto given = state.tensor.sizes();
     bool is_same = state.tensor.scalar_type() == value.dtype && given.size() == value.shape.size();
     for (std::size_t i = 0; is_same && i < given.size(); ++i) {
@@ -203,6 +216,7 @@ class Verifier {
 
   const GraphParts& parts_;
   std::vector<bool> is_made_;
+  std::unordered_set<std::string> other_names_;
 };
 
 }  // namespace

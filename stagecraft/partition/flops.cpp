@@ -117,6 +117,13 @@ int64_t convolution(const Shapes& shapes, const GraphNode&) {
   return channels == 0 ? 0 : 2 * product(shapes.result()) * product(weight) / channels;
 }
 
+/// The input goes through the kernel, and not the result.
+int64_t transposed(const Shapes& shapes, const GraphNode&) {
+  const Shape weight = shapes.tensor(1);
+  const int64_t channels = weight.empty() ? 1 : weight[0];
+  return channels == 0 ? 0 : 2 * product(shapes.tensor(0)) * product(weight) / channels;
+}
+
 const std::unordered_map<std::string_view, Count>& counts() {
   static const Count by_first = [](const Shapes& s, const GraphNode&) {
     return 2 * product(s.result()) * last(s.tensor(0));
@@ -143,8 +150,9 @@ const std::unordered_map<std::string_view, Count>& counts() {
       {"aten::conv2d", convolution},
       {"aten::conv3d", convolution},
       {"aten::convolution", convolution},
-      {"aten::conv_transpose1d", convolution},
-      {"aten::conv_transpose2d", convolution},
+      {"aten::conv_transpose1d", transposed},
+      {"aten::conv_transpose2d", transposed},
+      {"aten::conv_transpose3d", transposed},
       {"aten::scaled_dot_product_attention", by_attention},
       {"aten::lstm", by_recurrent},
       {"aten::gru", by_recurrent},

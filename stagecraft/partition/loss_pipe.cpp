@@ -8,9 +8,11 @@
 
 #include <fmt/format.h>
 
-#include <torch/csrc/autograd/autograd.h>
+#include <ATen/ops/add.h>
+#include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/stage/backward.h"
 #include "stagecraft/stage/grad_value.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
@@ -116,15 +118,53 @@ std::string steps_text(const Pipe& pipe, const std::vector<PipeStep>& steps) {
   return text + "return " + output + "\n";
 }
 
-void accumulate_argument(const c10::IValue& value, const c10::IValue& grad) {
+using ArgumentGrads = std::vector<std::pair<at::Tensor, at::Tensor>>;
+
+void note_argument(const c10::IValue& value, const c10::IValue& grad, ArgumentGrads& found) {
   const std::vector<at::Tensor> tensors = tensors_of(value);
   const std::vector<at::Tensor> grads = grads_of(grad, tensors.size());
   for (std::size_t i = 0; i < tensors.size(); ++i) {
     if (tensors[i].defined() && tensors[i].requires_grad() && grads[i].defined()) {
-      torch::autograd::backward({tensors[i]}, {grads[i]});
+      found.emplace_back(tensors[i], grads[i]);
     }
   }
 }
+
+/// The copies of shared parameters: what a run gives to each is added up, last stage first, and
+/// each gets the sum, on top of what it had.
+class TiedCopies {
+ public:
+  explicit TiedCopies(const Pipe& pipe) {
+    for (const TiedWeight& tie : pipe.ties()) {
+      auto& copies = groups_.emplace_back();
+      for (const ParameterRef& ref : tie) {
+        copies.push_back(pipe.stage_graph(ref.stage).find_state(ref.name)->tensor);
+        earlier_.push_back(std::exchange(copies.back().mutable_grad(), at::Tensor()));
+      }
+    }
+  }
+
+  void add_up() {
+    const c10::NoGradGuard no_grad;
+    auto earlier = earlier_.begin();
+    for (const std::vector<at::Tensor>& copies : groups_) {
+      at::Tensor sum;
+      for (std::size_t i = copies.size(); i-- > 0;) {
+        const at::Tensor& grad = copies[i].grad();
+        if (grad.defined()) sum = sum.defined() ? at::add(sum, grad) : grad.clone();
+      }
+      for (const at::Tensor& copy : copies) {
+        at::Tensor before = std::move(*earlier++);
+        if (before.defined() && sum.defined()) before.add_(sum);
+        copy.mutable_grad() = before.defined() || !sum.defined() ? before : sum.clone();
+      }
+    }
+  }
+
+ private:
+  std::vector<std::vector<at::Tensor>> groups_;
+  std::vector<at::Tensor> earlier_;
+};
 
 }  // namespace
 
@@ -166,7 +206,10 @@ PipeInfo LossPipe::info() const {
 
 c10::IValue LossPipe::run(const Args& args, const Kwargs& kwargs) const {
   const MicrobatchId m(0);
+  pipe_.check_arguments(args, kwargs);
   std::vector<Stage> stages = pipe_.build_stages();
+  TiedCopies ties(pipe_);
+  ArgumentGrads argument_grads;
   std::vector<std::vector<c10::IValue>> outputs(stages.size());
   std::vector<Arguments> given(stages.size());
   std::map<Port, c10::IValue> grads;    // of outputs, as far as they are added up
@@ -194,20 +237,23 @@ c10::IValue LossPipe::run(const Args& args, const Kwargs& kwargs) const {
       further.clear();
       for (std::size_t i = 0; i < step.targets.size(); ++i) {
         if (!step.targets[i]) {
-          accumulate_argument(given[k].args[i], input_grads[i]);
+          note_argument(given[k].args[i], input_grads[i], argument_grads);
           continue;
         }
         const Port port{step.targets[i]->stage.value(), step.targets[i]->output};
         if (!grads.try_emplace(port, input_grads[i]).second) further[port] = input_grads[i];
       }
       std::size_t number = step.targets.size();
-      for (const auto& [name, value] : given[k].kwargs)
-        accumulate_argument(value, input_grads[number++]);
+      for (const auto& [name, value] : given[k].kwargs) {
+        note_argument(value, input_grads[number++], argument_grads);
+      }
     } else {
       const Port port{step.targets.front()->stage.value(), step.targets.front()->output};
       grads[port] = add_grad_values(grads[port], further[port]);
     }
   }
+  ties.add_up();
+  backward_into(argument_grads);
   return tree::map(result, [](const c10::IValue& leaf) -> c10::IValue {
     return leaf.isTensor() && leaf.toTensor().defined() ? c10::IValue(leaf.toTensor().detach())
                                                         : leaf;

@@ -16,7 +16,7 @@ namespace stagecraft {
 
 /// Which leaf of an output is the loss. `spec` is a tree of bools with the structure of the output,
 /// True at the loss; without it, the whole output if that is a leaf, else the value of the key
-/// "loss" of a dict. ArgumentError for another structure, or when there is none.
+/// "loss" of a dict. MetadataError for another structure, ArgumentError when there is none.
 std::size_t find_loss(const TreeSpec& output, const std::optional<c10::IValue>& spec = {});
 
 /// One line of the program that trains a pipe once: a stage is called, or its backward, or two

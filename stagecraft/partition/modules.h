@@ -18,8 +18,8 @@ namespace stagecraft {
 /// them alone (a transposed weight), to the last. A region named with scope() is where its nodes
 /// are, exactly. A module without either is not found.
 ///
-/// Of a tensor with several names (tied weights), the last read counts for the last name, those before
-/// it for the others in order.
+/// Of a tensor with several names (tied weights), the last read counts for the last name, those
+/// before it for the others in order.
 class ModuleExtents {
  public:
   struct Extent {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/graph/input_binding.h"
 #include "stagecraft/graph/move.h"
 #include "stagecraft/graph/program.h"
 #include "stagecraft/partition/flops.h"
@@ -20,6 +21,13 @@ namespace {
 
 std::size_t at(StageId stage) {
   return static_cast<std::size_t>(stage.value());
+}
+
+/// Where a graph computes: where its tensors are, else what it makes.
+c10::Device device_of(const Graph& graph) {
+  const GraphParts& parts = graph.parts();
+  if (!parts.states.empty()) return parts.states.front().tensor.device();
+  return parts.values.empty() ? c10::Device(c10::kCPU) : parts.values.front().device;
 }
 
 /// FNV-1a: fixed for ever, since saved runs rely on it.
@@ -63,15 +71,25 @@ const StagePlan& Pipe::plan(StageId stage) const {
   return plan_->stages[at(stage)];
 }
 
-Stage Pipe::build_stage(StageId stage, c10::Device device) const {
+Stage Pipe::build_stage(StageId stage, std::optional<c10::Device> device) const {
   const Graph& own = stage_graph(stage);
-  return Stage(stage, num_stages(), stage_body(move_to(own, device)), {.device = device});
+  const c10::Device where = device.value_or(device_of(own));
+  return Stage(stage, num_stages(), stage_body(device ? move_to(own, where) : own),
+               {.device = where});
 }
 
-std::vector<Stage> Pipe::build_stages(c10::Device device) const {
+std::vector<Stage> Pipe::build_stages(std::optional<c10::Device> device) const {
+  const Pipe moved = device ? to(*device) : *this;
   std::vector<Stage> stages;
-  for (int32_t i = 0; i < num_stages(); ++i) stages.push_back(build_stage(StageId(i), device));
+  for (int32_t i = 0; i < num_stages(); ++i) stages.push_back(moved.build_stage(StageId(i)));
   return stages;
+}
+
+Pipe Pipe::to(c10::Device device) const {
+  MovedTensors moved;
+  PipePlan plan = *plan_;
+  for (StagePlan& stage : plan.stages) stage.graph = move_to(stage.graph, device, moved);
+  return of_plan(move_to(graph_, device, moved), std::move(plan));
 }
 
 std::vector<at::Tensor> Pipe::parameters() const {
@@ -82,6 +100,11 @@ std::vector<at::Tensor> Pipe::parameters() const {
     }
   }
   return result;
+}
+
+void Pipe::check_arguments(const Args& args, const Kwargs& kwargs) const {
+  const InputBinding binding(graph_);
+  binding.sizes(binding.leaves(args, kwargs));
 }
 
 Arguments Pipe::arguments_of(StageId stage, const Args& args, const Kwargs& kwargs,
@@ -111,6 +134,7 @@ Arguments Pipe::arguments_of(StageId stage, const Args& args, const Kwargs& kwar
 
 c10::IValue Pipe::run(const Args& args, const Kwargs& kwargs, std::optional<uint64_t> draw) const {
   const RunOptions options = draw ? draw_by_name(*draw) : RunOptions();
+  check_arguments(args, kwargs);
   std::vector<std::vector<c10::IValue>> outputs(plan_->stages.size());
   c10::IValue result;
   for (int32_t i = 0; i < num_stages(); ++i) {
@@ -172,7 +196,11 @@ std::string Pipe::call_text() const {
     }
     const std::string call =
         fmt::format("{}({})", stage_name(StageId(i)), fmt::join(arguments, ", "));
-    text += i + 1 == num_stages() ? "return " : fmt::format("{} = ", fmt::join(results, ", "));
+    if (i + 1 == num_stages()) {
+      text += "return ";
+    } else if (!results.empty()) {
+      text += fmt::format("{} = ", fmt::join(results, ", "));
+    }
     text += call + "\n";
   }
   return text;

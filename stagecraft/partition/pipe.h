@@ -58,8 +58,12 @@ class Pipe {
   /// What a Pipeline or Runner of the stages needs.
   const Ports& ports() const { return *ports_; }
   const std::vector<TiedWeight>& ties() const { return plan_->ties; }
-  Stage build_stage(StageId stage, c10::Device device = c10::kCPU) const;
-  std::vector<Stage> build_stages(c10::Device device = c10::kCPU) const;
+  /// On the device where the stage's tensors are; on another, with copies of them there. To train
+  /// those, move the pipe: to(device).
+  Stage build_stage(StageId stage, std::optional<c10::Device> device = std::nullopt) const;
+  std::vector<Stage> build_stages(std::optional<c10::Device> device = std::nullopt) const;
+  /// The same pipe on another device: every tensor that is not there is copied, once.
+  Pipe to(c10::Device device) const;
 
   /// All that is trained, stage by stage. A tensor comes once, each copy of a shared one too.
   std::vector<at::Tensor> parameters() const;
@@ -69,6 +73,8 @@ class Pipe {
   c10::IValue run(const Args& args, const Kwargs& kwargs = {},
                   std::optional<uint64_t> draw = std::nullopt) const;
 
+  /// Throws MetadataError unless the model takes them, as GraphProgram::run does.
+  void check_arguments(const Args& args, const Kwargs& kwargs) const;
   /// The arguments of one stage, given those of the model and the outputs of earlier stages.
   /// MetadataError for arguments that are missing.
   Arguments arguments_of(StageId stage, const Args& args, const Kwargs& kwargs,

@@ -50,25 +50,28 @@ CutList checked(const Graph& graph, const CutPlaces& places, std::vector<Wish> w
   return cuts;
 }
 
+/// The place itself, or the nearest that may be cut.
+std::size_t nearest_legal(const CutPlaces& places, std::size_t place) {
+  for (std::size_t d = 0; d < places.num_nodes(); ++d) {
+    if (place + d > 0 && place + d < places.num_nodes() && places.is_legal(place + d)) {
+      return place + d;
+    }
+    if (place > d && place - d < places.num_nodes() && places.is_legal(place - d)) return place - d;
+  }
+  return place;
+}
+
 CutList at_markers(const Graph& graph, const CutPlaces& places) {
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
   std::vector<Wish> wishes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
     // Several in a row are one.
     if (!is_marker(nodes[n]) || (n > 0 && is_marker(nodes[n - 1]))) continue;
-    std::size_t last = n;
-    while (last < nodes.size() && is_marker(nodes[last])) ++last;
-    const std::string what = fmt::format("pipe_split number {}", wishes.size() + 1);
-    // Where a change in place must not be parted from what it changes, the next place that may.
-    std::size_t place = n;
-    if (n > 0 && n < nodes.size() && !places.is_legal(n)) {
-      for (std::size_t d = 1; d < nodes.size(); ++d) {
-        if (n + d < nodes.size() && places.is_legal(n + d)) place = n + d;
-        if (place == n && n > d && places.is_legal(n - d)) place = n - d;
-        if (place != n) break;
-      }
-    }
-    wishes.push_back({place, what});
+    // Where a change in place must not be parted from what it changes, the nearest place that may
+    // be.
+    const bool is_inside = n > 0 && n + 1 < nodes.size();
+    wishes.push_back({is_inside ? nearest_legal(places, n) : n,
+                      fmt::format("pipe_split number {}", wishes.size() + 1)});
   }
   return checked(graph, places, std::move(wishes));
 }
@@ -95,7 +98,9 @@ CutList at_points(const Graph& graph, const CutPlaces& places, const Split& spli
     const std::size_t wish = is_beginning ? extent.first : extent.last + 1;
     require<ArgumentError>(wish > 0, "{}: the stage before it would be empty", what);
     require<ArgumentError>(wish < end, "{}: the stage behind it would be empty", what);
-    wishes.push_back({places.best(first, last, wish, what), what});
+    const std::size_t place =
+        extent.is_exact ? nearest_legal(places, wish) : places.best(first, last, wish, what);
+    wishes.push_back({place, what});
   }
   return checked(graph, places, std::move(wishes));
 }
@@ -108,34 +113,56 @@ CutList by_policy(const Graph& graph, const CutPlaces& places, const SplitPolicy
   return checked(graph, places, std::move(wishes));
 }
 
+/// Legal places with an operator between each and the one before, and behind the last.
+CutList candidates(const Graph& graph, const CutPlaces& places) {
+  const std::vector<GraphNode>& nodes = graph.parts().nodes;
+  CutList result;
+  bool has_operator = false;
+  for (std::size_t p = 0; p < nodes.size(); ++p) {
+    if (p > 0 && has_operator && places.is_legal(p)) {
+      result.push_back(p);
+      has_operator = false;
+    }
+    has_operator = has_operator || !is_marker(nodes[p]);
+  }
+  if (!has_operator && !result.empty()) result.pop_back();
+  return result;
+}
+
 /// Cuts where the sum of weights reaches each share of the whole.
-CutList equal_shares(const Graph& graph, int32_t stages, const std::vector<double>& weights) {
+CutList equal_shares(const Graph& graph, int32_t stages, std::vector<double> weights) {
   const CutPlaces places(graph);
-  const std::size_t nodes = weights.size();
-  std::vector<double> before(nodes + 1, 0);
+  const CutList legal = candidates(graph, places);
+  const auto count = static_cast<std::size_t>(stages);
+  require<ArgumentError>(legal.size() + 1 >= count,
+                         "the model has no {} stages: it can be cut in {} at most", stages,
+                         legal.size() + 1);
+  if (std::accumulate(weights.begin(), weights.end(), 0.0) <= 0) {
+    std::ranges::fill(weights, 1.0);  // nothing to go by: operators
+  }
+  std::vector<double> before(weights.size() + 1, 0);
   std::partial_sum(weights.begin(), weights.end(), before.begin() + 1);
   const double share = before.back() / stages;
   CutList cuts;
-  for (int32_t s = 1; s < stages; ++s) {
-    const double goal = share * s;
-    const std::size_t lowest = cuts.empty() ? 1 : cuts.back() + 1;
-    // Places whose sum is within a tenth of a stage; otherwise the nearest legal one.
-    std::size_t found = 0;
-    auto miss = [&](std::size_t p) { return std::abs(before[p] - goal); };
-    for (std::size_t p = lowest; p + static_cast<std::size_t>(stages - s) <= nodes; ++p) {
-      if (!places.is_legal(p)) continue;
-      const bool is_near = miss(p) <= share / 10;
-      const bool was_near = found != 0 && miss(found) <= share / 10;
+  std::size_t next = 0;  // the first of `legal` that is free
+  for (std::size_t s = 1; s < count; ++s) {
+    const double goal = share * static_cast<double>(s);
+    auto miss = [&](std::size_t i) { return std::abs(before[legal[i]] - goal); };
+    auto is_near = [&](std::size_t i) { return miss(i) <= share / 10; };
+    // Places whose sum is within a tenth of a stage, by bytes; else the nearest. The stages behind
+    // need places too.
+    std::size_t best = next;
+    for (std::size_t i = next + 1; i + (count - 1 - s) < legal.size(); ++i) {
       const bool is_better =
-          found == 0 || (is_near && !was_near) ||
-          (is_near && was_near &&
-           std::pair(places.bytes(p), miss(p)) < std::pair(places.bytes(found), miss(found))) ||
-          (!is_near && !was_near && miss(p) < miss(found));
-      if (is_better) found = p;
+          is_near(i) != is_near(best)
+              ? is_near(i)
+              : (is_near(i) ? std::pair(places.bytes(legal[i]), miss(i)) <
+                                  std::pair(places.bytes(legal[best]), miss(best))
+                            : miss(i) < miss(best));
+      if (is_better) best = i;
     }
-    require<ArgumentError>(found != 0, "the model has no {} stages: it can be cut in {} at most",
-                           stages, cuts.size() + 1);
-    cuts.push_back(found);
+    cuts.push_back(legal[best]);
+    next = best + 1;
   }
   return cuts;
 }

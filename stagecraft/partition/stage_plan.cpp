@@ -192,7 +192,8 @@ class Planner {
 
   bool is_read_elsewhere(ValueId value, int32_t stage) const {
     return std::ranges::any_of(uses_.reads(value), [&](int32_t node) {
-      return (node < static_cast<int32_t>(stage_of_.size()) ? stage_of_[at(node)] : last()) != stage;
+      return (node < static_cast<int32_t>(stage_of_.size()) ? stage_of_[at(node)] : last()) !=
+             stage;
     });
   }
 

@@ -49,11 +49,11 @@ struct PipePlan {
 Ports ports_of(const std::vector<StagePlan>& stages);
 
 /// Cuts a graph. Values that later stages read become outputs, in the order in which they are made;
-/// model inputs enter where they are read, and those that are fixed in stage 0, which checks them. A
-/// value that one stage changes in place and another reads is copied first. The last stage returns what the model returns.
-/// Parameters and buffers keep their names: one that has several goes to each stage under the name
-/// that is read there; what no operator reads goes to the stage of what is named most like it. ArgumentError for a
-/// shared parameter that does not exist.
+/// model inputs enter where they are read, and those that are fixed in stage 0, which checks them.
+/// A value that one stage changes in place and another reads is copied first. The last stage
+/// returns what the model returns. Parameters and buffers keep their names: one that has several
+/// goes to each stage under the name that is read there; what no operator reads goes to the stage
+/// of what is named most like it. ArgumentError for a shared parameter that does not exist.
 PipePlan plan_stages(const Graph& graph, const CutList& cuts, const Sharing& sharing);
 
 }  // namespace stagecraft

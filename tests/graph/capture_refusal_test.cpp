@@ -66,7 +66,42 @@ TEST(CaptureRefuses, HooksSetInside) {
                  y.register_hook([](const Tensor& grad) { return grad * 2; });
                  return y * 2;
                }),
-               CaptureError, "a hook was put on add");
+               CaptureError, "a hook was put on a result of AddBackward1 inside the forward");
+  EXPECT_ERROR(
+      capture_of([](const Tensor& x) {
+        const Tensor y = x + 1;
+        const Tensor z = y * 2;
+        y.register_hook([](const Tensor& grad) { return grad * 2; });  // behind its last use
+        return z;
+      }),
+      CaptureError, "a hook was put on");
+}
+
+struct DoubledInPlace : torch::autograd::Function<DoubledInPlace> {
+  static Tensor forward(torch::autograd::AutogradContext* context, const Tensor& x) {
+    x.mul_(2);
+    context->mark_dirty({x});
+    return x;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext*,
+                                                 torch::autograd::variable_list grads) {
+    return {grads[0] * 100};
+  }
+};
+
+TEST(CaptureRefuses, CustomFunctionsBehindAView) {
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 Tensor y = x * 1;
+                 const Tensor view = y.view({-1});
+                 DoubledInPlace::apply(y);
+                 return view * 1;
+               }),
+               CaptureError, "DoubledInPlace");
+}
+
+TEST(CaptureRefuses, ElementsReadByPointer) {
+  EXPECT_ERROR(capture_of([](const Tensor& x) { return x * x.const_data_ptr<float>()[1]; }),
+               CaptureError, "the graph does not give what the model gives");
 }
 
 TEST(CaptureRefuses, WhatDoesNotFollowTheSizes) {

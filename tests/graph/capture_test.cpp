@@ -342,5 +342,61 @@ TEST(Capture, ComputesWhatAModelKeepsOnce) {
               rows_of(3));
 }
 
+TEST(Capture, KnowsWhereAViewIsACopy) {
+  const Graph graph = expect_same(model_of([](const Tensor& x) {
+                                    const Tensor h = x * 2;
+                                    h.t().reshape({-1}).add_(1);  // a view of one row alone
+                                    return h;
+                                  }),
+                                  rows_of(3), {}, {4, 5, 2});
+  EXPECT_THAT(to_text(graph), HasSubstr("at least 2"));
+}
+
+TEST(Capture, ChangesInPlaceWithoutGradients) {
+  expect_same(model_of([](const Tensor& x) {
+                const Tensor h = x * 2;
+                {
+                  const c10::NoGradGuard no_grad;
+                  h.slice(1, 0, 1).zero_();
+                }
+                return h + 1;
+              }),
+              rows_of(3));
+}
+
+TEST(Capture, KeepsCastsOverARegionWithoutAutocast) {
+  const Tensor w = parameter({16, 16}, 9);
+  expect_same(model_of(
+                  [&](const Tensor& x) {
+                    at::autocast::set_autocast_enabled(c10::kCPU, true);
+                    at::autocast::increment_nesting();
+                    Tensor y = x.matmul(w);
+                    at::autocast::set_autocast_enabled(c10::kCPU, false);
+                    y = y.to(at::kFloat).softmax(-1);
+                    at::autocast::set_autocast_enabled(c10::kCPU, true);
+                    y = y.matmul(w);
+                    if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+                    at::autocast::set_autocast_enabled(c10::kCPU, false);
+                    return y;
+                  },
+                  {{"w", w}}),
+              rows_of(16));
+}
+
+TEST(Capture, PutsBackABufferOfAnotherShape) {
+  const Tensor scratch = at::zeros({2}, at::kLong);
+  const TracedModel model = model_of(
+      [&](const Tensor& x) {
+        const Tensor n = x.detach().to(at::kLong);
+        Tensor out = scratch;
+        out.resize_(n.sizes());
+        const Tensor sum = at::add_out(out, n, n);
+        return sum * 1;
+      },
+      {}, {{"scratch", scratch}});
+  capture(model, rows_of(3)(4));
+  EXPECT_EQ(scratch.sizes(), std::vector<int64_t>{2});
+}
+
 }  // namespace
 }  // namespace stagecraft

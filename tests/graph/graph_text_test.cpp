@@ -104,9 +104,25 @@ TEST(GraphText, SaysWhatIsWrongAndWhere) {
   EXPECT_ERROR(parse("graph\nargs ()\nkwargs {}\n"), ParseError, "expected 'return'");
 }
 
+TEST(GraphText, RefusesDeepLists) {
+  const std::string head = "graph\nargs ()\nkwargs {}\n";
+  EXPECT_ERROR(parse(head + "%a = aten::t(self=" + std::string(1'000'000, '[')), ParseError,
+               "nested deeper than 256");
+  EXPECT_ERROR(parse(head + std::string(1'000'000, '[')), ParseError, "nested deeper than 256");
+}
+
+TEST(GraphText, HoldsTheSmallestNumber) {
+  const std::string text =
+      "graph\nargs (%x: float32[2],)\nkwargs {}\n%y = aten::clamp_min(self=%x, "
+      "min=-9223372036854775808): float32[2]\nreturn %y\n";
+  EXPECT_EQ(to_text(parse(text)), text);
+}
+
 TEST(GraphText, RefusesGraphsThatCannotRun) {
   EXPECT_ERROR(parse(changed("float32[8, 16]", "float32[8, 17]")), GraphError,
                "%fc.weight: its tensor is Tensor[8, 16] float32");
+  EXPECT_ERROR(parse("graph\nsize inf = 4, at least 1\nargs ()\nkwargs {}\nreturn 1\n"), GraphError,
+               "'inf' is no name for a size");
   EXPECT_ERROR(parse(changed("beta=1", "beta=\"one\"")), GraphError, "takes 'beta'");
   EXPECT_ERROR(parse(changed("float32[B, 16]", "float32[4, 16]")), GraphError,
                "view: the inputs do not tell the size B");

@@ -138,6 +138,33 @@ TEST(LossPipe, FindsTheLossByKeyOrBySpec) {
   EXPECT_EQ(find_loss(TreeSpec::leaf()), 0U);
 }
 
+TEST(LossPipe, AddsUpCopiesAndHistories) {
+  const Tensor w = weight(0.4);
+  const StageBody body = stage_body(
+      [w](const Tensor& x) {
+        const Tensor a = x.mm(w).tanh();
+        pipe_split();
+        return a.mm(w.t()) + x;
+      },
+      {{"embed", w}, {"head", w}});
+  const auto wrapper = std::make_shared<TrivialLossWrapper>(body, mse);
+  const LossPipe training(pipeline(loss_body(wrapper), {{rows(4), rows(4)}, {}}));
+  ASSERT_EQ(training.pipe().ties().size(), 1U);
+  const Tensor p = rows(4).requires_grad_();
+  auto take = [&] {
+    std::vector<Tensor> grads = {w.grad(), p.grad()};
+    w.mutable_grad().reset();
+    p.mutable_grad().reset();
+    return grads;
+  };
+  training.run({p.exp(), rows(4)});  // an argument with a history, read by both stages
+  const std::vector<Tensor> got = take();
+  const Tensor& copy = training.pipe().stage_graph(StageId(1)).find_state("module.head")->tensor;
+  EXPECT_EQ(difference("copy", copy.grad(), got[0]), "");
+  torch::autograd::backward({wrapper->forward({p.exp(), rows(4)}, {}).toTensor()});
+  EXPECT_EQ(difference("gradients", got, take(), 1e-6), "");
+}
+
 TEST(LossWrapper, RefusesOtherArguments) {
   const Model model;
   TrivialLossWrapper wrapper(model.body(), mse);

@@ -246,5 +246,86 @@ TEST(Pipe, DrawsTheSameNumbersHoweverItIsCut) {
   }
 }
 
+TEST(Pipe, ChecksWhatItWasCapturedWith) {
+  const StageBody model = stage_body(
+      [](const Tensor& x, bool is_twice) {
+        const Tensor y = is_twice ? x * 2 : x;
+        pipe_split();
+        return y + 1;
+      },
+      {}, {"x", "is_twice"});
+  const Pipe pipe = pipeline(model, {{rows(4)}, {{"is_twice", true}}});
+  EXPECT_TRUE(pipe.run({rows(4)}, {{"is_twice", true}}).toTensor().equal(rows(4) * 2 + 1));
+  EXPECT_ERROR(pipe.run({rows(4)}, {{"is_twice", false}}), MetadataError,
+               "kwargs[\"is_twice\"]: expected True");
+  EXPECT_ERROR(pipe.run({rows(4), rows(4)}, {{"is_twice", true}}), MetadataError,
+               "expected 1 positional");
+  Pipeline run(pipe.build_stages(), {.ports = pipe.ports()});
+  EXPECT_ERROR(run.eval({rows(4)}, {{"is_twice", false}}, {}, {.microbatches = 2}), StageError,
+               "expected True");
+}
+
+TEST(Pipe, CopiesWhatOneStageChangesAndAnotherReads) {
+  const Tensor w0 = weight(0.3);
+  const Tensor w1 = weight(0.5);
+  const StageBody model = body_of(
+      [w0, w1](const Tensor& x) {
+        Tensor a = x.mm(w0);
+        pipe_split();
+        const Tensor h = a.relu();
+        pipe_split();
+        a.add_(h.mm(w1));
+        return a;
+      },
+      {{"w0", w0}, {"w1", w1}});
+  const Pipe pipe = pipeline(model, batch(4));
+  expect_same_run(pipe, model, batch(4));
+  EXPECT_EQ(train_everywhere(pipe, batch), "");
+
+  // An input of the model that a late stage changes.
+  const StageBody late = body_of([](const Tensor& x) {
+    const Tensor y = x * 2;
+    pipe_split();
+    x.add_(1);
+    const Tensor z = x.exp();
+    pipe_split();
+    return y + z;
+  });
+  const Pipe changed = pipeline(late, batch(4));
+  EXPECT_TRUE(changed.run({rows(4)}).toTensor().equal(late.forward({rows(4)}, {}).toTensor()));
+  EXPECT_THAT(to_text(changed.stage_graph(StageId(1))), HasSubstr("aten::clone"));
+}
+
+TEST(Pipe, TakesTreesOfWhichAStageChangedALeaf) {
+  const StageBody model = stage_body([](const Args& args, const Kwargs&) -> c10::IValue {
+    const auto& pair = args[0].toTupleRef().elements();
+    const Tensor x = pair[0].toTensor();
+    x.view({-1}).add_(1);
+    pipe_split();
+    return x * pair[1].toTensor();
+  });
+  auto make = [] { return Args{tree::tuple({rows(4), rows(4) + 2})}; };
+  const Pipe pipe = pipeline(model, {make(), {}});
+  EXPECT_TRUE(pipe.run(make()).toTensor().equal(model.forward(make(), {}).toTensor()));
+}
+
+TEST(Pipe, MovesToADevice) {
+  const Tied tied;
+  const Pipe pipe = pipeline(tied.body(), batch(4));
+  EXPECT_TRUE(pipe.to(c10::kCPU).parameters()[0].is_same(tied.embed));
+  const Pipe moved = pipe.to(c10::kMeta);
+  for (const Tensor& parameter : moved.parameters())
+    EXPECT_TRUE(parameter.is_meta() && parameter.requires_grad());
+  // The whole and the stage still hold one tensor.
+  EXPECT_TRUE(
+      moved.graph()
+          .find_state("middle.weight")
+          ->tensor.is_same(moved.stage_graph(StageId(1)).find_state("middle.weight")->tensor));
+  const StageBody factory =
+      body_of([](const Tensor& x) { return x + torch::arange(kWidth, at::kFloat); });
+  const Pipe elsewhere = pipeline(factory, batch(4)).to(c10::kMeta);
+  EXPECT_TRUE(elsewhere.run({rows(4).to(c10::kMeta)}).toTensor().is_meta());
+}
+
 }  // namespace
 }  // namespace stagecraft
