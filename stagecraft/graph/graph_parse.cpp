@@ -43,7 +43,7 @@ class Parser {
       : in_(text), read_state_(read_state) {}
 
   GraphParts parse() {
-    expect_keyword("graph");
+    in_.expect("graph");
     end_line();
     while (in_.accept("size ")) read_size();
     for (bool is_state = true; is_state;) {
@@ -51,9 +51,9 @@ class Parser {
                  accept_state("buffer ", GraphState::Kind::kBuffer) ||
                  accept_state("constant ", GraphState::Kind::kConstant);
     }
-    expect_keyword("args ");
+    in_.expect("args ");
     parts_.args = read_inputs(TreeSpec::Kind::kTuple, "a tuple");
-    expect_keyword("kwargs ");
+    in_.expect("kwargs ");
     parts_.kwargs = read_inputs(TreeSpec::Kind::kDict, "a dict");
     while (!in_.accept("return ")) read_node();
     parts_.output = read_tree_spec(
@@ -65,8 +65,6 @@ class Parser {
   }
 
  private:
-  void expect_keyword(std::string_view keyword) { in_.expect(keyword); }
-
   void skip_blanks() { in_.read_all_of(" \t"); }
 
   void end_line() {

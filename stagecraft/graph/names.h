@@ -1,6 +1,9 @@
 #pragma once
 
+#include <string>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 
 namespace stagecraft {
 
@@ -11,5 +14,18 @@ inline constexpr std::string_view kNameCharacters =
 inline bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_not_of(kNameCharacters) == std::string_view::npos;
 }
+
+/// Names for the values of one graph, none of them twice.
+class UniqueNames {
+ public:
+  /// The wish, with '_' for what no name may have, and a number behind it where it is taken.
+  std::string make(std::string wish);
+  /// One for what an operator gives: `aten::addmm` to "addmm".
+  std::string of_operator(std::string_view op);
+
+ private:
+  std::unordered_set<std::string> taken_;
+  std::unordered_map<std::string, int> counters_;
+};
 
 }  // namespace stagecraft

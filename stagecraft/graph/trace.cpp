@@ -4,7 +4,6 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
-#include <exception>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -15,17 +14,14 @@
 #include <ATen/core/stack.h>
 #include <c10/core/GradMode.h>
 #include <c10/core/TensorImpl.h>
-#include <c10/util/Exception.h>
-#include <torch/csrc/autograd/function.h>
-#include <torch/csrc/autograd/variable.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
+#include "stagecraft/graph/history.h"
 #include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run_mode.h"
 #include "stagecraft/graph/saved_state.h"
-#include "stagecraft/graph/scope.h"
 #include "stagecraft/graph/tracer.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
@@ -54,23 +50,6 @@ constexpr std::array<std::string_view, 26> kMetadataOperators = {
 constexpr std::array<std::string_view, 6> kUninitialised = {
     "aten::empty",     "aten::empty_like",        "aten::empty_strided",
     "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
-
-using Node = torch::autograd::Node;
-
-/// Its history as it stands: asking a view for it may make it anew, or throw.
-Node* history_of(const at::Tensor& tensor) {
-  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
-  return meta == nullptr ? nullptr : meta->grad_fn_.get();
-}
-
-/// The name of a custom autograd function, empty for any other node.
-std::string custom_function(const Node& node) {
-  const std::string name = node.name();
-  const std::size_t found = name.find("CppNode<");
-  if (found == std::string::npos) return {};
-  const std::size_t begin = found + std::string_view("CppNode<").size();
-  return name.substr(begin, name.rfind('>') - begin);
-}
 
 std::string module_of(std::string_view parameter) {
   const std::size_t dot = parameter.rfind('.');
@@ -117,8 +96,8 @@ class Tracer::Impl {
     for (const c10::IValue& leaf : flat.leaves) {
       parts_.outputs.push_back(convert(leaf, c10::AnyType::get(), "output"));
     }
-    for (Argument& output_value : parts_.outputs) settle(output_value);
-    check_graph(flat.leaves);
+    for (Argument& result : parts_.outputs) read_uninitialised(result, {});
+    if (const auto problem = histories_.find_problem(flat.leaves)) fail(*problem);
   }
 
   GraphParts finish() { return std::move(parts_); }
@@ -165,7 +144,7 @@ class Tracer::Impl {
         read_uninitialised(node.arguments[i], result_memory);
       }
     }
-    node.name = fresh_name(schema.name());
+    node.name = names_.of_operator(schema.name());
     int result = 0;
     for (std::size_t i = 0; i < returned; ++i) {
       node.results.push_back(bind(stack[first_result + i], node, result));
@@ -186,7 +165,7 @@ class Tracer::Impl {
   struct Entry {
     ValueId value;
     c10::weak_intrusive_ptr<c10::TensorImpl> alive;  // keeps the address from being used again
-    Node* history = nullptr;
+    torch::autograd::Node* history = nullptr;
     std::vector<int64_t> sizes = {};  // of what it looks at, to know it again
     std::vector<int64_t> strides = {};
     int64_t offset = 0;
@@ -197,24 +176,6 @@ class Tracer::Impl {
     bool is_outside = false;
     ValueId latest;
   };
-
-  // Names -----------------------------------------------------------------------------------------
-
-  std::string unique(std::string name) {
-    for (char& c : name) {
-      if (kNameCharacters.find(c) == std::string_view::npos) c = '_';
-    }
-    if (name.empty()) name = "value";
-    std::string result = name;
-    for (int& n = counters_[name]; !names_.insert(result).second;)
-      result = fmt::format("{}_{}", name, ++n);
-    return result;
-  }
-
-  std::string fresh_name(std::string_view op) {
-    const std::size_t colon = op.rfind(':');
-    return unique(std::string(colon == std::string_view::npos ? op : op.substr(colon + 1)));
-  }
 
   // Values ----------------------------------------------------------------------------------------
 
@@ -254,10 +215,7 @@ class Tracer::Impl {
     parts_.values.push_back(std::move(value));
     Entry entry{id, c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
                 history_of(tensor)};
-    // That of an operator which is captured whole.
-    if (entry.history != nullptr && !custom_function(*entry.history).empty()) {
-      known_functions_.insert(entry.history);
-    }
+    histories_.note(entry.history);
     if (tensor.unsafeGetTensorImpl()->has_storage()) {
       entry.sizes = tensor.sizes().vec();
       entry.strides = tensor.strides().vec();
@@ -275,10 +233,10 @@ class Tracer::Impl {
       const auto found = by_impl_.find(tensor.unsafeGetTensorImpl());
       if (found != by_impl_.end()) {
         GraphState& state = parts_.states[static_cast<std::size_t>(found->second.value.value())];
-        state.other_names.push_back(unique(name));
+        state.other_names.push_back(names_.make(name));
         continue;
       }
-      add_state(kind, tensor, unique(name));
+      add_state(kind, tensor, names_.make(name));
     }
   }
 
@@ -305,7 +263,7 @@ class Tracer::Impl {
       mine = mine.requires_grad_().clone(at::MemoryFormat::Preserve);
     }
     if (!mine.is_cpu()) saved_.save_default_generator(mine.device());
-    const ValueId value = make_value(mine, unique(readable(path)));
+    const ValueId value = make_value(mine, names_.make(readable(path)));
     if (Storage* storage = storage_of(mine)) storage->is_outside = true;
     kept_.push_back(mine);
     parts_.inputs.push_back(value);
@@ -372,56 +330,12 @@ class Tracer::Impl {
   }
 
   // A custom function runs its operators with gradients off and then gives its results a history of
-  // its own, behind the back of the dispatcher.
+  // its own.
   void check_history(const Entry& entry, const at::Tensor& tensor) const {
-    Node* history = history_of(tensor);
+    torch::autograd::Node* history = history_of(tensor);
     if (history == nullptr) return;
-    if (history != entry.history) check_function(*history);
-    check_hooks(*history);
-  }
-
-  void check_function(const Node& node) const {
-    const std::string name = custom_function(node);
-    if (name.empty() || known_functions_.contains(&node)) return;
-    fail(
-        fmt::format("the custom autograd function {} would lose its backward; register it as an "
-                    "operator, which is captured whole",
-                    name));
-  }
-
-  void check_hooks(Node& node) const {
-    if (node.tensor_pre_hooks().empty() && node.retains_grad_hooks().empty() &&
-        node.pre_hooks().empty() && node.post_hooks().empty()) {
-      return;
-    }
-    fail(fmt::format(
-        "a hook was put on a result of {} inside the forward; a graph has no place for it",
-        node.name()));
-  }
-
-  // All of the history of what is returned: what reading the tensors on the way did not show.
-  void check_graph(const std::vector<c10::IValue>& leaves) const {
-    std::vector<Node*> open;
-    std::unordered_set<Node*> seen;
-    auto visit = [&](Node* node) {
-      if (node != nullptr && seen.insert(node).second) open.push_back(node);
-    };
-    for (const c10::IValue& leaf : leaves) {
-      if (!leaf.isTensor() || !leaf.toTensor().defined()) continue;
-      try {
-        visit(leaf.toTensor().grad_fn().get());
-      } catch (const std::exception&) {
-        visit(history_of(leaf.toTensor()));  // a view that autograd cannot follow any more
-      }
-    }
-    while (!open.empty()) {
-      Node* node = open.back();
-      open.pop_back();
-      check_function(*node);
-      // Parameters may have hooks from before.
-      if (node->num_outputs() > 0) check_hooks(*node);
-      for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
-    }
+    const auto problem = histories_.find_problem(*history, history != entry.history);
+    if (problem) fail(*problem);
   }
 
   // A tensor that no operator made here.
@@ -442,7 +356,7 @@ class Tracer::Impl {
     const bool is_parameter = tensor.requires_grad();
     const ValueId value =
         add_state(is_parameter ? GraphState::Kind::kParameter : GraphState::Kind::kConstant, kept,
-                  unique(is_parameter ? "parameter_0" : "constant_0"));
+                  names_.make(is_parameter ? "parameter_0" : "constant_0"));
     if (!kept.is_same(tensor)) bind_also(tensor, value);
     kept_.push_back(tensor);
     return value;
@@ -472,7 +386,7 @@ class Tracer::Impl {
     }
     GraphNode node;
     node.op = {"aten::detach", ""};
-    node.name = fresh_name("detach");
+    node.name = names_.of_operator("detach");
     if (!scopes_.empty()) node.scope = scopes_.back();
     node.arguments.emplace_back(*same);
     const ValueId value = make_value(tensor, node.name);
@@ -513,15 +427,14 @@ class Tracer::Impl {
     });
   }
 
-  void settle(Argument& output) { read_uninitialised(output, {}); }
-
   ValueId constant_of(ValueId value) {
     for (const auto& [impl, entry] : by_impl_) {
       if (entry.value != value) continue;
       const auto alive = entry.alive.lock();
       if (alive.get() == nullptr) break;
       const at::Tensor tensor = at::Tensor(alive).detach().clone(at::MemoryFormat::Preserve);
-      const ValueId constant = add_state(GraphState::Kind::kConstant, tensor, unique("constant_0"));
+      const ValueId constant =
+          add_state(GraphState::Kind::kConstant, tensor, names_.make("constant_0"));
       by_impl_.at(impl).value = constant;
       return constant;
     }
@@ -534,7 +447,7 @@ class Tracer::Impl {
       const at::Tensor& tensor = returned.toTensor();
       if (!tensor.defined()) return {};
       std::string name = node.name;
-      if (number++ > 0) name = unique(fmt::format("{}.{}", node.name, number - 1));
+      if (number++ > 0) name = names_.make(fmt::format("{}.{}", node.name, number - 1));
       return make_value(tensor, std::move(name));
     }
     if (!returned.isTensorList()) return {};
@@ -549,9 +462,8 @@ class Tracer::Impl {
   std::unordered_map<c10::TensorImpl*, Entry> by_impl_;
   std::unordered_map<c10::StorageImpl*, Storage> storages_;
   std::unordered_set<int32_t> uninitialised_;
-  std::unordered_set<const Node*> known_functions_;
-  std::unordered_set<std::string> names_;
-  std::unordered_map<std::string, int> counters_;
+  HistoryCheck histories_;
+  UniqueNames names_;
   std::vector<std::string> scopes_;
   std::string where_;
   std::string last_module_;
@@ -574,11 +486,12 @@ GraphParts trace(const TracedModel& model, const Arguments& arguments) {
   const c10::AutoGradMode with_grad(true);
   Tracer tracer(model);
   const Arguments given = tracer.impl_->take_inputs(arguments);
+  c10::IValue output;
   {
     const TracerScope on(tracer);
-    const c10::IValue output = model.forward(given.args, given.kwargs);
-    tracer.impl_->take_output(output);
+    output = model.forward(given.args, given.kwargs);
   }
+  tracer.impl_->take_output(output);
   return tracer.impl_->finish();
 }
 

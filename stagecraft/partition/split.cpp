@@ -85,21 +85,19 @@ CutList at_points(const Graph& graph, const CutPlaces& places, const Split& spli
     const std::string what =
         fmt::format("split at the {} of {}", is_beginning ? "beginning" : "end", name);
     const ModuleExtents::Extent extent = modules.get(name);
-    std::size_t first = is_beginning ? extent.first : extent.last + 1;
-    std::size_t last = first;
-    if (!extent.is_exact) {
-      if (is_beginning) {
-        const auto other = modules.last_other_before(extent.first, name);
-        first = other ? *other + 1 : 0;
-      } else {
-        last = modules.first_other_behind(extent.last, name).value_or(end);
-      }
-    }
     const std::size_t wish = is_beginning ? extent.first : extent.last + 1;
     require<ArgumentError>(wish > 0, "{}: the stage before it would be empty", what);
     require<ArgumentError>(wish < end, "{}: the stage behind it would be empty", what);
-    const std::size_t place =
-        extent.is_exact ? nearest_legal(places, wish) : places.best(first, last, wish, what);
+    std::size_t place = 0;
+    if (extent.is_exact) {
+      place = nearest_legal(places, wish);
+    } else if (is_beginning) {
+      const auto other = modules.last_other_before(extent.first, name);
+      place = places.best(other ? *other + 1 : 0, wish, wish, what);
+    } else {
+      const auto other = modules.first_other_behind(extent.last, name);
+      place = places.best(wish, other.value_or(end), wish, what);
+    }
     wishes.push_back({place, what});
   }
   return checked(graph, places, std::move(wishes));

@@ -138,7 +138,7 @@ void release_inner_nodes_as_they_finish(const GradWalk& walk) {
 
 }  // namespace
 
-void backward_full(std::vector<GradRoot> roots, std::span<const StageInput>) {
+void backward_full(std::vector<GradRoot> roots) {
   drop_absent(roots);
   if (roots.empty()) return;
   execute(to_roots(std::move(roots)), /*keep_graph=*/false, /*accumulate=*/true);
@@ -174,13 +174,13 @@ WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInpu
 }
 
 void backward_weight(WeightWork work) {
-  backward_full(std::move(work.roots), {});
+  backward_full(std::move(work.roots));
 }
 
 void backward_into(const std::vector<std::pair<at::Tensor, at::Tensor>>& grads) {
   std::vector<GradRoot> roots;
   for (const auto& [tensor, grad] : grads) roots.push_back({grad_edge_of(tensor), grad});
-  backward_full(std::move(roots), {});
+  backward_full(std::move(roots));
 }
 
 }  // namespace stagecraft

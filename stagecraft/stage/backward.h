@@ -27,7 +27,7 @@ struct WeightWork {
 
 /// The three backwards of one forward, bit for bit the same gradients:
 ///
-///   backward_full(roots, inputs);                                     B
+///   backward_full(roots);                                             B
 ///   WeightWork w = backward_input(roots, inputs);                     I
 ///   backward_weight(std::move(w));                                    W
 ///
@@ -39,7 +39,7 @@ struct WeightWork {
 /// autograd function that has both inputs and parameters behind it is called in I and in W, each
 /// time for the gradients that are needed then. Where no input needs a gradient, I does nothing and
 /// W all.
-void backward_full(std::vector<GradRoot> roots, std::span<const StageInput> inputs);
+void backward_full(std::vector<GradRoot> roots);
 WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInput> inputs);
 void backward_weight(WeightWork work);
 

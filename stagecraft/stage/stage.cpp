@@ -277,7 +277,7 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   run.losses.clear();
 
   if (options_.weight_work) {
-    stagecraft::backward_full(std::move(roots), run.inputs);
+    stagecraft::backward_full(std::move(roots));
     std::function<void()> work = options_.weight_work();
     if (!with_weights) {
       run.own_weight_work = std::move(work);
@@ -285,7 +285,7 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
       work();
     }
   } else if (with_weights) {
-    stagecraft::backward_full(std::move(roots), run.inputs);
+    stagecraft::backward_full(std::move(roots));
   } else {
     run.weight = stagecraft::backward_input(std::move(roots), run.inputs);
   }

@@ -14,7 +14,6 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
-#include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/program.h"
 #include "stagecraft/graph/scope.h"
@@ -248,6 +247,19 @@ TEST(Capture, CopiesMemoryThatItDoesNotOwn) {
       }),
       rows_of(3));
   EXPECT_EQ(graph.parts().states.size(), 1U);
+}
+
+TEST(Capture, ReturnsMemoryThatItDoesNotOwn) {
+  const Graph graph = expect_same(model_of([](const Tensor& x) -> c10::IValue {
+                                    static float shared[] = {1.F, 2.F, 4.F};
+                                    Tensor filled = torch::empty({2});
+                                    filled.mutable_data_ptr<float>()[0] = 3;
+                                    filled.mutable_data_ptr<float>()[1] = 5;
+                                    return tree::tuple({x + 1, at::from_blob(shared, {3}), filled});
+                                  }),
+                                  rows_of(3));
+  EXPECT_EQ(graph.parts().nodes.size(), 1U) << to_text(graph);
+  EXPECT_EQ(graph.parts().states.size(), 2U);
 }
 
 TEST(Capture, KeepsRegionsWithoutGradients) {

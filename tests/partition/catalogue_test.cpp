@@ -20,6 +20,7 @@
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/stage/callable.h"
 #include "tests/partition/pipe_check.h"
+#include "tests/partition/sample_tensors.h"
 #include "tests/support/models.h"
 #include "tests/support/reference.h"
 
@@ -31,7 +32,7 @@ using at::Tensor;
 constexpr int64_t kWidth = 8;
 
 Tensor rows(int64_t count) {
-  return torch::arange(count * kWidth, at::kFloat).cos().view({count, kWidth});
+  return sample_rows(count, kWidth);
 }
 Arguments batch(int64_t count) {
   return {{rows(count)}, {}};

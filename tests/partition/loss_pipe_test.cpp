@@ -17,6 +17,7 @@
 #include "stagecraft/partition/loss_wrapper.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/tree/tree.h"
+#include "tests/partition/sample_tensors.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/reference.h"
 
@@ -29,12 +30,10 @@ using testing::HasSubstr;
 constexpr int64_t kWidth = 5;
 
 Tensor weight(double scale) {
-  return (torch::arange(kWidth * kWidth, at::kFloat).sin() * scale)
-      .view({kWidth, kWidth})
-      .requires_grad_();
+  return sample_weight(kWidth, scale);
 }
 Tensor rows(int64_t count) {
-  return torch::arange(count * kWidth, at::kFloat).cos().view({count, kWidth});
+  return sample_rows(count, kWidth);
 }
 Tensor mse(const Tensor& y, const Tensor& t) {
   return at::mse_loss(y, t);

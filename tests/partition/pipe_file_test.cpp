@@ -20,6 +20,7 @@
 #include "stagecraft/graph/scope.h"
 #include "stagecraft/stage/callable.h"
 #include "tests/partition/pipe_check.h"
+#include "tests/partition/sample_tensors.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
@@ -39,7 +40,7 @@ class PipeFile : public testing::Test {
 };
 
 Tensor rows(int64_t count) {
-  return torch::arange(count * 4, at::kFloat).cos().view({count, 4});
+  return sample_rows(count, 4);
 }
 Arguments batch(int64_t count) {
   return {{rows(count)}, {}};

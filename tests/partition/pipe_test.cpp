@@ -19,6 +19,7 @@
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/partition/pipe_check.h"
+#include "tests/partition/sample_tensors.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
@@ -30,13 +31,11 @@ using testing::HasSubstr;
 constexpr int64_t kWidth = 6;
 
 Tensor weight(double scale) {
-  return (torch::arange(kWidth * kWidth, at::kFloat).sin() * scale)
-      .view({kWidth, kWidth})
-      .requires_grad_();
+  return sample_weight(kWidth, scale);
 }
 
 Tensor rows(int64_t count) {
-  return torch::arange(count * kWidth, at::kFloat).cos().view({count, kWidth});
+  return sample_rows(count, kWidth);
 }
 
 Arguments batch(int64_t count) {

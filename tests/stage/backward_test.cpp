@@ -82,7 +82,7 @@ std::vector<StageInput> run_forward(const Case& c, std::vector<GradRoot>& roots)
 Gradients with_full(const Case& c) {
   std::vector<GradRoot> roots;
   const std::vector<StageInput> inputs = run_forward(c, roots);
-  backward_full(std::move(roots), inputs);
+  backward_full(std::move(roots));
   Gradients grads;
   for (const StageInput& input : inputs) grads.inputs.push_back(input.take_grad());
   grads.weights = take_weight_grads(c.weights);
@@ -252,7 +252,7 @@ TEST(Backward, HooksOnTensorsRunOnceAndTheirResultCounts) {
     if (is_split) {
       backward_weight(backward_input(std::move(roots), std::span(&input, 1)));
     } else {
-      backward_full(std::move(roots), std::span(&input, 1));
+      backward_full(std::move(roots));
     }
     EXPECT_EQ(calls, 1) << is_split;
     EXPECT_EQ(leaf_calls, 1) << is_split;
@@ -268,7 +268,7 @@ TEST(Backward, AGradientOfAnotherShapeIsRefused) {
   std::vector<GradRoot> roots;
   roots.push_back({grad_edge_of(w * 2), at::randn({4})});
   try {
-    backward_full(std::move(roots), {});
+    backward_full(std::move(roots));
     FAIL();
   } catch (const MetadataError& error) {
     EXPECT_THAT(error.what(), testing::HasSubstr("expected [3], got Tensor[4] float32"));

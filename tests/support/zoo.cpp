@@ -4,13 +4,11 @@
 #include <memory>
 #include <utility>
 
-#include <torch/nn/functional/activation.h>
 #include <torch/nn/functional/upsampling.h>
 #include <torch/nn/module.h>
 #include <torch/nn/modules/batchnorm.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/conv.h>
-#include <torch/nn/modules/dropout.h>
 #include <torch/nn/modules/embedding.h>
 #include <torch/nn/modules/linear.h>
 #include <torch/nn/modules/normalization.h>
