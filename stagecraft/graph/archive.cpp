@@ -60,6 +60,25 @@ std::optional<std::string> unsealed(const std::string& record) {
   return text;
 }
 
+/// Whether the elements fill their memory without gaps, in whatever order of dimensions. The
+/// product of the sizes fits.
+bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  if (sizes.size() != strides.size()) return false;
+  if (std::ranges::count(sizes, 0) > 0) {
+    return std::ranges::all_of(strides, [](int64_t stride) { return stride >= 0; });
+  }
+  std::vector<std::size_t> order(sizes.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::erase_if(order, [&](std::size_t dim) { return sizes[dim] == 1; });
+  std::ranges::sort(order, {}, [&](std::size_t dim) { return strides[dim]; });
+  int64_t expected = 1;
+  for (const std::size_t dim : order) {
+    if (strides[dim] != expected) return false;
+    expected *= sizes[dim];
+  }
+  return true;
+}
+
 void check_savable(const Graph& graph) {
   check_states_apart(graph.parts());
   for (const Argument& input : graph.parts().inputs) {
@@ -229,8 +248,8 @@ at::Tensor ArchiveReader::tensor(std::size_t number) {
       fail(fmt::format("{} has {} bytes, expected {}", record, impl_->in->getRecordSize(record),
                        bytes));
     }
+    if (!is_dense(sizes, strides)) fail(record + " has absurd strides");
     at::Tensor read = at::empty_strided(sizes, strides, at::TensorOptions().dtype(*dtype));
-    if (!read.is_non_overlapping_and_dense()) fail(record + " has absurd strides");
     impl_->in->getRecord(record, read.mutable_data_ptr(), read.nbytes());
     if (checksum(read.const_data_ptr(), read.nbytes()) != entry.at("checksum").get<uint64_t>()) {
       fail(record + " is damaged");

@@ -3,27 +3,22 @@
 #include <algorithm>
 #include <cstddef>
 #include <exception>
-#include <numeric>
-#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
-#include <ATen/ops/flip.h>
 #include <ATen/ops/index_select.h>
-#include <ATen/ops/mul.h>
 #include <ATen/ops/remainder.h>
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
+#include "stagecraft/graph/element_shapes.h"
 #include "stagecraft/graph/generalise.h"
 #include "stagecraft/graph/op_types.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/graph/saved_state.h"
-#include "stagecraft/tree/describe.h"
+#include "stagecraft/graph/replay_check.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -122,11 +117,14 @@ class Inputs {
     if (example < 0) return;  // no tensor has a dimension: nothing changes
     require<ArgumentError>(example > 0, "size {}: expected at least 1 in the example, got 0",
                            spec.name);
-    const int64_t probe = spec.probe.value_or(2 * example + 3);
+    const int64_t probe = spec.probe.value_or(4 * example + 3);
     require<ArgumentError>(probe > 0 && probe != example && probe != example + 1,
                            "size {}: expected a probe other than {} and {}, got {}", spec.name,
                            example, example + 1, probe);
-    sizes_.push_back({.name = spec.name, .example = example, .least = 1});
+    sizes_.push_back({.name = spec.name,
+                      .example = example,
+                      .least = 1,
+                      .greatest = std::max(example + 1, probe)});
     probes_.push_back(probe);
   }
 
@@ -151,94 +149,6 @@ class Inputs {
   std::vector<Place> places_;
 };
 
-/// Everything that a run of the graph changes outside of it.
-void save_what_changes(const GraphParts& parts, SavedState& saved) {
-  saved.save_default_generator(c10::kCPU);
-  std::unordered_set<int32_t> memory;
-  std::unordered_set<int32_t> values;
-  for (const GraphNode& node : parts.nodes) {
-    for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
-      for_each_value(node.arguments[i], [&](ValueId value) {
-        values.insert(value.value());
-        memory.insert(parts.values[static_cast<std::size_t>(value.value())].memory);
-      });
-    }
-    for (const Argument& argument : node.arguments) {
-      const c10::IValue* fixed = argument.fixed_value();
-      if (fixed != nullptr && fixed->isGenerator()) saved.save(fixed->toGenerator());
-    }
-  }
-  for (const GraphValue& value : parts.values) {
-    if (!value.device.is_cpu()) saved.save_default_generator(value.device);
-  }
-  for (const GraphState& state : parts.states) {
-    const GraphValue& value = parts.values[static_cast<std::size_t>(state.value.value())];
-    if (values.contains(state.value.value()) ||
-        (value.memory >= 0 && memory.contains(value.memory))) {
-      saved.save(state.tensor);
-    }
-  }
-}
-
-c10::IValue copied(const c10::IValue& tree) {
-  return tree::map(tree, [](const c10::IValue& leaf) -> c10::IValue {
-    if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
-    return leaf.toTensor().detach().clone(at::MemoryFormat::Preserve);
-  });
-}
-
-/// Other values than the example's, of which the rows were made: what a model has read of them by
-/// pointer shows.
-c10::IValue varied(const c10::IValue& tree) {
-  return tree::map(tree, [](const c10::IValue& leaf) -> c10::IValue {
-    if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
-    const at::Tensor& given = leaf.toTensor();
-    std::vector<int64_t> dims(static_cast<std::size_t>(given.dim()));
-    std::iota(dims.begin(), dims.end(), 0);
-    at::Tensor mine = given.detach().flip(dims);
-    if (!mine.is_floating_point() && !mine.is_complex()) return mine;
-    return mine.mul(0.9375).requires_grad_().clone();
-  });
-}
-
-Arguments varied(const Arguments& arguments) {
-  Arguments result;
-  for (const c10::IValue& value : arguments.args) result.args.push_back(varied(value));
-  for (const auto& [name, value] : arguments.kwargs) result.kwargs.set(name, varied(value));
-  return result;
-}
-
-void check_replay(const TracedModel& model, const Graph& graph, const Arguments& arguments) {
-  const c10::AutoGradMode with_grad(true);
-  c10::IValue expected;
-  c10::IValue got;
-  {
-    SavedState saved;
-    save_what_changes(graph.parts(), saved);
-    const Arguments mine = varied(arguments);
-    try {
-      expected = copied(model.forward(mine.args, mine.kwargs));
-    } catch (const std::exception& error) {
-      throw CaptureError(fmt::format("the model fails on other values: {}", message_of(error)));
-    }
-  }
-  {
-    SavedState saved;
-    save_what_changes(graph.parts(), saved);
-    const Arguments mine = varied(arguments);
-    got = copied(GraphProgram(graph).run(mine.args, mine.kwargs));
-  }
-  const auto pairs = tree::zip(expected, got, "output");
-  for (std::size_t i = 0; i < pairs.size(); ++i) {
-    require<CaptureError>(
-        tree::leaf_equal(pairs[i].first, pairs[i].second),
-        "the graph does not give what the model gives, in {}: expected {}, got {} "
-        "with other elements; does the model read or write tensors by pointer?",
-        graph.parts().output.leaf_path(i, "output"), describe(pairs[i].first),
-        describe(pairs[i].second));
-  }
-}
-
 class Capture {
  public:
   Capture(const TracedModel& model, const Arguments& example, const CaptureOptions& options)
@@ -255,11 +165,12 @@ class Capture {
       for (std::size_t i = 0; i < sizes.size(); ++i) corner[i] += static_cast<int64_t>(k >> i & 1);
       corners.push_back(trace_at(corner));
     }
+    find_open_dims(corners.front(), sizes);
     GraphParts parts = generalise(corners, inputs_.sizes());
     std::vector<int64_t> probe = sizes;
     for (std::size_t i = 0; i < sizes.size(); ++i) probe[i] = inputs_.probe(i);
     if (!sizes.empty()) check_generalised(parts, trace_at(probe), probe);
-    for (std::size_t i = 0; i < sizes.size(); ++i) parts.sizes[i].least = least(parts, sizes, i);
+    find_least(parts, sizes);
     Graph graph(without_dead_code(parts));
     check_replay(model_, graph, inputs_.at(probe));
     return graph;
@@ -280,20 +191,38 @@ class Capture {
     }
   }
 
-  // The smallest size at which the model still does what the graph does.
-  int64_t least(const GraphParts& parts, std::vector<int64_t> sizes, std::size_t size) const {
-    const int64_t example = sizes[size];
-    for (const int64_t n : {int64_t{1}, int64_t{2}}) {
-      if (n >= example) break;
-      sizes[size] = n;
-      try {
-        check_generalised(parts, trace_at(sizes), sizes);
-        return n;
-      } catch (const CaptureError&) {
-        continue;
+  bool holds_at(const GraphParts& parts, std::span<const int64_t> sizes) const {
+    try {
+      check_generalised(parts, trace_at(sizes), sizes);
+      return true;
+    } catch (const CaptureError&) {
+      return false;
+    }
+  }
+
+  // The smallest sizes at which the model still does what the graph does.
+  void find_least(GraphParts& parts, const std::vector<int64_t>& sizes) const {
+    std::vector<int64_t> all_least = sizes;
+    for (std::size_t i = 0; i < sizes.size(); ++i) {
+      std::vector<int64_t> one_less = sizes;
+      for (const int64_t n : {int64_t{1}, int64_t{2}}) {
+        one_less[i] = n;
+        if (n >= sizes[i] || !holds_at(parts, one_less)) continue;
+        all_least[i] = n;
+        break;
       }
     }
-    return example;
+    if (sizes.size() > 1 && all_least != sizes && !holds_at(parts, all_least)) all_least = sizes;
+    for (std::size_t i = 0; i < sizes.size(); ++i) parts.sizes[i].least = all_least[i];
+  }
+
+  // Where elements decide a shape, it may seem to follow the sizes: when every row has the same
+  // number of them.
+  void find_open_dims(GraphParts& trace, std::span<const int64_t> sizes) const {
+    const bool depends = std::ranges::any_of(trace.nodes, [](const GraphNode& node) {
+      return shape_deciding_argument(*find_schema(node.op)).has_value();
+    });
+    if (depends) open_dims(trace, trace_with_other_elements(model_, inputs_.at(sizes)));
   }
 
   const TracedModel& model_;

@@ -22,8 +22,8 @@ struct SizeSpec {
   /// Where it stands; the example has the same size at all of them. None: dimension 0 of the first
   /// tensor, and of every other tensor that has the same size there.
   std::vector<Place> places = {};
-  /// The size at which the graph is compared with the model. It should be far from that of the
-  /// example. None: 2 n + 3, where the example has n.
+  /// The size at which the graph is compared with the model, and up to which it may then be used: a
+  /// model that pads to 64 rows looks like any other below. None: 4 n + 3, where the example has n.
   std::optional<int64_t> probe = {};
 };
 
@@ -37,13 +37,15 @@ struct CaptureOptions {
 ///
 /// It runs the model several times: at the sizes of the example and one above, to see how each
 /// number follows them, and at a third size, where the graph must agree operator by operator and
-/// bit for bit. The other inputs are made from the example by repeating it. Afterwards buffers,
-/// gradients and random states are as before. The graph holds the model's own parameters and
+/// bit for bit, gradients included. The graph refuses larger sizes than those. The other inputs are
+/// made from the example by repeating it. Afterwards buffers, gradients and random states are as
+/// before. The graph holds the model's own parameters and
 /// buffers.
 ///
 /// Throws CaptureError, which names the operator and the module, for what a graph cannot hold:
-/// values read back to the host, custom autograd functions, hooks set inside the forward, numbers
-/// that do not follow the sizes, operators that come and go with them.
+/// values read back to the host, sizes read from a shape that depends on elements, custom autograd
+/// functions, hooks set inside the forward, numbers that do not follow the sizes, operators that
+/// come and go with them, gradients that the graph would not give.
 Graph capture(const TracedModel& model, const Arguments& example,
               const CaptureOptions& options = {});
 

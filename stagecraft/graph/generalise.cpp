@@ -23,6 +23,21 @@ namespace stagecraft {
 
 namespace {
 
+bool is_equal_fixed(const c10::IValue& a, const c10::IValue& b) {
+  if (a.isGenerator() || b.isGenerator()) {
+    return a.isGenerator() && b.isGenerator() && a.toGenerator() == b.toGenerator();
+  }
+  return tree::equal(a, b);
+}
+
+bool is_same_argument(const Argument& a, const Argument& b) {
+  if (a.value() != nullptr) return b.value() != nullptr && *a.value() == *b.value();
+  if (const Argument::List* list = a.list()) {
+    return b.list() != nullptr && std::ranges::equal(*list, *b.list(), is_same_argument);
+  }
+  return b.fixed_value() != nullptr && is_equal_fixed(*a.fixed_value(), *b.fixed_value());
+}
+
 /// Joins what several traces say into one. `traces[0]` is the model for the rest.
 class Generaliser {
  public:
@@ -173,7 +188,7 @@ class Generaliser {
       const c10::IValue* fixed = pick(traces_[t]).fixed_value();
       if (fixed == nullptr) fail(t, name(0, pick(traces_[0])), name(t, pick(traces_[t])));
       all.push_back(*fixed);
-      is_same = is_same && is_equal(all.front(), *fixed);
+      is_same = is_same && is_equal_fixed(all.front(), *fixed);
     }
     if (is_same) return pick(traces_[0]);
     const c10::IValue& first = all.front();
@@ -207,13 +222,6 @@ class Generaliser {
     SizeExpr size = SizeExpr::through(low_, corners);
     if (size.is_number()) return Argument::fixed(size.number());
     return size;
-  }
-
-  static bool is_equal(const c10::IValue& a, const c10::IValue& b) {
-    if (a.isGenerator() || b.isGenerator()) {
-      return a.isGenerator() && b.isGenerator() && a.toGenerator() == b.toGenerator();
-    }
-    return tree::equal(a, b);
   }
 
   /// Of each value, the first one that it shares memory with.
@@ -277,6 +285,10 @@ class Generaliser {
         std::vector<int64_t> corners;
         for (const GraphParts& trace : traces_)
           corners.push_back(trace.values[v].shape[d].number());
+        if ((value.open_dims >> d & 1) != 0) {
+          value.shape[d] = SizeExpr(corners[0]);
+          continue;
+        }
         if (may_differ_) {
           value.shape[d] = SizeExpr::through(low_, corners);
           continue;
@@ -350,6 +362,29 @@ void check_generalised(const GraphParts& graph, const GraphParts& trace,
   for (std::size_t i = 0; i < here.size(); ++i) here[i].example = sizes[i];
   const std::vector<GraphParts> both = {at_sizes(graph, sizes), trace};
   Generaliser(both, std::move(here), false).run();
+}
+
+void open_dims(GraphParts& trace, const GraphParts& other) {
+  for (std::size_t i = 0; i < std::min(trace.nodes.size(), other.nodes.size()); ++i) {
+    const GraphNode& here = trace.nodes[i];
+    const GraphNode& there = other.nodes[i];
+    bool is_same = here.op == there.op;
+    for (std::size_t a = 0; is_same && a < here.arguments.size(); ++a) {
+      is_same = is_same_argument(here.arguments[a], there.arguments[a]);
+    }
+    if (is_same) continue;
+    throw CaptureError(fmt::format(
+        "{} ({}{}): it follows a number that was read from a shape which depends on elements, as "
+        "that of nonzero() or of indexing by a mask; a graph would freeze it",
+        here.name, toString(here.op), here.scope.empty() ? "" : " in " + here.scope));
+  }
+  for (std::size_t v = 0; v < std::min(trace.values.size(), other.values.size()); ++v) {
+    GraphValue& value = trace.values[v];
+    const std::vector<SizeExpr>& shape = other.values[v].shape;
+    for (std::size_t d = 0; d < value.shape.size() && d < shape.size(); ++d) {
+      if (d < 32 && value.shape[d] != shape[d]) value.open_dims |= uint32_t{1} << d;
+    }
+  }
 }
 
 }  // namespace stagecraft

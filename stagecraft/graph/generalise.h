@@ -18,4 +18,9 @@ GraphParts generalise(std::span<const GraphParts> traces, std::vector<GraphSize>
 void check_generalised(const GraphParts& graph, const GraphParts& trace,
                        std::span<const int64_t> sizes);
 
+/// Compares with another run of the model, at the same sizes but with other elements. Dimensions
+/// that differ become open ones. Throws CaptureError, which names the operator, where it was called
+/// with other numbers, or where another was called.
+void open_dims(GraphParts& trace, const GraphParts& other);
+
 }  // namespace stagecraft

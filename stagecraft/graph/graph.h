@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <string>
@@ -25,6 +26,8 @@ struct GraphSize {
   std::string name;     ///< a word: "B"
   int64_t example = 0;  ///< that of the example which the graph was made from
   int64_t least = 1;    ///< smaller ones are refused
+  /// Larger ones too: nobody has looked what the model does there.
+  int64_t greatest = std::numeric_limits<int64_t>::max();
 };
 
 /// What is known of a tensor before it is computed.
@@ -32,6 +35,9 @@ struct GraphValue {
   std::string name;  ///< a word, or words joined by dots: `addmm_1`, `layers.0.weight`
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<SizeExpr> shape = {};
+  /// Dimensions, as bits, that depend on elements: `shape` says how large the example's are, and
+  /// any other size may come.
+  uint32_t open_dims = 0;
   c10::Device device = c10::kCPU;
   /// Values with the same number, 0 or more, may share memory: a view and what it views, what an
   /// operator changes in place before and after. One that shares with no other has -1.

@@ -120,6 +120,11 @@ class Parser {
     skip_blanks();
     while (!in_.accept("]")) {
       if (!value.shape.empty()) in_.expect(",");
+      in_.skip_space();
+      if (in_.accept("?")) {
+        if (value.shape.size() >= 32) in_.fail("expected an open dimension among the first 32");
+        value.open_dims |= uint32_t{1} << value.shape.size();
+      }
       value.shape.push_back(parse_size_expr(in_, size_names_));
     }
     if (in_.accept("@")) {
@@ -153,6 +158,7 @@ class Parser {
     size.example = in_.read_integer();
     in_.expect(", at least ");
     size.least = in_.read_integer();
+    if (in_.accept(", at most ")) size.greatest = in_.read_integer();
     end_line();
     size_names_.push_back(size.name);
     parts_.sizes.push_back(std::move(size));

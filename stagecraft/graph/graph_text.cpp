@@ -2,6 +2,8 @@
 
 #include <cmath>
 #include <cstddef>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -67,7 +69,9 @@ class Printer {
   std::string print() {
     line("graph");
     for (const GraphSize& size : parts_.sizes) {
-      line("size {} = {}, at least {}", size.name, size.example, size.least);
+      const bool is_limited = size.greatest != std::numeric_limits<int64_t>::max();
+      line("size {} = {}, at least {}{}", size.name, size.example, size.least,
+           is_limited ? fmt::format(", at most {}", size.greatest) : "");
     }
     for (const GraphState& state : parts_.states) print_state(state);
     std::size_t leaf = 0;
@@ -180,9 +184,10 @@ class Printer {
 
 std::string shape_text(const GraphValue& value, std::span<const std::string> size_names) {
   std::string text;
-  for (const SizeExpr& size : value.shape) {
-    if (!text.empty()) text += ", ";
-    text += to_text(size, size_names);
+  for (std::size_t dim = 0; dim < value.shape.size(); ++dim) {
+    if (dim > 0) text += ", ";
+    if ((value.open_dims >> dim & 1) != 0) text += "?";
+    text += to_text(value.shape[dim], size_names);
   }
   return text;
 }

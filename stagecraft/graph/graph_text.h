@@ -14,7 +14,7 @@ namespace stagecraft {
 /// A graph as text, one line for each thing that it has:
 ///
 ///   graph
-///   size B = 4, at least 1
+///   size B = 4, at least 1, at most 11
 ///   parameter %fc.weight: float32[8, 16] &0
 ///   parameter %fc.bias: float32[8]
 ///   args (%x: float32[B, 16],)
@@ -29,7 +29,8 @@ namespace stagecraft {
 std::string to_text(const Graph& graph);
 
 /// `float32[B, 16]`; the device is named where it is not the CPU, and behind it, as ` &2`, the
-/// number of the memory that the value shares with others.
+/// number of the memory that the value shares with others. `?7` is a dimension that depends on
+/// elements, 7 in the example.
 std::string to_text(const GraphValue& value, std::span<const std::string> size_names);
 /// `Tensor[B, 16] float32`, as messages have it.
 std::string describe(const GraphValue& value, std::span<const std::string> size_names);

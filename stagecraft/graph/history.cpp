@@ -3,9 +3,11 @@
 #include <cstddef>
 #include <exception>
 #include <string_view>
+#include <typeinfo>
 
 #include <fmt/format.h>
 
+#include <c10/util/Type.h>
 #include <torch/csrc/autograd/variable.h>
 
 namespace stagecraft {
@@ -14,18 +16,26 @@ namespace {
 
 using torch::autograd::Node;
 
-/// The name of a custom autograd function, empty for any other node.
+/// The name of a custom autograd function, or of a class of nodes that is not the engine's; empty
+/// for any other node.
 std::string custom_function(const Node& node) {
-  const std::string name = node.name();
-  const std::size_t found = name.find("CppNode<");
-  if (found == std::string::npos) return {};
+  const std::string type = c10::demangle(typeid(node).name());
+  const std::size_t found = type.find("CppNode<");
+  if (found == std::string::npos) return type.starts_with("torch::") ? std::string() : type;
   const std::size_t begin = found + std::string_view("CppNode<").size();
-  return name.substr(begin, name.rfind('>') - begin);
+  return type.substr(begin, type.rfind('>') - begin);
 }
 
 bool has_hooks(Node& node) {
   return !node.tensor_pre_hooks().empty() || !node.retains_grad_hooks().empty() ||
          !node.pre_hooks().empty() || !node.post_hooks().empty();
+}
+
+/// Also those that were removed: their places stay.
+std::size_t num_hooks(const at::Tensor& parameter) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(parameter);
+  if (meta == nullptr || meta->cpp_hooks_list_ == nullptr) return 0;
+  return meta->cpp_hooks_list_->size();
 }
 
 }  // namespace
@@ -76,6 +86,21 @@ std::optional<std::string> HistoryCheck::find_problem(
     for (const torch::autograd::Edge& edge : node->next_edges()) visit(edge.function.get());
   }
   return std::nullopt;
+}
+
+void ParameterHooks::watch(const std::string& name, const at::Tensor& parameter) {
+  watched_.push_back({name, parameter, num_hooks(parameter)});
+}
+
+std::optional<std::string> ParameterHooks::take_new() {
+  std::optional<std::string> found;
+  for (Watched& watched : watched_) {
+    for (std::size_t hook = watched.hooks; hook < num_hooks(watched.tensor); ++hook) {
+      if (!found) found = watched.name;
+      watched.tensor.remove_hook(static_cast<unsigned>(hook));
+    }
+  }
+  return found;
 }
 
 }  // namespace stagecraft

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -28,6 +29,27 @@ class HistoryCheck {
 
  private:
   std::unordered_set<const torch::autograd::Node*> known_functions_;
+};
+
+/// Finds hooks that are put on parameters from now on.
+class ParameterHooks {
+ public:
+  ParameterHooks() = default;
+  ~ParameterHooks() { take_new(); }
+  ParameterHooks(const ParameterHooks&) = delete;
+  ParameterHooks& operator=(const ParameterHooks&) = delete;
+
+  void watch(const std::string& name, const at::Tensor& parameter);
+  /// Takes the new ones away again. The name of the first parameter that had one, or nothing.
+  std::optional<std::string> take_new();
+
+ private:
+  struct Watched {
+    std::string name;
+    at::Tensor tensor;
+    std::size_t hooks = 0;
+  };
+  std::vector<Watched> watched_;
 };
 
 }  // namespace stagecraft

@@ -172,6 +172,12 @@ std::vector<int64_t> InputBinding::sizes(std::span<const c10::IValue> leaves) co
       throw MetadataError(fmt::format("{}: {} is {}, expected at least {}", leaf_path(step.leaf),
                                       all[size].name, *solved, all[size].least));
     }
+    if (*solved > all[size].greatest) {
+      throw MetadataError(
+          fmt::format("{}: {} is {}, expected at most {}, up to which the model was tried; capture "
+                      "it with a larger SizeSpec::probe",
+                      leaf_path(step.leaf), all[size].name, *solved, all[size].greatest));
+    }
     result[size] = *solved;
   }
   check_shapes(leaves, result);
@@ -183,10 +189,14 @@ void InputBinding::check_shapes(std::span<const c10::IValue> leaves,
   for (std::size_t leaf = 0; leaf < leaves.size(); ++leaf) {
     const ValueId* value = graph_.parts().inputs[leaf].value();
     if (value == nullptr) continue;
-    const std::vector<SizeExpr>& shape = graph_.value(*value).shape;
+    const GraphValue& expected = graph_.value(*value);
+    const std::vector<SizeExpr>& shape = expected.shape;
     const auto given = leaves[leaf].toTensor().sizes();
     for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-      if ((shape[dim].sizes() & ~known_) != 0 || shape[dim].at(sizes) == given[dim]) continue;
+      if ((expected.open_dims >> dim & 1) != 0 || (shape[dim].sizes() & ~known_) != 0 ||
+          shape[dim].at(sizes) == given[dim]) {
+        continue;
+      }
       std::string where;
       for (std::size_t i = 0; i < sizes.size(); ++i) {
         if ((shape[dim].sizes() >> i & 1) != 0) {

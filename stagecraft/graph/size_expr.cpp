@@ -134,7 +134,9 @@ std::string to_text(const SizeExpr& expr, std::span<const std::string> names) {
   return text;
 }
 
-SizeExpr parse_size_expr(TextCursor& in, std::span<const std::string> names) {
+namespace {
+
+SizeExpr read_size_expr(TextCursor& in, std::span<const std::string> names) {
   std::vector<SizeExpr::Term> terms;
   while (true) {
     in.skip_space();
@@ -158,6 +160,19 @@ SizeExpr parse_size_expr(TextCursor& in, std::span<const std::string> names) {
       if ((term.sizes & bit) != 0) in.fail(fmt::format("{} comes twice in a product", name));
       term.sizes |= bit;
     } while (in.skip_space(), in.accept("*"));
+  }
+}
+
+}  // namespace
+
+SizeExpr parse_size_expr(TextCursor& in, std::span<const std::string> names) {
+  const TextCursor start = in;
+  try {
+    return read_size_expr(in, names);
+  } catch (const ParseError&) {
+    throw;
+  } catch (const Error& error) {
+    start.fail(error.what());
   }
 }
 

@@ -4,6 +4,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <exception>
 #include <optional>
 #include <string_view>
 #include <unordered_map>
@@ -17,6 +18,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
+#include "stagecraft/graph/element_shapes.h"
 #include "stagecraft/graph/history.h"
 #include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
@@ -100,6 +102,15 @@ class Tracer::Impl {
     if (const auto problem = histories_.find_problem(flat.leaves)) fail(*problem);
   }
 
+  void use_other_elements() { has_other_elements_ = true; }
+
+  void check_parameters() {
+    const auto name = hooks_.take_new();
+    if (!name) return;
+    throw CaptureError(
+        fmt::format("a hook was put on %{} inside the forward; put it there once, outside", *name));
+  }
+
   GraphParts finish() { return std::move(parts_); }
 
   void enter_scope(const std::string& name) {
@@ -130,7 +141,7 @@ class Tracer::Impl {
     }
     const auto written = written_arguments(schema, node.arguments);
     for (const std::size_t i : written) save_before_change(given[i]);
-    op.callBoxed(stack);
+    call(op, node, stack);
 
     where_ = toString(op.operator_name());
     const std::size_t returned = schema.returns().size();
@@ -248,6 +259,7 @@ class Tracer::Impl {
     state.kind = kind;
     state.value = value;
     state.tensor = tensor;
+    if (tensor.requires_grad()) hooks_.watch(parts_.values.back().name, tensor);
     parts_.states.push_back(std::move(state));
     return value;
   }
@@ -278,6 +290,22 @@ class Tracer::Impl {
       if (c != '[' && c != ']' && c != '"') name += c;
     }
     return name;
+  }
+
+  // Calls -----------------------------------------------------------------------------------------
+
+  void call(const c10::OperatorHandle& op, const GraphNode& node, torch::jit::Stack& stack) {
+    if (!has_other_elements_) return op.callBoxed(stack);
+    if (const auto decides = shape_deciding_argument(op.schema())) {
+      c10::IValue& argument = stack[stack.size() - op.schema().arguments().size() + *decides];
+      argument = with_other_elements(argument, op.schema());
+    }
+    try {
+      op.callBoxed(stack);
+    } catch (...) {
+      parts_.nodes.push_back(node);  // with what it was called
+      throw;
+    }
   }
 
   // Arguments -------------------------------------------------------------------------------------
@@ -463,6 +491,8 @@ class Tracer::Impl {
   std::unordered_map<c10::StorageImpl*, Storage> storages_;
   std::unordered_set<int32_t> uninitialised_;
   HistoryCheck histories_;
+  ParameterHooks hooks_;
+  bool has_other_elements_ = false;
   UniqueNames names_;
   std::vector<std::string> scopes_;
   std::string where_;
@@ -491,7 +521,22 @@ GraphParts trace(const TracedModel& model, const Arguments& arguments) {
     const TracerScope on(tracer);
     output = model.forward(given.args, given.kwargs);
   }
+  tracer.impl_->check_parameters();
   tracer.impl_->take_output(output);
+  return tracer.impl_->finish();
+}
+
+GraphParts trace_with_other_elements(const TracedModel& model, const Arguments& arguments) {
+  const c10::AutoGradMode with_grad(true);
+  Tracer tracer(model);
+  tracer.impl_->use_other_elements();
+  const Arguments given = tracer.impl_->take_inputs(arguments);
+  try {
+    const TracerScope on(tracer);
+    model.forward(given.args, given.kwargs);
+  } catch (const std::exception&) {
+    // It may well fail; what it called before is the answer.
+  }
   return tracer.impl_->finish();
 }
 

@@ -34,4 +34,10 @@ class CaptureError : public Error {
 /// No verification, no dead code elimination.
 GraphParts trace(const TracedModel& model, const Arguments& arguments);
 
+/// The same, but where elements decide the shape of a result, as in nonzero() or in indexing by a
+/// mask, the operator finds others than the model's. Nodes and values up to where the model fails.
+/// Such results have other shapes then; numbers among the arguments that differ were read from
+/// them.
+GraphParts trace_with_other_elements(const TracedModel& model, const Arguments& arguments);
+
 }  // namespace stagecraft

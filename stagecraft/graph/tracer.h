@@ -26,6 +26,7 @@ class Tracer {
 
  private:
   friend GraphParts trace(const TracedModel& model, const Arguments& arguments);
+  friend GraphParts trace_with_other_elements(const TracedModel& model, const Arguments& arguments);
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <bit>
 #include <cstddef>
 #include <cstdint>
@@ -85,12 +86,16 @@ class Verifier {
       check(size.least >= 0 && size.example >= size.least,
             "size {}: the example is {}, expected at least {}", size.name, size.example,
             size.least);
+      check(size.greatest >= size.example, "size {}: the example is {}, expected at most {}",
+            size.name, size.example, size.greatest);
     }
     const uint32_t all = (uint32_t{1} << parts_.sizes.size()) - 1;
     names.clear();
     for (const GraphValue& value : parts_.values) {
       check(is_name(value.name), "'{}' is no name for a value", value.name);
       check(names.insert(value.name).second, "two values are named %{}", value.name);
+      check(value.shape.size() >= 32 || value.open_dims >> value.shape.size() == 0,
+            "%{} has an open dimension beyond its {}", value.name, value.shape.size());
       for (const SizeExpr& size : value.shape) {
         check((size.sizes() & ~all) == 0, "%{} has a size that the graph has not", value.name);
       }
@@ -150,9 +155,29 @@ class Verifier {
             "{}: {} takes '{}' as {}, got another kind", node.name, toString(node.op),
             formal.name(), formal.real_type()->str());
     }
-    for (const Argument& result : node.results) {
-      for_each_value(result, [&](ValueId id) { make(id, node.name); });
+    for (std::size_t i = 0; i < node.results.size(); ++i) {
+      const c10::TypePtr type = schema->returns()[i].real_type();
+      check(is_result(node.results[i], type), "{}: {} returns {}, got another kind", node.name,
+            toString(node.op), type->str());
+      for_each_value(node.results[i], [&](ValueId id) { make(id, node.name); });
     }
+  }
+
+  /// One tensor, a list of them, or None for what nobody needs or is no tensor.
+  static bool is_result(const Argument& result, const c10::TypePtr& type) {
+    if (result.value() != nullptr) return is_of(type, c10::TypeKind::TensorType);
+    if (const Argument::List* list = result.list()) {
+      const c10::TypePtr element = element_type(type);
+      return element != nullptr && is_of(element, c10::TypeKind::TensorType) &&
+             std::ranges::all_of(*list, [](const Argument& each) {
+               return each.value() != nullptr || is_none(each);
+             });
+    }
+    return is_none(result);
+  }
+
+  static bool is_none(const Argument& argument) {
+    return argument.fixed_value() != nullptr && argument.fixed_value()->isNone();
   }
 
   static bool fits(const Argument& argument, const c10::TypePtr& type) {

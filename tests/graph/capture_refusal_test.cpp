@@ -1,15 +1,26 @@
 #include <functional>
+#include <memory>
 #include <string>
+#include <tuple>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
 #include <gtest/gtest.h>
 
 #include <ATen/Functions.h>
+#include <ATen/TensorIndexing.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
+#include <c10/util/intrusive_ptr.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/custom_function.h>
+#include <torch/csrc/autograd/function.h>
+#include <torch/csrc/autograd/functions/utils.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
+#include <torch/csrc/autograd/variable.h>
 
+#include "stagecraft/base/check.h"
 #include "stagecraft/graph/capture.h"
 #include "stagecraft/graph/scope.h"
 #include "stagecraft/tree/tree.h"
@@ -75,6 +86,152 @@ TEST(CaptureRefuses, HooksSetInside) {
         return z;
       }),
       CaptureError, "a hook was put on");
+}
+
+TEST(CaptureRefuses, HooksSetOnParameters) {
+  const Tensor w = torch::ones({6}).requires_grad_();
+  int calls = 0;
+  w.register_hook([&](const Tensor& grad) {
+    ++calls;
+    return grad;
+  });
+  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                               w.register_hook([](const Tensor& grad) { return grad * 2; });
+                               return args[0].toTensor() * w;
+                             },
+                             {{"w", w}}};
+  EXPECT_ERROR(capture(model, {{torch::ones({4, 6})}, {}}), CaptureError,
+               "a hook was put on %w inside the forward");
+  // That hook is gone, the one from before is not, and nobody has called it.
+  EXPECT_EQ(calls, 0);
+  torch::autograd::backward({w.sum()});
+  EXPECT_EQ(w.grad().sum().item<float>(), 6.F);
+  EXPECT_EQ(calls, 1);
+}
+
+/// A node written by hand, as some libraries have them.
+struct Tripling : torch::autograd::Node {
+  torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
+    return {grads[0] * 3};
+  }
+};
+
+/// Nodes are owned in another way from one version of the engine to the next.
+template <typename Pointer>
+Pointer make_node() {
+  if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
+    return Pointer(new Tripling());
+  } else {
+    return c10::make_intrusive<Tripling>();
+  }
+}
+
+TEST(CaptureRefuses, NodesWrittenByHand) {
+  auto tripled = [](const Tensor& x) {
+    Tensor y;
+    {
+      const c10::NoGradGuard no_grad;
+      y = x * 3;
+    }
+    auto node = make_node<decltype(torch::autograd::Edge::function)>();
+    node->add_next_edge(torch::autograd::impl::gradient_edge(x));
+    torch::autograd::set_history(y, node);
+    return y;
+  };
+  EXPECT_ERROR(capture_of([&](const Tensor& x) { return tripled(x) + 1; }), CaptureError,
+               "Tripling would lose its backward");
+  EXPECT_ERROR(capture_of(tripled), CaptureError, "Tripling would lose its backward");
+}
+
+TEST(CaptureRefuses, NumbersReadFromShapesThatDependOnElements) {
+  const std::string message = "read from a shape which depends on elements";
+  // Each row of the example has the same number of such elements, so that they seem to follow B.
+  EXPECT_ERROR(
+      capture_of([](const Tensor& x) { return at::arange(at::nonzero(x >= 0).size(0)) + x.sum(); }),
+      CaptureError, "arange (aten::arange): it follows a number that was " + message);
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const Tensor chosen = x.masked_select(x >= 0);
+                 return chosen.view({chosen.size(0) / 6, 6});
+               }),
+               CaptureError, message);
+  EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue {
+                 const Tensor chosen = x.index({x.sum(1) >= 0});
+                 return chosen.size(0) > 2 ? chosen.sum() : x.sum();
+               }),
+               CaptureError, message);
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const auto found = at::_unique(x);
+                 return x.sum() * std::get<0>(found).size(0);
+               }),
+               CaptureError, message);
+}
+
+/// One autocast region of its own.
+Tensor cast_mm(const Tensor& x, const Tensor& w) {
+  at::autocast::set_autocast_enabled(c10::kCPU, true);
+  at::autocast::increment_nesting();
+  const Tensor y = x.mm(w);
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(c10::kCPU, false);
+  return y;
+}
+
+TEST(CaptureRefuses, OtherGradients) {
+  // Cast once in each region, the weight gets its gradients one by one; cast once, their sum.
+  const Tensor w = (torch::arange(256, at::kFloat).view({16, 16}).sin() * 0.37).requires_grad_();
+  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                               return cast_mm(cast_mm(args[0].toTensor(), w).tanh(), w);
+                             },
+                             {{"w", w}}};
+  EXPECT_ERROR(capture(model, {{torch::arange(64, at::kFloat).cos().view({4, 16})}, {}}),
+               CaptureError, "the graph does not give the model's gradient of w");
+  EXPECT_FALSE(w.grad().defined());
+}
+
+TEST(CaptureRefuses, ThingsThatAGraphCannotHold) {
+  const TracedModel unnamed = {[](const Args& args, const Kwargs&) { return args[0]; },
+                               {{"no name", torch::ones({2})}}};
+  EXPECT_ERROR(capture(unnamed, {{torch::ones({2})}, {}}), CaptureError,
+               "'no name' is no name for a parameter or buffer");
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const auto region = scope("two words");
+                 return x + 1;
+               }),
+               CaptureError, "scope: expected letters, digits, '_' and '.', got 'two words'");
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 return capture_of([](const Tensor& y) { return y; }).parts().nodes.empty() ? x
+                                                                                            : x + 1;
+               }),
+               CaptureError, "a capture is running on this thread already");
+  EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue {
+                 static int calls = 0;
+                 return ++calls % 2 == 0 ? c10::IValue(x) : tree::tuple({x, x});
+               }),
+               CaptureError, "the model returns another structure at other sizes");
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 static int calls = 0;
+                 // The third size, other elements: the sixth run.
+                 require<ArgumentError>(++calls < 6, "no more");
+                 return x + 1;
+               }),
+               CaptureError, "the model fails on other values: no more");
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 return x.size(0) > 4 ? (x + 1).to(at::kDouble) : (x + 1).to(at::kFloat);
+               }),
+               CaptureError, "argument 'dtype' cannot follow the sizes");
+}
+
+TEST(CaptureRefuses, ViewsThatAreSometimesCopies) {
+  // Of one row a transposed view can be flattened without a copy; of several it cannot.
+  EXPECT_ERROR(capture_of(
+                   [](const Tensor& x) {
+                     Tensor y = x + 1;
+                     const Tensor flat = y.narrow(0, 0, x.size(0) - 3).t().reshape({-1});
+                     flat.add_(1);
+                     return y;
+                   },
+                   4),
+               CaptureError, "it is a view at one size and a copy at another");
 }
 
 struct DoubledInPlace : torch::autograd::Function<DoubledInPlace> {
@@ -165,6 +322,11 @@ TEST(CaptureRefuses, SizesThatTheExampleHasNot) {
       ArgumentError, "it is 6 at args[0], dimension 1, but 4 before");
   EXPECT_ERROR(capture_of(identity, 4, with({.name = "B", .probe = 5})), ArgumentError,
                "expected a probe other than 4 and 5");
+  EXPECT_ERROR(capture_of(identity, 4,
+                          {.sizes = {{.name = "B"}, {.name = "C", .places = {{"args[0]", 0}}}}}),
+               ArgumentError, "args[0], dimension 0: expected one size, got B and C");
+  EXPECT_ERROR(capture_of(identity, 4, {.sizes = std::vector<SizeSpec>(5)}), ArgumentError,
+               "got B and B");
   EXPECT_ERROR(capture_of(identity, 0), ArgumentError, "expected at least 1 in the example, got 0");
 }
 

@@ -19,6 +19,7 @@
 #include "stagecraft/graph/scope.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/graph/graph_check.h"
+#include "tests/support/expect_error.h"
 
 namespace stagecraft {
 namespace {
@@ -63,7 +64,7 @@ TEST(Capture, WritesDownOperatorsAndNames) {
                            {{"fc.weight", w}, {"fc.bias", b}}),
                   rows_of(16));
   EXPECT_EQ(to_text(graph), R"(graph
-size B = 4, at least 1
+size B = 4, at least 1, at most 19
 parameter %fc.weight: float32[8, 16] &0
 parameter %fc.bias: float32[8]
 args (%arg0: float32[B, 16],)
@@ -393,6 +394,59 @@ TEST(Capture, KeepsCastsOverARegionWithoutAutocast) {
                   },
                   {{"w", w}}),
               rows_of(16));
+}
+
+TEST(Capture, KeepsShapesThatDependOnElements) {
+  const Tensor w = parameter({3}, 10);
+  expect_same(model_of(
+                  [&](const Tensor& x) -> c10::IValue {
+                    const Tensor mask = x.sum(1) > 0.1;
+                    const Tensor rows = x.index({mask}) * w;
+                    const Tensor places = mask.nonzero().squeeze(1);
+                    return tree::tuple({at::zeros_like(x).index_add(0, places, rows),
+                                        x.masked_select(x > 0.2).sum()});
+                  },
+                  {{"w", w}}),
+              rows_of(3));
+}
+
+TEST(Capture, TakesNoSizesThatWereNotTried) {
+  auto padded = [](const Tensor& x) { return at::constant_pad_nd(x, {0, 0, 0, 64 - x.size(0)}); };
+  const GraphProgram program(expect_same(model_of(padded), rows_of(3), {}, {1, 4, 19}));
+  EXPECT_ERROR(program.run({batch(20, 3)}, {}), MetadataError,
+               "args[0]: B is 20, expected at most 19, up to which the model was tried; capture it "
+               "with a larger SizeSpec::probe");
+  const GraphProgram wider(
+      expect_same(model_of(padded), rows_of(3), {.sizes = {{.probe = 60}}}, {1, 4, 60}));
+  EXPECT_ERROR(wider.run({batch(61, 3)}, {}), MetadataError, "expected at most 60");
+  EXPECT_ERROR(capture(model_of([](const Tensor& x) {
+                         return at::constant_pad_nd(x, {0, 0, 0, (64 - x.size(0) % 64) % 64});
+                       }),
+                       rows_of(3)(4), {.sizes = {{.probe = 65}}}),
+               CaptureError, "argument 'pad' cannot follow the sizes");
+}
+
+TEST(Capture, KnowsTheLeastOfSeveralSizes) {
+  // At B = S = 1 together it does something else than at either alone.
+  const auto arguments = [](int64_t rows) { return Arguments{{at::ones({rows, 5})}, {}}; };
+  const Graph graph = capture(
+      model_of([](const Tensor& x) -> c10::IValue { return x.numel() == 1 ? x - 1 : x + 1; }),
+      arguments(4),
+      {.sizes = {{.name = "B", .places = {{"args[0]", 0}}},
+                 {.name = "S", .places = {{"args[0]", 1}}}}});
+  EXPECT_EQ(graph.parts().sizes[0].least, 4);
+  EXPECT_EQ(graph.parts().sizes[1].least, 5);
+}
+
+TEST(Capture, DoesNotCallHooksThatWereThereBefore) {
+  const Tensor w = parameter({3}, 11);
+  int calls = 0;
+  w.register_hook([&](const Tensor& grad) {
+    ++calls;
+    return grad;
+  });
+  capture(model_of([&](const Tensor& x) { return x * w; }, {{"w", w}}), rows_of(3)(4));
+  EXPECT_EQ(calls, 0);
 }
 
 TEST(Capture, PutsBackABufferOfAnotherShape) {

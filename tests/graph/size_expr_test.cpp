@@ -36,6 +36,8 @@ TEST(SizeExpr, RefusesOtherTexts) {
   EXPECT_ERROR(parse("C"), ParseError, "expected a number or a size, got 'C'");
   EXPECT_ERROR(parse("B*B"), ParseError, "B comes twice in a product");
   EXPECT_ERROR(parse("3*"), ParseError, "expected a number or a size");
+  EXPECT_ERROR(parse("4611686018427387904*2*B"), ParseError, "line 1, column 1: a size overflows");
+  EXPECT_ERROR(parse("9223372036854775807*B + B"), ParseError, "a size overflows");
 }
 
 TEST(SizeExpr, GoesThroughTheCornersOfABox) {

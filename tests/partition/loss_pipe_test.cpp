@@ -137,6 +137,22 @@ TEST(LossPipe, FindsTheLossByKeyOrBySpec) {
   EXPECT_EQ(find_loss(TreeSpec::leaf()), 0U);
 }
 
+TEST(LossPipe, NeedsALossThatIsATensor) {
+  const Tensor w = weight(0.3);
+  const Pipe pipe = pipeline(stage_body(
+                                 [w](const Args& args, const Kwargs&) -> c10::IValue {
+                                   const Tensor x = args[0].toTensor();
+                                   const Tensor y = x.mm(w);
+                                   pipe_split();
+                                   return tree::dict({{"y", y.sum()}, {"loss", x.size(0)}});
+                                 },
+                                 {{"w", w}}),
+                             {{rows(4)}, {}});
+  EXPECT_ERROR(LossPipe(pipe).run({rows(4)}), ArgumentError, "the loss must be a tensor, got 4");
+  EXPECT_ERROR(find_loss(TreeSpec::tuple({TreeSpec(), TreeSpec()})), ArgumentError,
+               "say with a loss spec where the loss is");
+}
+
 TEST(LossPipe, AddsUpCopiesAndHistories) {
   const Tensor w = weight(0.4);
   const StageBody body = stage_body(

@@ -1,9 +1,11 @@
 #include "tests/partition/pipe_check.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <gtest/gtest.h>
 
+#include <ATen/TensorOperators.h>
 #include <ATen/ops/mean.h>
 #include <ATen/ops/pow.h>
 #include <torch/csrc/autograd/autograd.h>
@@ -42,7 +44,9 @@ std::vector<StageBody> plain_bodies(const Pipe& pipe) {
 TestModel test_model(const Pipe& pipe) {
   TestModel model;
   for (int32_t i = 0; i < pipe.num_stages(); ++i) {
-    model.bodies.push_back(stage_body(pipe.stage_graph(StageId(i))));
+    const Graph& graph = pipe.stage_graph(StageId(i));
+    model.bodies.push_back(stage_body(graph));
+    model.options.push_back({.device = graph.parts().values.front().device});
   }
   model.ports = pipe.ports();
   model.ties = pipe.ties();
@@ -63,10 +67,15 @@ std::string train_everywhere(const Pipe& pipe, const std::function<Arguments(int
   if (stages % 2 == 0) {
     schedules.push_back({"Interleaved1F1B", 2});
     schedules.push_back({"ZBVZeroBubble", 2});
+  } else if (stages > 1) {
+    schedules.push_back({"Interleaved1F1B", stages});
+    schedules.push_back({"InterleavedZeroBubble", stages});
   }
   for (const auto& [name, stages_per_rank] : schedules) {
     const auto source = ScheduleSource::named(name, stages / stages_per_rank, stages_per_rank);
-    PipelineCheck check(model, source, {.uncut_tolerance = options.uncut_tolerance});
+    PipelineCheck check(
+        model, source,
+        {.uncut_tolerance = options.uncut_tolerance, .cut_tolerance = options.cut_tolerance});
     for (const std::vector<int64_t>& rows :
          std::vector<std::vector<int64_t>>{{3, 3, 2, 4}, {2, 5, 3, 3}}) {
       const std::string found = check.step([&] {
@@ -80,27 +89,56 @@ std::string train_everywhere(const Pipe& pipe, const std::function<Arguments(int
   return {};
 }
 
+namespace {
+
+/// The copies of shared parameters behind the first, which is the model's own.
+std::vector<std::pair<at::Tensor, std::vector<at::Tensor>>> copies_of(const Pipe& pipe) {
+  std::vector<std::pair<at::Tensor, std::vector<at::Tensor>>> result;
+  for (const TiedWeight& tie : pipe.ties()) {
+    std::vector<at::Tensor> tensors;
+    for (const ParameterRef& ref : tie) {
+      tensors.push_back(pipe.stage_graph(ref.stage).find_state(ref.name)->tensor);
+    }
+    const at::Tensor own = tensors.front();
+    tensors.erase(tensors.begin());
+    result.emplace_back(own, std::move(tensors));
+  }
+  return result;
+}
+
+}  // namespace
+
 void expect_same_run(const Pipe& pipe, const StageBody& model, const Arguments& arguments) {
   auto run = [&](const auto& forward) {
-    for (const auto& [name, tensor] : model.parameters) tensor.mutable_grad().reset();
+    for (const at::Tensor& parameter : pipe.parameters()) parameter.mutable_grad().reset();
     const at::Tensor output = forward().toTensor();
     if (output.requires_grad()) torch::autograd::backward({output.pow(2).mean()});
-    std::vector<at::Tensor> found = {output.detach()};
+    return output.detach();
+  };
+  auto take_grads = [&] {
+    std::vector<at::Tensor> grads;
     for (const auto& [name, tensor] : model.parameters) {
-      found.push_back(tensor.grad());
+      grads.push_back(tensor.grad());
       tensor.mutable_grad().reset();
     }
-    return found;
+    return grads;
   };
-  std::vector<at::Tensor> expected =
-      run([&] { return model.forward(arguments.args, arguments.kwargs); });
-  std::vector<at::Tensor> got = run([&] { return pipe.run(arguments.args, arguments.kwargs); });
-  if (!pipe.ties().empty()) {
-    expected.resize(1);
-    got.resize(1);
+  const at::Tensor expected = run([&] { return model.forward(arguments.args, arguments.kwargs); });
+  const std::vector<at::Tensor> expected_grads = take_grads();
+  const at::Tensor got = run([&] { return pipe.run(arguments.args, arguments.kwargs); });
+  const auto copies = copies_of(pipe);
+  for (const auto& [own, others] : copies) {
+    for (const at::Tensor& other : others) own.mutable_grad() = own.grad() + other.grad();
+  }
+  const std::vector<at::Tensor> grads = take_grads();
+  EXPECT_EQ(difference("output", got, expected), "");
+  for (std::size_t i = 0; i < grads.size(); ++i) {
+    const auto& [name, tensor] = model.parameters[i];
+    const bool is_shared = std::ranges::any_of(
+        copies, [&](const auto& shared) { return shared.first.is_same(tensor); });
+    EXPECT_EQ(difference(name, grads[i], expected_grads[i], is_shared ? 1e-6 : 0), "");
   }
   for (const at::Tensor& parameter : pipe.parameters()) parameter.mutable_grad().reset();
-  EXPECT_EQ(difference("run", got, expected), "");
 }
 
 }  // namespace stagecraft

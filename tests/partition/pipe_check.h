@@ -18,16 +18,18 @@ TestModel test_model(const Pipe& pipe);
 
 struct PipeCheckOptions {
   double uncut_tolerance = 0;  ///< 0 where the cut regroups no sum
+  double cut_tolerance = 0;    ///< 0 where the kernels give the same bits every time
 };
 
 /// Trains two steps of uneven microbatches with each schedule that so many stages can have (1F1B,
-/// Interleaved1F1B, ZBVZeroBubble, GPipe) and compares with the cut loop and the uncut graph. The
+/// GPipe, Interleaved1F1B, and ZBVZeroBubble, which takes two stages a rank, or
+/// InterleavedZeroBubble) and compares with the cut loop and the uncut graph. The
 /// first difference, or nothing.
 std::string train_everywhere(const Pipe& pipe, const std::function<Arguments(int64_t)>& inputs,
                              const PipeCheckOptions& options = {});
 
-/// Expects that running the pipe here gives the model's output, bit for bit, and where no parameter
-/// is shared its gradients too.
+/// Expects that running the pipe here gives the model's output and gradients, bit for bit; those of
+/// a parameter that has copies, which are added up, to 1e-6.
 void expect_same_run(const Pipe& pipe, const StageBody& model, const Arguments& arguments);
 
 }  // namespace stagecraft

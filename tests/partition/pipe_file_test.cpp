@@ -119,6 +119,25 @@ TEST_F(PipeFile, SaysWhatIsWrongWithAFile) {
   EXPECT_FALSE(std::filesystem::exists(path("generator")));
 }
 
+TEST_F(PipeFile, RefusesPlansThatDoNotFit) {
+  auto with_plan = [&](const std::string& plan) {
+    ArchiveWriter out(path("plan"));
+    const Pipe pipe = make_pipe();
+    out.add_graph("model", pipe.graph());
+    for (int32_t i = 0; i < 2; ++i) {
+      out.add_graph("stages/" + std::to_string(i), pipe.stage_graph(StageId(i)));
+    }
+    out.add_text("pipe", plan);
+    out.finish();
+    return path("plan");
+  };
+  for (const std::string plan :
+       {"", "[]", "{}", R"({"stages": []})", R"({"stages": [{}, {}], "ties": []})",
+        R"({"stages": [{"sources": []}, {"sources": []}], "ties": []})"}) {
+    EXPECT_ERROR(load_pipe(with_plan(plan)), FileError, "its plan is damaged");
+  }
+}
+
 TEST_F(PipeFile, DamageIsNoticed) {
   save_pipe(make_pipe(), path("pipe"));
   std::ifstream in(path("pipe"), std::ios::binary);

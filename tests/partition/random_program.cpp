@@ -23,10 +23,11 @@ constexpr int64_t kWidth = 8;
 /// One run of the program: the same draws every time, so the same operators.
 class Run {
  public:
-  Run(uint64_t seed, const std::vector<Tensor>& weights, std::vector<Tensor> pool)
-      : random_(seed), weights_(weights), pool_(std::move(pool)) {}
+  Run(uint64_t seed, const std::vector<Tensor>& weights, Tensor buffer, std::vector<Tensor> pool)
+      : random_(seed), weights_(weights), buffer_(std::move(buffer)), pool_(std::move(pool)) {}
 
   c10::IValue run() {
+    if (below(3) == 0) change_arguments();
     const int steps = 6 + below(14);
     for (int i = 0; i < steps; ++i) step();
     std::vector<c10::IValue> outputs;
@@ -51,7 +52,7 @@ class Run {
 
   void step() {
     const Tensor x = pick();
-    switch (below(14)) {
+    switch (below(15)) {
       case 0:
       case 1:
         return add(x.mm(weight().t()).tanh());
@@ -83,6 +84,8 @@ class Run {
         return add(x.detach() * torch::arange(x.size(0), at::kFloat).view({-1, 1}).cos() + pick());
       case 12:
         return add(at::dropout(x, 0.3, true));
+      case 13:
+        return add(with_buffer(x));
       default: {
         const auto [values, indices] = x.topk(kWidth, 1);
         return add(values + x.gather(1, indices.flip(1)));
@@ -103,16 +106,33 @@ class Run {
     return below(2) == 0 ? y : y.add_(weight()[1]);
   }
 
+  // What autograd does not need again may be changed.
+  void change_arguments() {
+    pool_[0].mul_(1.5);
+    if (below(2) == 0) pool_[1].narrow(1, below(4), 3).add_(0.75);
+    if (below(2) == 0) add(pool_[1].view({-1, kWidth / 2}).sub_(0.25).view({-1, kWidth}));
+  }
+
+  Tensor with_buffer(const Tensor& x) {
+    if (!buffer_.defined()) return x - 1;
+    {
+      const c10::NoGradGuard no_grad;
+      buffer_.mul_(0.75).add_(x.mean(0), 0.25);
+    }
+    return x - buffer_;
+  }
+
   void add(Tensor value) { pool_.push_back(std::move(value)); }
 
   std::mt19937_64 random_;
   const std::vector<Tensor>& weights_;
+  Tensor buffer_;
   std::vector<Tensor> pool_;
 };
 
 }  // namespace
 
-StageBody random_program(uint64_t seed) {
+StageBody random_program(uint64_t seed, const RandomProgramOptions& options) {
   auto weights = std::make_shared<std::vector<Tensor>>();
   StageBody body;
   const uint64_t count = 1 + seed % 3;
@@ -122,8 +142,26 @@ StageBody random_program(uint64_t seed) {
     weights->push_back((values.sin() * 0.3).view({kWidth, kWidth}).requires_grad_());
     body.parameters.emplace_back("w" + std::to_string(i), weights->back());
   }
-  body.forward = [seed, weights](const Args& args, const Kwargs&) {
-    return Run(seed, *weights, {args[0].toTensor(), args[1].toTensor()}).run();
+  Tensor buffer;
+  if (options.has_buffer) {
+    buffer = torch::zeros({kWidth});
+    body.buffers.emplace_back("mean", buffer);
+  }
+  body.forward = [seed, weights, buffer](const Args& args, const Kwargs&) {
+    return Run(seed, *weights, buffer, {args[0].toTensor(), args[1].toTensor()}).run();
+  };
+  return body;
+}
+
+StageBody in_one_tensor(const StageBody& program) {
+  StageBody body = program;
+  body.forward = [program](const Args& args, const Kwargs& kwargs) -> c10::IValue {
+    const c10::IValue tuple = program.forward(args, kwargs);
+    std::vector<Tensor> outputs;
+    for (const c10::IValue& output : tuple.toTupleRef().elements()) {
+      outputs.push_back(output.toTensor());
+    }
+    return at::cat(outputs, 1);
   };
   return body;
 }

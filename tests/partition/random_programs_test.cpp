@@ -14,13 +14,14 @@
 #include "stagecraft/graph/capture.h"
 #include "stagecraft/partition/pipe.h"
 #include "tests/graph/graph_check.h"
+#include "tests/partition/pipe_check.h"
 #include "tests/partition/random_program.h"
 #include "tests/support/reference.h"
 
 namespace stagecraft {
 namespace {
 
-/// Outputs, then gradients of inputs and parameters.
+/// Outputs, then gradients of inputs and parameters, then what is in buffers.
 template <typename Forward>
 std::vector<at::Tensor> run(const StageBody& body, const Forward& forward, int64_t rows) {
   at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
@@ -29,8 +30,9 @@ std::vector<at::Tensor> run(const StageBody& body, const Forward& forward, int64
   std::vector<at::Tensor> leaves;
   for (const c10::IValue& value : random_program_inputs(rows).args) {
     leaves.push_back(value.toTensor().clone().requires_grad_());
-    args.emplace_back(leaves.back());
+    args.emplace_back(leaves.back().clone());  // no leaf, so that it may be changed in place
   }
+  for (const auto& [name, tensor] : body.buffers) tensor.zero_();
   for (const auto& [name, tensor] : body.parameters) {
     tensor.mutable_grad().reset();
     leaves.push_back(tensor);
@@ -47,6 +49,7 @@ std::vector<at::Tensor> run(const StageBody& body, const Forward& forward, int64
   }
   if (!roots.empty()) torch::autograd::backward(roots, grads);
   for (const at::Tensor& leaf : leaves) result.push_back(leaf.grad());
+  for (const auto& [name, tensor] : body.buffers) result.push_back(tensor.clone());
   return result;
 }
 
@@ -63,14 +66,19 @@ CutList random_cuts(const Graph& graph, std::mt19937_64& random) {
   return legal;
 }
 
-TEST(RandomPrograms, KeepTheirBitsHoweverTheyAreCut) {
+uint64_t num_seeds() {
   const char* wanted = std::getenv("SC_RANDOM_PROGRAMS");
-  const uint64_t seeds = wanted == nullptr ? 500 : std::strtoull(wanted, nullptr, 10);
+  return wanted == nullptr ? 500 : std::strtoull(wanted, nullptr, 10);
+}
+
+TEST(RandomPrograms, KeepTheirBitsHoweverTheyAreCut) {
+  const uint64_t seeds = num_seeds();
   std::size_t stages = 0;
   for (uint64_t seed = 0; seed < seeds; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
     const StageBody body = random_program(seed);
-    const Graph graph = capture({body.forward, body.parameters, {}}, random_program_inputs(4));
+    const Graph graph =
+        capture({body.forward, body.parameters, body.buffers}, random_program_inputs(4));
     expect_round_trip(graph);
     std::mt19937_64 random(seed);
     const CutList cuts = random_cuts(graph, random);
@@ -86,6 +94,28 @@ TEST(RandomPrograms, KeepTheirBitsHoweverTheyAreCut) {
     }
   }
   EXPECT_GT(stages, 2 * seeds);
+}
+
+TEST(RandomPrograms, TrainInPipelines) {
+  const uint64_t seeds = num_seeds() / 10;
+  std::size_t ties = 0;
+  for (uint64_t seed = 0; seed < seeds; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const StageBody body = in_one_tensor(random_program(seed, {.has_buffer = false}));
+    const Graph graph = capture({body.forward, body.parameters, {}}, random_program_inputs(4));
+    std::mt19937_64 random(seed);
+    const CutList cuts = random_cuts(graph, random);
+    for (const SharedParameter sharing :
+         {SharedParameter::kReplicate, SharedParameter::kTransmit}) {
+      const Pipe pipe(graph, {.policy = [&](const Graph&) { return cuts; }},
+                      {.by_default = sharing});
+      ties += pipe.ties().size();
+      // A weight or value that several stages read has its gradients summed in another order.
+      ASSERT_EQ(train_everywhere(pipe, random_program_inputs, {.uncut_tolerance = 1e-5}), "")
+          << pipe.call_text();
+    }
+  }
+  EXPECT_GT(ties, seeds / 4);
 }
 
 }  // namespace

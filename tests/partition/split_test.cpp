@@ -170,7 +170,43 @@ TEST(Split, PoliciesBalance) {
   }
   EXPECT_ERROR(equal_cost(0), ArgumentError, "expected at least 1 stage, got 0");
   EXPECT_ERROR(find_cuts(graph_of(1), {.policy = equal_stages(40)}), ArgumentError,
-               "the model has no 40 stages");
+               "the model has no 40 stages: it can be cut in");
+}
+
+TEST(Split, SaysWhenNothingCanBeCut) {
+  const Tensor w = torch::ones({kWidth, kWidth});
+  const Graph one = capture(
+      {[w](const Args& args, const Kwargs&) -> c10::IValue { return args[0].toTensor().mm(w); },
+       {{"only.weight", w}}},
+      {{torch::ones({4, kWidth})}, {}});
+  for (const SplitPoint point : {SplitPoint::kBeginning, SplitPoint::kEnd}) {
+    EXPECT_ERROR(find_cuts(one, {.points = {{"only", point}}}), ArgumentError, "would be empty");
+  }
+  EXPECT_ERROR(find_cuts(marked([](Tensor x) { return x + 1; }),
+                         {.points = {{"block", SplitPoint::kBeginning}}}),
+               ArgumentError,
+               "there is no module 'block' that reads a parameter or buffer, and no "
+               "scope of that name; the model has none at all");
+}
+
+TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
+  const Tensor count = torch::zeros({kWidth});
+  const Graph graph = capture({[count](const Args& args, const Kwargs&) -> c10::IValue {
+                                 const Tensor x = args[0].toTensor() + count;
+                                 {
+                                   const auto region = scope("middle");
+                                   pipe_split();
+                                 }
+                                 count.add_(1);
+                                 return x * 2 + count;
+                               },
+                               {},
+                               {{"count", count}}},
+                              {{torch::ones({4, kWidth})}, {}});
+  EXPECT_ERROR(
+      Pipe(graph), ArgumentError,
+      "pipe_split number 1: it cannot be cut there: add_ changes %count in place, which is "
+      "used on both sides");
 }
 
 TEST(Split, TakesPoliciesOfOnesOwn) {

@@ -1,0 +1,275 @@
+#include "stagecraft/graph/replay_check.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <exception>
+#include <functional>
+#include <numeric>
+#include <optional>
+#include <string>
+#include <unordered_set>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <c10/core/GradMode.h>
+#include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/variable.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/graph/effects.h"
+#include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/saved_state.h"
+#include "stagecraft/tree/describe.h"
+#include "stagecraft/tree/tree.h"
+
+namespace stagecraft {
+
+namespace {
+
+struct NamedTensor {
+  std::string name;
+  at::Tensor tensor;
+};
+
+/// What a run leaves behind.
+struct Outcome {
+  c10::IValue output;
+  std::vector<NamedTensor> changed;
+  /// Undefined where there is none; nothing where the backward failed.
+  std::optional<std::vector<NamedTensor>> grads;
+  std::string backward_problem;
+};
+
+/// The states that a run of the graph changes, and all generators that it may draw from.
+std::vector<NamedTensor> save_what_changes(const Graph& graph, SavedState& saved) {
+  const GraphParts& parts = graph.parts();
+  saved.save_default_generator(c10::kCPU);
+  std::unordered_set<int32_t> memory;
+  std::unordered_set<int32_t> values;
+  for (const GraphNode& node : parts.nodes) {
+    for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
+      for_each_value(node.arguments[i], [&](ValueId value) {
+        values.insert(value.value());
+        memory.insert(graph.value(value).memory);
+      });
+    }
+    for (const Argument& argument : node.arguments) {
+      const c10::IValue* fixed = argument.fixed_value();
+      if (fixed != nullptr && fixed->isGenerator()) saved.save(fixed->toGenerator());
+    }
+  }
+  for (const GraphValue& value : parts.values) {
+    if (!value.device.is_cpu()) saved.save_default_generator(value.device);
+  }
+  std::vector<NamedTensor> changed;
+  for (const GraphState& state : parts.states) {
+    const GraphValue& value = graph.value(state.value);
+    if (values.contains(state.value.value()) ||
+        (value.memory >= 0 && memory.contains(value.memory))) {
+      saved.save(state.tensor);
+      changed.push_back({value.name, state.tensor});
+    }
+  }
+  return changed;
+}
+
+at::Tensor copy_of(const at::Tensor& tensor) {
+  return tensor.detach().clone(at::MemoryFormat::Preserve);
+}
+
+/// Other values than the example's, of which the rows were made: what a model has read of them by
+/// pointer shows. `leaves` gets what gradients are asked for.
+class Varied {
+ public:
+  explicit Varied(const Arguments& arguments) {
+    auto vary = [&](const std::string& path, const c10::IValue& leaf) {
+      return varied(path, leaf);
+    };
+    for (std::size_t i = 0; i < arguments.args.size(); ++i) {
+      own_.args.push_back(tree::map_with_path(arguments.args[i], fmt::format("args[{}]", i), vary));
+    }
+    for (const auto& [name, value] : arguments.kwargs) {
+      own_.kwargs.set(name, tree::map_with_path(value, fmt::format("kwargs[\"{}\"]", name), vary));
+    }
+  }
+
+  const Arguments& arguments() const { return own_; }
+  const std::vector<NamedTensor>& leaves() const { return leaves_; }
+
+ private:
+  c10::IValue varied(const std::string& path, const c10::IValue& leaf) {
+    if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
+    const at::Tensor& given = leaf.toTensor();
+    std::vector<int64_t> dims(static_cast<std::size_t>(given.dim()));
+    std::iota(dims.begin(), dims.end(), 0);
+    const at::Tensor mine = given.detach().flip(dims);
+    if (!mine.is_floating_point() && !mine.is_complex()) return mine;
+    leaves_.push_back({path, mine.mul(0.9375).requires_grad_()});
+    return leaves_.back().tensor.clone();  // no leaf, so that it may be changed in place
+  }
+
+  Arguments own_;
+  std::vector<NamedTensor> leaves_;
+};
+
+bool has_hooks(const at::Tensor& tensor) {
+  const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
+  return meta != nullptr && !meta->hooks_.empty();
+}
+
+/// Weights that no symmetry of the output cancels.
+at::Tensor output_grad(const at::Tensor& output) {
+  return at::arange(output.numel(), output.options().dtype(at::kFloat))
+      .cos()
+      .to(output.scalar_type())
+      .view(output.sizes());
+}
+
+class Replay {
+ public:
+  Replay(const TracedModel& model, const Graph& graph, const Arguments& arguments)
+      : model_(model), graph_(graph), arguments_(arguments), program_(graph) {
+    for (const GraphState& state : graph.parts().states) {
+      if (!state.tensor.requires_grad() || !state.tensor.is_leaf()) continue;
+      parameters_.push_back({graph.value(state.value).name, state.tensor});
+    }
+    with_grads_ = std::ranges::none_of(
+        parameters_, [](const NamedTensor& parameter) { return has_hooks(parameter.tensor); });
+  }
+
+  void check() {
+    const Outcome expected = run_model();
+    const Outcome got =
+        run([&](const Args& args, const Kwargs& kwargs) { return program_.run(args, kwargs); });
+    check_outputs(expected, got);
+    const std::string problem = find_other_grad(expected, got);
+    if (problem.empty()) return;
+    for (int again = 0; again < 2; ++again) {
+      if (!find_other_grad(expected, run_model()).empty()) return;
+    }
+    throw CaptureError(problem);
+  }
+
+ private:
+  using Forward = std::function<c10::IValue(const Args& args, const Kwargs& kwargs)>;
+
+  Outcome run_model() {
+    try {
+      return run(model_.forward);
+    } catch (const CaptureError&) {
+      throw;
+    } catch (const std::exception& error) {
+      throw CaptureError(fmt::format("the model fails on other values: {}", message_of(error)));
+    }
+  }
+
+  Outcome run(const Forward& forward) {
+    SavedState saved;
+    Outcome outcome;
+    const std::vector<NamedTensor> changed = save_what_changes(graph_, saved);
+    const Varied given(arguments_);
+    const c10::IValue output = forward(given.arguments().args, given.arguments().kwargs);
+    std::vector<at::Tensor> roots;
+    outcome.output = tree::map(output, [&](const c10::IValue& leaf) -> c10::IValue {
+      if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
+      if (leaf.toTensor().requires_grad()) roots.push_back(leaf.toTensor());
+      return copy_of(leaf.toTensor());
+    });
+    for (const NamedTensor& state : changed) {
+      outcome.changed.push_back({state.name, copy_of(state.tensor)});
+    }
+    if (with_grads_) take_grads(given.leaves(), roots, outcome);
+    return outcome;
+  }
+
+  void take_grads(std::vector<NamedTensor> leaves, const std::vector<at::Tensor>& roots,
+                  Outcome& outcome) const {
+    leaves.insert(leaves.end(), parameters_.begin(), parameters_.end());
+    std::vector<at::Tensor> tensors;
+    std::vector<at::Tensor> root_grads;
+    for (const NamedTensor& leaf : leaves) tensors.push_back(leaf.tensor);
+    for (const at::Tensor& root : roots) root_grads.push_back(output_grad(root));
+    if (!roots.empty() && !tensors.empty()) {
+      try {
+        tensors = torch::autograd::grad(roots, tensors, root_grads, /*retain_graph=*/std::nullopt,
+                                        /*create_graph=*/false, /*allow_unused=*/true);
+      } catch (const std::exception& error) {
+        outcome.backward_problem = message_of(error);
+        return;
+      }
+    } else {
+      std::ranges::fill(tensors, at::Tensor());
+    }
+    outcome.grads.emplace();
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+      outcome.grads->push_back({leaves[i].name, tensors[i]});
+    }
+  }
+
+  void check_outputs(const Outcome& expected, const Outcome& got) const {
+    const auto pairs = tree::zip(expected.output, got.output, "output");
+    for (std::size_t i = 0; i < pairs.size(); ++i) {
+      require<CaptureError>(
+          tree::leaf_equal(pairs[i].first, pairs[i].second),
+          "the graph does not give what the model gives, in {}: expected {}, got {} "
+          "with other elements; does the model read or write tensors by pointer?",
+          graph_.parts().output.leaf_path(i, "output"), describe(pairs[i].first),
+          describe(pairs[i].second));
+    }
+    for (std::size_t i = 0; i < expected.changed.size(); ++i) {
+      require<CaptureError>(
+          tree::leaf_equal(expected.changed[i].tensor, got.changed[i].tensor),
+          "the graph leaves other elements in %{} than the model; does the model write to it by "
+          "pointer?",
+          expected.changed[i].name);
+    }
+  }
+
+  /// What is wrong with the gradients; empty when nothing is, or nothing can be said.
+  static std::string find_other_grad(const Outcome& expected, const Outcome& got) {
+    if (!expected.grads) return {};
+    if (!got.grads) {
+      return fmt::format("the backward of the graph fails, that of the model does not: {}",
+                         got.backward_problem);
+    }
+    for (std::size_t i = 0; i < expected.grads->size(); ++i) {
+      const auto& [name, theirs] = (*expected.grads)[i];
+      const at::Tensor& ours = (*got.grads)[i].tensor;
+      if (theirs.defined() == ours.defined() &&
+          (!ours.defined() || tree::leaf_equal(theirs, ours))) {
+        continue;
+      }
+      return fmt::format(
+          "the graph does not give the model's gradient of {}: expected {}, got {}; does the model "
+          "change gradients behind the back of its operators, or cast a weight in several autocast "
+          "regions?",
+          name, theirs.defined() ? describe(theirs) : "none",
+          !ours.defined()    ? "none"
+          : theirs.defined() ? "other elements"
+                             : describe(ours));
+    }
+    return {};
+  }
+
+  const TracedModel& model_;
+  Graph graph_;
+  const Arguments& arguments_;
+  GraphProgram program_;
+  std::vector<NamedTensor> parameters_;
+  bool with_grads_ = true;
+};
+
+}  // namespace
+
+void check_replay(const TracedModel& model, const Graph& graph, const Arguments& arguments) {
+  const c10::AutoGradMode with_grad(true);
+  Replay(model, graph, arguments).check();
+}
+
+}  // namespace stagecraft
