@@ -17,6 +17,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <c10/core/GradMode.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/variable.h>
 
@@ -269,6 +270,9 @@ class Replay {
 
 void check_replay(const TracedModel& model, const Graph& graph, const Arguments& arguments) {
   const c10::AutoGradMode with_grad(true);
+  // A RandomScope around the capture: both runs draw from the default generators, which are put
+  // back.
+  const c10::impl::ExcludeDispatchKeyGuard no_scope(c10::DispatchKey::DeferredInit);
   Replay(model, graph, arguments).check();
 }
 

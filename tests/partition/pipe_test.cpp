@@ -17,6 +17,7 @@
 #include "stagecraft/graph/scope.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/stage/callable.h"
+#include "stagecraft/stage/random_scope.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/partition/pipe_check.h"
 #include "tests/partition/sample_tensors.h"
@@ -243,6 +244,13 @@ TEST(Pipe, DrawsTheSameNumbersHoweverItIsCut) {
     outputs.push_back(run.eval({rows(8)}, {}, {}, {.microbatches = 4}).output.toTensor());
     EXPECT_TRUE(outputs.back().equal(outputs.front())) << stages;
   }
+}
+
+TEST(Pipe, IsCapturedInsideARandomScope) {
+  const RandomScope random(5);
+  const Pipe pipe =
+      pipeline(body_of([](const Tensor& x) { return at::dropout(x, 0.5, true) + 1; }), batch(4));
+  EXPECT_EQ(pipe.num_stages(), 1);
 }
 
 TEST(Pipe, ChecksWhatItWasCapturedWith) {

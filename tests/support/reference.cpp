@@ -261,8 +261,8 @@ std::string difference(const std::string& what, const at::Tensor& a, const at::T
   if (a.sizes() != b.sizes() || a.scalar_type() != b.scalar_type()) {
     return what + " is " + describe(a) + ", expected " + describe(b);
   }
-  const at::Tensor x = a.detach().contiguous();
-  const at::Tensor y = b.detach().contiguous();
+  const at::Tensor x = a.detach().cpu().contiguous();
+  const at::Tensor y = b.detach().cpu().contiguous();
   if (x.nbytes() == 0) return {};
   if (std::memcmp(x.const_data_ptr(), y.const_data_ptr(), x.nbytes()) == 0) return {};
   if (!x.is_floating_point() && !x.is_complex()) return what + " differs";
