@@ -146,6 +146,8 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   const auto [found, is_new] =
       impl_->numbers.try_emplace(tensor.unsafeGetTensorImpl(), impl_->numbers.size());
   if (!is_new) return found->second;
+  require<ArgumentError>(tensor.layout() == at::kStrided,
+                         "a tensor of another layout than strided, which no file can hold");
   impl_->kept.push_back(tensor);
   // Dense in whatever order of dimensions: as it lies in memory. Otherwise row by row.
   at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg();

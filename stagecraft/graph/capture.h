@@ -30,6 +30,10 @@ struct SizeSpec {
 struct CaptureOptions {
   /// Empty: every size is that of the example, and the graph takes no other.
   std::vector<SizeSpec> sizes = {SizeSpec{}};
+  /// What at::equal says in the forward: true for one and the same tensor, false for two, whatever
+  /// their elements. torch::nn's attention asks it of query and key, to compute less where they are
+  /// one. Otherwise a question about two tensors is an error, like all that reads elements.
+  bool equal_by_identity = false;
 };
 
 /// The model as a graph that gives the same bits, forward and backward, at all sizes of the

@@ -9,6 +9,8 @@
 #include <unordered_set>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 
@@ -66,9 +68,19 @@ std::vector<std::size_t> written_arguments(const c10::FunctionSchema& schema,
 
 void check_states_apart(const GraphParts& parts) {
   std::unordered_map<int32_t, std::vector<std::string>> sharing;
+  std::unordered_map<const void*, std::string> trained;
   for (const GraphState& state : parts.states) {
     const GraphValue& value = parts.values[static_cast<std::size_t>(state.value.value())];
     if (value.memory >= 0) sharing[value.memory].push_back(value.name);
+    if (!state.tensor.requires_grad() || !state.tensor.has_storage()) continue;
+    const auto [first, is_new] = trained.try_emplace(
+        state.tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), value.name);
+    if (!is_new) {
+      throw ArgumentError(fmt::format(
+          "%{} and %{} share memory, and both are trained: they cannot be copied. Register one "
+          "tensor under both names",
+          first->second, value.name));
+    }
   }
   for (const GraphNode& node : parts.nodes) {
     for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {

@@ -16,6 +16,7 @@
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/trace.h"
+#include "stagecraft/graph/whole_slices.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 
@@ -87,12 +88,14 @@ class Generaliser {
   }
 
   std::string corner(std::size_t trace) const {
-    std::string text = may_differ_ ? "" : trace == 0 ? "as it follows from other sizes " : "";
+    const bool is_graph = !may_differ_ && trace == 0;
     if (!may_differ_) trace = 0;
+    std::string text;
     for (std::size_t i = 0; i < low_.size(); ++i) {
       if (i > 0) text += ", ";
       text += fmt::format("{} = {}", names_[i], low_[i] + static_cast<int64_t>(trace >> i & 1));
     }
+    if (is_graph) text += " (as it follows from other sizes)";
     return text;
   }
 
@@ -295,8 +298,8 @@ class Generaliser {
         }
         require<CaptureError>(
             corners[0] == corners[1],
-            "%{}: a size of it does not follow: dimension {} is {} at {}, but {} {}", value.name, d,
-            corners[1], corner(1), corners[0], corner(0));
+            "%{}: a size of it does not follow: dimension {} is {} at {}, but {} at {}", value.name,
+            d, corners[1], corner(1), corners[0], corner(0));
       }
     }
   }
@@ -360,7 +363,11 @@ void check_generalised(const GraphParts& graph, const GraphParts& trace,
                        std::span<const int64_t> sizes) {
   std::vector<GraphSize> here = graph.sizes;
   for (std::size_t i = 0; i < here.size(); ++i) here[i].example = sizes[i];
-  const std::vector<GraphParts> both = {at_sizes(graph, sizes), trace};
+  std::vector<GraphParts> both = {at_sizes(graph, sizes), trace};
+  const auto is_same_op = [](const GraphNode& a, const GraphNode& b) { return a.op == b.op; };
+  if (!std::ranges::equal(both[0].nodes, both[1].nodes, is_same_op)) {
+    for (GraphParts& parts : both) parts = without_whole_slices(std::move(parts));
+  }
   Generaliser(both, std::move(here), false).run();
 }
 

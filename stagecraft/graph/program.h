@@ -24,8 +24,10 @@ struct RunOptions {
 ///   GraphProgram program(graph);
 ///   c10::IValue output = program.run({x}, {{"mask", mask}});
 ///
-/// Runs with autograd as the model itself would and gives the same bits. May run on several threads
-/// at a time, as far as the model's own operators may (buffers that it updates are shared).
+/// Runs with autograd as the model itself would and gives the same bits; autocast and gradients
+/// that the caller has switched on or off count as they would for the model, except in regions
+/// where the model had them as they were outside of it when it was captured. May run on several
+/// threads at a time, as far as the model's own operators may (buffers that it updates are shared).
 class GraphProgram {
  public:
   explicit GraphProgram(Graph graph);

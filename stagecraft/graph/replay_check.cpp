@@ -5,7 +5,6 @@
 #include <cstdint>
 #include <exception>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <unordered_set>
@@ -47,7 +46,7 @@ struct Outcome {
   std::string backward_problem;
 };
 
-/// The states that a run of the graph changes, and all generators that it may draw from.
+/// All buffers, what else a run of the graph changes, and all generators that it may draw from.
 std::vector<NamedTensor> save_what_changes(const Graph& graph, SavedState& saved) {
   const GraphParts& parts = graph.parts();
   saved.save_default_generator(c10::kCPU);
@@ -71,7 +70,7 @@ std::vector<NamedTensor> save_what_changes(const Graph& graph, SavedState& saved
   std::vector<NamedTensor> changed;
   for (const GraphState& state : parts.states) {
     const GraphValue& value = graph.value(state.value);
-    if (values.contains(state.value.value()) ||
+    if (state.kind == GraphState::Kind::kBuffer || values.contains(state.value.value()) ||
         (value.memory >= 0 && memory.contains(value.memory))) {
       saved.save(state.tensor);
       changed.push_back({value.name, state.tensor});
@@ -84,19 +83,21 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.detach().clone(at::MemoryFormat::Preserve);
 }
 
-/// Other values than the example's, of which the rows were made: what a model has read of them by
-/// pointer shows. `leaves` gets what gradients are asked for.
-class Varied {
+/// The arguments of one run: copies, and what gradients are asked for. Varied ones have other
+/// values in most places, so that what a model has read of the example by pointer shows: rows come
+/// in another order, and floating-point numbers are scaled.
+class Given {
  public:
-  explicit Varied(const Arguments& arguments) {
-    auto vary = [&](const std::string& path, const c10::IValue& leaf) {
-      return varied(path, leaf);
+  Given(const Arguments& arguments, bool is_varied, bool has_grads)
+      : is_varied_(is_varied), has_grads_(has_grads) {
+    auto copy = [&](const std::string& path, const c10::IValue& leaf) {
+      return copied(path, leaf);
     };
     for (std::size_t i = 0; i < arguments.args.size(); ++i) {
-      own_.args.push_back(tree::map_with_path(arguments.args[i], fmt::format("args[{}]", i), vary));
+      own_.args.push_back(tree::map_with_path(arguments.args[i], fmt::format("args[{}]", i), copy));
     }
     for (const auto& [name, value] : arguments.kwargs) {
-      own_.kwargs.set(name, tree::map_with_path(value, fmt::format("kwargs[\"{}\"]", name), vary));
+      own_.kwargs.set(name, tree::map_with_path(value, fmt::format("kwargs[\"{}\"]", name), copy));
     }
   }
 
@@ -104,17 +105,20 @@ class Varied {
   const std::vector<NamedTensor>& leaves() const { return leaves_; }
 
  private:
-  c10::IValue varied(const std::string& path, const c10::IValue& leaf) {
+  c10::IValue copied(const std::string& path, const c10::IValue& leaf) {
     if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
-    const at::Tensor& given = leaf.toTensor();
-    std::vector<int64_t> dims(static_cast<std::size_t>(given.dim()));
-    std::iota(dims.begin(), dims.end(), 0);
-    const at::Tensor mine = given.detach().flip(dims);
-    if (!mine.is_floating_point() && !mine.is_complex()) return mine;
-    leaves_.push_back({path, mine.mul(0.9375).requires_grad_()});
+    at::Tensor mine = leaf.toTensor().detach();
+    const bool is_float = mine.is_floating_point() || mine.is_complex();
+    // Columns of whole numbers may mean different things.
+    if (is_varied_ && mine.layout() == at::kStrided && mine.dim() > 0) mine = mine.flip(0);
+    if (is_varied_ && is_float) mine = mine.mul(0.9375);
+    if (!is_float || !has_grads_) return mine.clone(at::MemoryFormat::Preserve);
+    leaves_.push_back({path, mine.clone(at::MemoryFormat::Preserve).requires_grad_()});
     return leaves_.back().tensor.clone();  // no leaf, so that it may be changed in place
   }
 
+  bool is_varied_;
+  bool has_grads_;
   Arguments own_;
   std::vector<NamedTensor> leaves_;
 };
@@ -134,8 +138,13 @@ at::Tensor output_grad(const at::Tensor& output) {
 
 class Replay {
  public:
-  Replay(const TracedModel& model, const Graph& graph, const Arguments& arguments)
-      : model_(model), graph_(graph), arguments_(arguments), program_(graph) {
+  Replay(const TracedModel& model, const Graph& graph, const Arguments& arguments,
+         bool has_input_grads)
+      : model_(model),
+        graph_(graph),
+        arguments_(arguments),
+        has_input_grads_(has_input_grads),
+        program_(graph) {
     for (const GraphState& state : graph.parts().states) {
       if (!state.tensor.requires_grad() || !state.tensor.is_leaf()) continue;
       parameters_.push_back({graph.value(state.value).name, state.tensor});
@@ -160,21 +169,25 @@ class Replay {
  private:
   using Forward = std::function<c10::IValue(const Args& args, const Kwargs& kwargs)>;
 
+  // Values that a model never gets may be too much for it.
   Outcome run_model() {
     try {
       return run(model_.forward);
-    } catch (const CaptureError&) {
-      throw;
     } catch (const std::exception& error) {
-      throw CaptureError(fmt::format("the model fails on other values: {}", message_of(error)));
+      if (!is_varied_) {
+        throw CaptureError(
+            fmt::format("the model fails when it runs again: {}", message_of(error)));
+      }
     }
+    is_varied_ = false;
+    return run_model();
   }
 
   Outcome run(const Forward& forward) {
     SavedState saved;
     Outcome outcome;
     const std::vector<NamedTensor> changed = save_what_changes(graph_, saved);
-    const Varied given(arguments_);
+    const Given given(arguments_, is_varied_, has_input_grads_);
     const c10::IValue output = forward(given.arguments().args, given.arguments().kwargs);
     std::vector<at::Tensor> roots;
     outcome.output = tree::map(output, [&](const c10::IValue& leaf) -> c10::IValue {
@@ -261,6 +274,8 @@ class Replay {
   const TracedModel& model_;
   Graph graph_;
   const Arguments& arguments_;
+  bool has_input_grads_;
+  bool is_varied_ = true;
   GraphProgram program_;
   std::vector<NamedTensor> parameters_;
   bool with_grads_ = true;
@@ -268,12 +283,13 @@ class Replay {
 
 }  // namespace
 
-void check_replay(const TracedModel& model, const Graph& graph, const Arguments& arguments) {
+void check_replay(const TracedModel& model, const Graph& graph, const Arguments& arguments,
+                  bool has_input_grads) {
   const c10::AutoGradMode with_grad(true);
   // A RandomScope around the capture: both runs draw from the default generators, which are put
   // back.
   const c10::impl::ExcludeDispatchKeyGuard no_scope(c10::DispatchKey::DeferredInit);
-  Replay(model, graph, arguments).check();
+  Replay(model, graph, arguments, has_input_grads).check();
 }
 
 }  // namespace stagecraft

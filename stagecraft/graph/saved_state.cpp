@@ -50,7 +50,7 @@ void SavedState::restore() {
   for (auto& [tensor, copy] : tensors_) {
     // A model may have given it another shape.
     if (!tensor.sizes().equals(copy.sizes())) tensor.resize_(copy.sizes());
-    tensor.detach().copy_(copy);
+    if (!tensor.equal(copy)) tensor.detach().copy_(copy);
   }
   tensors_.clear();
   for (auto& [generator, state] : generators_) {

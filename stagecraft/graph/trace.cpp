@@ -55,15 +55,14 @@ constexpr std::array<std::string_view, 6> kUninitialised = {
 
 std::string module_of(std::string_view parameter) {
   const std::size_t dot = parameter.rfind('.');
-  return std::string(dot == std::string_view::npos ? std::string_view("the model itself")
-                                                   : parameter.substr(0, dot));
+  return dot == std::string_view::npos ? std::string() : std::string(parameter.substr(0, dot));
 }
 
 }  // namespace
 
 class Tracer::Impl {
  public:
-  explicit Impl(const TracedModel& model) {
+  Impl(const TracedModel& model, const TraceOptions& options) : options_(options) {
     saved_.save_default_generator(c10::kCPU);
     add_states(model.parameters, GraphState::Kind::kParameter);
     add_states(model.buffers, GraphState::Kind::kBuffer);
@@ -102,7 +101,7 @@ class Tracer::Impl {
     if (const auto problem = histories_.find_problem(flat.leaves)) fail(*problem);
   }
 
-  void use_other_elements() { has_other_elements_ = true; }
+  void use_other_elements(ElementChange change) { change_ = change; }
 
   void check_parameters() {
     const auto name = hooks_.take_new();
@@ -123,9 +122,15 @@ class Tracer::Impl {
   void record(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
     const c10::FunctionSchema& schema = op.schema();
     where_ = toString(op.operator_name());
+    if (schema.name() == "aten::equal" && answer_equal(stack)) return;
     if (reads_back(schema)) {
       if (std::ranges::count(kMetadataOperators, schema.name()) > 0) return op.callBoxed(stack);
-      fail("it reads a value back to the host, which a graph would freeze as it is now");
+      fail(fmt::format(
+          "it reads a value back to the host, which a graph would freeze as it is now{}",
+          schema.name() == "aten::equal"
+              ? "; where different tensors may count as unequal, as in the attention of torch::nn, "
+                "set CaptureOptions::equal_by_identity"
+              : ""));
     }
     GraphNode node;
     node.op = op.operator_name();
@@ -151,7 +156,7 @@ class Tracer::Impl {
     for (std::size_t i = 0; i < count; ++i) {
       if (std::ranges::count(written, i) > 0) {
         for_each_value(node.arguments[i], [&](ValueId v) { uninitialised_.erase(memory(v)); });
-      } else {
+      } else if (reads_elements(schema.name())) {
         read_uninitialised(node.arguments[i], result_memory);
       }
     }
@@ -163,12 +168,18 @@ class Tracer::Impl {
     if (std::ranges::count(kUninitialised, schema.name()) > 0) {
       for_each_value(node.results.front(), [&](ValueId v) { uninitialised_.insert(memory(v)); });
     }
+    if (written.empty()) rebind_states(given, stack, first_result);
     parts_.nodes.push_back(std::move(node));
   }
 
   [[noreturn]] void fail(const std::string& message) const {
     std::string place = scopes_.empty() ? "" : fmt::format(" in {}", scopes_.back());
-    if (!last_module_.empty()) place += fmt::format(" in or behind module {}", last_module_);
+    if (!last_module_) {
+      place += " before the first module that reads a parameter";
+    } else {
+      place += last_module_->empty() ? std::string(" in or behind the model itself")
+                                     : fmt::format(" in or behind module {}", *last_module_);
+    }
     throw CaptureError(fmt::format("{}{}: {}", where_, place, message));
   }
 
@@ -270,7 +281,7 @@ class Tracer::Impl {
       return leaf;
     }
     at::Tensor mine = leaf.toTensor().detach().clone(at::MemoryFormat::Preserve);
-    if (mine.is_floating_point() || mine.is_complex()) {
+    if (options_.has_input_grads && (mine.is_floating_point() || mine.is_complex())) {
       // Not a leaf, so that it may be changed in place.
       mine = mine.requires_grad_().clone(at::MemoryFormat::Preserve);
     }
@@ -294,11 +305,27 @@ class Tracer::Impl {
 
   // Calls -----------------------------------------------------------------------------------------
 
+  // Attention of torch::nn asks whether query, key and value are one tensor.
+  bool answer_equal(torch::jit::Stack& stack) const {
+    const at::Tensor& a = stack[stack.size() - 2].toTensor();
+    const at::Tensor& b = stack[stack.size() - 1].toTensor();
+    const bool is_same = a.is_same(b);
+    if (!is_same && !options_.equal_by_identity) return false;
+    torch::jit::drop(stack, 2);
+    stack.emplace_back(is_same);
+    return true;
+  }
+
+  // Of a tensor that was not written yet, empty_like and its kind read the shape alone.
+  static bool reads_elements(std::string_view op) {
+    return !op.ends_with("_like") && !op.starts_with("aten::new_");
+  }
+
   void call(const c10::OperatorHandle& op, const GraphNode& node, torch::jit::Stack& stack) {
-    if (!has_other_elements_) return op.callBoxed(stack);
+    if (!change_) return op.callBoxed(stack);
     if (const auto decides = shape_deciding_argument(op.schema())) {
       c10::IValue& argument = stack[stack.size() - op.schema().arguments().size() + *decides];
-      argument = with_other_elements(argument, op.schema());
+      argument = with_other_elements(argument, op.schema(), *change_);
     }
     try {
       op.callBoxed(stack);
@@ -438,6 +465,24 @@ class Tracer::Impl {
 
   // Results ---------------------------------------------------------------------------------------
 
+  // An operator that has nothing to do gives its argument back, as to() does. A state stays a state
+  // then, which every stage can hold for itself.
+  void rebind_states(const std::vector<c10::IValue>& given, const torch::jit::Stack& stack,
+                     std::size_t first_result) {
+    for (const c10::IValue& argument : given) {
+      if (!argument.isTensor() || !argument.toTensor().defined()) continue;
+      const at::Tensor& tensor = argument.toTensor();
+      for (std::size_t i = first_result; i < stack.size(); ++i) {
+        if (!stack[i].isTensor() || !stack[i].toTensor().is_same(tensor)) continue;
+        for (const GraphState& state : parts_.states) {
+          if (state.tensor.is_same(tensor)) {
+            by_impl_.at(tensor.unsafeGetTensorImpl()).value = state.value;
+          }
+        }
+      }
+    }
+  }
+
   void note_memory(const c10::IValue& value, std::unordered_set<int32_t>& memory) {
     if (value.isTensor() && value.toTensor().defined()) {
       if (const Storage* storage = storage_of(value.toTensor())) memory.insert(storage->memory);
@@ -492,14 +537,16 @@ class Tracer::Impl {
   std::unordered_set<int32_t> uninitialised_;
   HistoryCheck histories_;
   ParameterHooks hooks_;
-  bool has_other_elements_ = false;
+  TraceOptions options_;
+  std::optional<ElementChange> change_;
   UniqueNames names_;
   std::vector<std::string> scopes_;
   std::string where_;
-  std::string last_module_;
+  std::optional<std::string> last_module_;  // empty for the outermost
 };
 
-Tracer::Tracer(const TracedModel& model) : impl_(std::make_unique<Impl>(model)) {}
+Tracer::Tracer(const TracedModel& model, const TraceOptions& options)
+    : impl_(std::make_unique<Impl>(model, options)) {}
 Tracer::~Tracer() = default;
 
 void Tracer::record(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
@@ -512,9 +559,10 @@ void Tracer::leave_scope() {
   impl_->leave_scope();
 }
 
-GraphParts trace(const TracedModel& model, const Arguments& arguments) {
+GraphParts trace(const TracedModel& model, const Arguments& arguments,
+                 const TraceOptions& options) {
   const c10::AutoGradMode with_grad(true);
-  Tracer tracer(model);
+  Tracer tracer(model, options);
   const Arguments given = tracer.impl_->take_inputs(arguments);
   c10::IValue output;
   {
@@ -526,18 +574,21 @@ GraphParts trace(const TracedModel& model, const Arguments& arguments) {
   return tracer.impl_->finish();
 }
 
-GraphParts trace_with_other_elements(const TracedModel& model, const Arguments& arguments) {
+OtherElements trace_with_other_elements(const TracedModel& model, const Arguments& arguments,
+                                        ElementChange change, const TraceOptions& options) {
   const c10::AutoGradMode with_grad(true);
-  Tracer tracer(model);
-  tracer.impl_->use_other_elements();
+  Tracer tracer(model, options);
+  tracer.impl_->use_other_elements(change);
   const Arguments given = tracer.impl_->take_inputs(arguments);
+  OtherElements result;
   try {
     const TracerScope on(tracer);
     model.forward(given.args, given.kwargs);
-  } catch (const std::exception&) {
-    // It may well fail; what it called before is the answer.
+  } catch (const std::exception& error) {
+    result.failure = message_of(error);
   }
-  return tracer.impl_->finish();
+  result.parts = tracer.impl_->finish();
+  return result;
 }
 
 }  // namespace stagecraft

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <string>
 #include <utility>
@@ -21,6 +22,17 @@ struct TracedModel {
   std::vector<std::pair<std::string, at::Tensor>> buffers = {};
 };
 
+/// How many elements are chosen where elements decide a shape.
+enum class ElementChange : uint8_t { kOne, kNone, kAll };
+
+struct TraceOptions {
+  /// Floating-point arguments require gradients, so that the history of all that is made of them
+  /// can be looked at.
+  bool has_input_grads = true;
+  /// See CaptureOptions.
+  bool equal_by_identity = false;
+};
+
 /// A model that cannot be captured; the message names the operator, and the module that it ran in
 /// or behind.
 class CaptureError : public Error {
@@ -30,14 +42,19 @@ class CaptureError : public Error {
 
 /// Runs the model once and writes down every operator, with all numbers as they are at the sizes of
 /// these arguments. Buffers, gradients and random states are afterwards as before; what `forward`
-/// throws is passed on. Floating-point arguments are given to it as copies that require gradients.
-/// No verification, no dead code elimination.
-GraphParts trace(const TracedModel& model, const Arguments& arguments);
+/// throws is passed on. It gets copies of the arguments. No verification, no dead code elimination.
+GraphParts trace(const TracedModel& model, const Arguments& arguments,
+                 const TraceOptions& options = {});
 
 /// The same, but where elements decide the shape of a result, as in nonzero() or in indexing by a
-/// mask, the operator finds others than the model's. Nodes and values up to where the model fails.
-/// Such results have other shapes then; numbers among the arguments that differ were read from
-/// them.
-GraphParts trace_with_other_elements(const TracedModel& model, const Arguments& arguments);
+/// mask, the operator finds others than the model's. Nodes and values up to where the model fails,
+/// and whether it did. Such results have other shapes then; numbers among the arguments that differ
+/// were read from them.
+struct OtherElements {
+  GraphParts parts;
+  std::string failure = {};  ///< what the model threw; empty where it came to its end
+};
+OtherElements trace_with_other_elements(const TracedModel& model, const Arguments& arguments,
+                                        ElementChange change, const TraceOptions& options = {});
 
 }  // namespace stagecraft

@@ -14,7 +14,7 @@ namespace stagecraft {
 /// Sees every operator of a thread while it is on, and writes it down.
 class Tracer {
  public:
-  explicit Tracer(const TracedModel& model);
+  Tracer(const TracedModel& model, const TraceOptions& options);
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
@@ -25,8 +25,11 @@ class Tracer {
   void leave_scope();
 
  private:
-  friend GraphParts trace(const TracedModel& model, const Arguments& arguments);
-  friend GraphParts trace_with_other_elements(const TracedModel& model, const Arguments& arguments);
+  friend GraphParts trace(const TracedModel& model, const Arguments& arguments,
+                          const TraceOptions& options);
+  friend OtherElements trace_with_other_elements(const TracedModel& model,
+                                                 const Arguments& arguments, ElementChange change,
+                                                 const TraceOptions& options);
   class Impl;
   std::unique_ptr<Impl> impl_;
 };

@@ -197,7 +197,14 @@ class Verifier {
       return type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::NoneType;
     }
     if (fixed.isTensor()) return is_of(type, c10::TypeKind::TensorType);
-    if (fixed.isList()) return element != nullptr || fixed.toListRef().empty();
+    if (fixed.isList()) {
+      return element != nullptr &&
+             std::ranges::all_of(fixed.toListRef(), [&](const c10::IValue& each) {
+               return fits(Argument::fixed(each), element);
+             });
+    }
+    if (fixed.isDevice()) return is_of(type, c10::TypeKind::DeviceObjType);
+    if (fixed.isGenerator()) return is_of(type, c10::TypeKind::GeneratorType);
     if (fixed.isInt()) {
       // A list of a fixed length may be given as one number, and enumerations are numbers.
       return !is_of(type, c10::TypeKind::TensorType) && !is_of(type, c10::TypeKind::StringType) &&

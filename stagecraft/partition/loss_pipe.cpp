@@ -144,8 +144,21 @@ class TiedCopies {
     }
   }
 
+  /// Where a run has failed, each has what it had.
+  ~TiedCopies() {
+    auto earlier = earlier_.begin();
+    for (const std::vector<at::Tensor>& copies : groups_) {
+      for (const at::Tensor& copy : copies) {
+        if (!is_added_) copy.mutable_grad() = std::move(*earlier++);
+      }
+    }
+  }
+  TiedCopies(const TiedCopies&) = delete;
+  TiedCopies& operator=(const TiedCopies&) = delete;
+
   void add_up() {
     const c10::NoGradGuard no_grad;
+    is_added_ = true;
     auto earlier = earlier_.begin();
     for (const std::vector<at::Tensor>& copies : groups_) {
       at::Tensor sum;
@@ -164,6 +177,7 @@ class TiedCopies {
  private:
   std::vector<std::vector<at::Tensor>> groups_;
   std::vector<at::Tensor> earlier_;
+  bool is_added_ = false;
 };
 
 }  // namespace

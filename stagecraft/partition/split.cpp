@@ -146,11 +146,14 @@ CutList equal_shares(const Graph& graph, int32_t stages, std::vector<double> wei
   for (std::size_t s = 1; s < count; ++s) {
     const double goal = share * static_cast<double>(s);
     auto miss = [&](std::size_t i) { return std::abs(before[legal[i]] - goal); };
-    auto is_near = [&](std::size_t i) { return miss(i) <= share / 10; };
-    // Places whose sum is within a tenth of a stage, by bytes; else the nearest. The stages behind
-    // need places too.
+    // The stages behind need places too.
+    const std::size_t end = legal.size() - (count - 1 - s);
+    double least_miss = miss(next);
+    for (std::size_t i = next; i < end; ++i) least_miss = std::min(least_miss, miss(i));
+    // Places whose sum is within a tenth of a stage, or no farther than the nearest, by bytes.
+    auto is_near = [&](std::size_t i) { return miss(i) <= std::max(share / 10, least_miss); };
     std::size_t best = next;
-    for (std::size_t i = next + 1; i + (count - 1 - s) < legal.size(); ++i) {
+    for (std::size_t i = next + 1; i < end; ++i) {
       const bool is_better =
           is_near(i) != is_near(best)
               ? is_near(i)

@@ -91,18 +91,19 @@ class StatePlanner {
       hold(state, owner, names_of(state), state.tensor);
       return;
     }
+    // What nobody trains needs no copies: the stages hold one tensor.
+    const bool is_trained = is_parameter && state.tensor.requires_grad();
     TiedWeight tie;
     for (auto& [stage, own] : names) {
       at::Tensor tensor = state.tensor;
-      if (is_parameter && stage != owner) {
+      if (is_trained && stage != owner) {
         const c10::NoGradGuard no_grad;
-        tensor = state.tensor.detach().clone().requires_grad_(state.tensor.requires_grad());
+        tensor = state.tensor.detach().clone().requires_grad_();
       }
       tie.push_back({StageId(stage), own.front()});
       hold(state, stage, std::move(own), std::move(tensor));
     }
-    if (is_parameter && tie.size() > 1 && state.tensor.requires_grad())
-      plan_.ties.push_back(std::move(tie));
+    if (is_trained && tie.size() > 1) plan_.ties.push_back(std::move(tie));
   }
 
   void hold(const GraphState& state, int32_t stage, std::vector<std::string> names,

@@ -90,6 +90,22 @@ TEST_F(Archive, RefusesWhatNoFileCanHold) {
   EXPECT_ERROR(save_graph(sharing, path("x")), ArgumentError,
                "add_ changes memory that %count and %view share: they cannot be copied");
   EXPECT_FALSE(std::filesystem::exists(path("x")));
+  const Tensor first = at::ones({4}).requires_grad_();
+  const Tensor second = at::ones({4}).requires_grad_();
+  second.set_data(first.data());
+  const Graph tied = capture({[&](const Args& args, const Kwargs&) -> c10::IValue {
+                                return args[0].toTensor() * first + second;
+                              },
+                              {{"first", first}, {"second", second}}},
+                             {{at::ones({2, 4})}, {}});
+  EXPECT_ERROR(save_graph(tied, path("x")), ArgumentError,
+               "%first and %second share memory, and both are trained");
+  const Tensor sparse = at::eye(4).to_sparse();
+  const Graph with_sparse = capture({[&](const Args& args, const Kwargs&) -> c10::IValue {
+                                      return at::mm(sparse, args[0].toTensor().t());
+                                    }},
+                                    {{at::ones({2, 4})}, {}});
+  EXPECT_ERROR(save_graph(with_sparse, path("x")), ArgumentError, "which no file can hold");
   EXPECT_FALSE(std::filesystem::exists(path("x.unfinished")));
 }
 

@@ -1,3 +1,4 @@
+#include <algorithm>
 #include <functional>
 #include <memory>
 #include <string>
@@ -57,8 +58,9 @@ TEST(CaptureRefuses, ValuesReadBackToTheHost) {
                  return x.max().is_nonzero() ? x : x + 1;
                }),
                CaptureError, "aten::is_nonzero in router in or behind module layers.3");
-  EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue { return x.equal(x) ? x : x + 1; }),
-               CaptureError, "aten::equal");
+  EXPECT_ERROR(
+      capture_of([](const Tensor& x) -> c10::IValue { return x.equal(x * 1) ? x : x + 1; }),
+      CaptureError, "aten::equal in or behind module layers.3");
 }
 
 TEST(CaptureRefuses, CustomFunctionsByName) {
@@ -159,6 +161,41 @@ TEST(CaptureRefuses, NumbersReadFromShapesThatDependOnElements) {
                  return chosen.size(0) > 2 ? chosen.sum() : x.sum();
                }),
                CaptureError, message);
+  // A mean over what is chosen in each row, of which a row must have as many as the others.
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const Tensor mask = torch::arange(6).lt(3).expand_as(x);
+                 const Tensor y = x.index({mask}).reshape({x.size(0), -1, 1});
+                 return y.sum(1) / y.size(1);
+               }),
+               CaptureError, message);
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const Tensor places = (x.sum(1) >= 0).nonzero().squeeze();
+                 return x.index_select(0, places).sum(0) / places.size(0);
+               }),
+               CaptureError, message);
+  EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue {
+                 const Tensor places = (x.sum(1) >= 0).nonzero().squeeze(1);
+                 return places.size(0) == 0 ? x.sum(0) : x.index_select(0, places).mean(0);
+               }),
+               CaptureError, message);
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const Tensor at = torch::full({1}, 2, at::kLong);
+                 const auto parts = x.tensor_split(at);
+                 return parts[0].sum(0) / parts[0].size(0);
+               }),
+               CaptureError, message);
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const Tensor lengths = torch::full({x.size(0)}, 6, at::kLong);
+                 const Tensor packed =
+                     std::get<0>(at::_pack_padded_sequence(x.unsqueeze(2), lengths, true));
+                 return packed.sum(0) / packed.size(0);
+               }),
+               CaptureError, message);
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const Tensor mask = torch::arange(6).lt(3).expand_as(x);
+                 return x.index({mask}).view({x.size(0), 3}).sum(1);
+               }),
+               CaptureError, "the model fails there where fewer or more elements are chosen");
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  const auto found = at::_unique(x);
                  return x.sum() * std::get<0>(found).size(0);
@@ -210,15 +247,76 @@ TEST(CaptureRefuses, ThingsThatAGraphCannotHold) {
                CaptureError, "the model returns another structure at other sizes");
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  static int calls = 0;
-                 // The third size, other elements: the sixth run.
+                 // The example twice, one more row, the third size, one row.
                  require<ArgumentError>(++calls < 6, "no more");
                  return x + 1;
                }),
-               CaptureError, "the model fails on other values: no more");
+               CaptureError, "the model fails when it runs again: no more");
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 Tensor y = torch::empty({6});
+                 return y.copy_(x.sum(0)).add(torch::empty({6}).set_(y.storage()));
+               }),
+               CaptureError, "aten::set_");
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  return x.size(0) > 4 ? (x + 1).to(at::kDouble) : (x + 1).to(at::kFloat);
                }),
                CaptureError, "argument 'dtype' cannot follow the sizes");
+}
+
+TEST(CaptureRefuses, BuffersThatAreWrittenByPointer) {
+  const Tensor count = torch::zeros({2});
+  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                               count.mutable_data_ptr<float>()[0] += 1;
+                               return args[0].toTensor() + 1;
+                             },
+                             {},
+                             {{"count", count}}};
+  EXPECT_ERROR(capture(model, {{torch::ones({4})}, {}}), CaptureError,
+               "the graph leaves other elements in %count than the model");
+  EXPECT_EQ(count.sum().item<float>(), 0.F);
+}
+
+TEST(CaptureRefuses, SizesThatAreComparedWithEachOther) {
+  const CaptureOptions two = {.sizes = {{.name = "S", .places = {{"args[0]", 0}}},
+                                        {.name = "T", .places = {{"args[1]", 0}}}}};
+  const Arguments example = {{torch::ones({4, 2}), torch::ones({6, 2})}, {}};
+  auto refuse = [&](const std::function<c10::IValue(const Tensor&, const Tensor&)>& fn) {
+    const TracedModel model = {[&](const Args& args, const Kwargs&) {
+      return fn(args[0].toTensor(), args[1].toTensor());
+    }};
+    EXPECT_THROW(capture(model, example, two), CaptureError);
+  };
+  refuse([](const Tensor& x, const Tensor& y) -> c10::IValue {
+    return torch::arange(std::max(x.size(0), y.size(0))) + x.sum() + y.sum();
+  });
+  refuse([](const Tensor& x, const Tensor& y) -> c10::IValue {
+    const Tensor scores = x.mm(y.t());
+    return x.size(0) == y.size(0) ? scores.tril() : scores;
+  });
+}
+
+TEST(CaptureRefuses, EqualOfTwoTensors) {
+  auto ask = [](const Tensor& x) -> c10::IValue { return at::equal(x, x + 1) ? x : x * 2; };
+  EXPECT_ERROR(capture_of(ask), CaptureError, "set CaptureOptions::equal_by_identity");
+  EXPECT_EQ(capture_of(ask, 4, {.equal_by_identity = true}).parts().nodes.back().op.name,
+            "aten::mul");
+  const TracedModel early = {[](const Args& args, const Kwargs&) -> c10::IValue {
+    return args[0].toTensor().sum().item<double>();
+  }};
+  EXPECT_ERROR(capture(early, {{torch::ones({4})}, {}}), CaptureError,
+               "aten::item before the first module that reads a parameter: it reads a value back");
+}
+
+TEST(CaptureRefuses, MemoryThatNoOperatorMade) {
+  EXPECT_ERROR(capture_of([](const Tensor& x) {
+                 const Tensor y = x + 1;
+                 // Another view of the same memory, behind the dispatcher's back.
+                 Tensor part = y.data();
+                 part.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef{3},
+                                                                   at::IntArrayRef{2});
+                 return part * 2;
+               }),
+               CaptureError, "but that no operator made of it");
 }
 
 TEST(CaptureRefuses, ViewsThatAreSometimesCopies) {

@@ -426,6 +426,81 @@ TEST(Capture, TakesNoSizesThatWereNotTried) {
                CaptureError, "argument 'pad' cannot follow the sizes");
 }
 
+TEST(Capture, FindsTheLeastSize) {
+  const Graph graph = capture(
+      model_of([](const Tensor& x) { return std::get<0>(x.mm(x.t()).topk(3, 1)); }), rows_of(3)(8));
+  EXPECT_EQ(graph.parts().sizes[0].least, 3);
+}
+
+TEST(Capture, TakesSlicesThatAreTheWhole) {
+  const Tensor mask = torch::ones({16, 16}).tril();
+  const auto arguments = [](int64_t length) { return Arguments{{batch(3, length)}, {}}; };
+  expect_same(model_of(
+                  [&](const Tensor& x) {
+                    const at::indexing::Slice to(0, x.size(1));
+                    return x.mm(mask.index({to, to}));
+                  },
+                  {}, {{"mask", mask}}),
+              arguments, {.sizes = {{.name = "S", .places = {{"args[0]", 1}}, .probe = 16}}},
+              {4, 9, 15, 16});
+}
+
+TEST(Capture, KeepsStatesThatAnOperatorGivesBack) {
+  const Tensor mask = torch::ones({3});
+  const Graph graph =
+      expect_same(model_of([&](const Tensor& x) { return x * mask.to(x.scalar_type()) + mask; }, {},
+                           {{"mask", mask}}),
+                  rows_of(3));
+  EXPECT_EQ(ops_of(graph), (std::vector<std::string>{"aten::mul.Tensor", "aten::add.Tensor"}));
+}
+
+TEST(Capture, ReadsNoElementsForTheShapeAlone) {
+  const Graph graph = expect_same(model_of([](const Tensor& x) {
+                                    return x + torch::rand_like(torch::empty({x.size(0), 3}));
+                                  }),
+                                  rows_of(3));
+  EXPECT_TRUE(graph.parts().states.empty());
+}
+
+TEST(Capture, RunsModelsThatTakeNoGradientsForSomeArguments) {
+  const auto arguments = [](int64_t rows) {
+    return Arguments{{batch(rows, 3), batch(rows, 3).sign()}, {}};
+  };
+  const TracedModel model = {[](const Args& args, const Kwargs&) -> c10::IValue {
+    return at::soft_margin_loss(args[0].toTensor(), args[1].toTensor());
+  }};
+  const GraphProgram program(capture(model, arguments(4)));
+  EXPECT_TRUE(program.run(arguments(7).args, {})
+                  .toTensor()
+                  .equal(model.forward(arguments(7).args, {}).toTensor()));
+}
+
+TEST(Capture, RunsModelsWhoseColumnsMeanDifferentThings) {
+  const Tensor small = parameter({2, 3}, 12);
+  const Tensor large = parameter({50, 3}, 13);
+  expect_same(model_of(
+                  [&](const Tensor& x) {
+                    return at::embedding(small, x.select(1, 0)) +
+                           at::embedding(large, x.select(1, 1));
+                  },
+                  {{"small", small}, {"large", large}}),
+              [](int64_t rows) {
+                const Tensor row = torch::arange(rows);
+                return Arguments{{at::stack({row.remainder(2), row + 30}, 1)}, {}};
+              });
+  // Where the rows must not come in another order.
+  const Tensor table = parameter({9, 3}, 14);
+  expect_same(
+      {[&](const Args& args, const Kwargs&) -> c10::IValue {
+         return std::get<0>(at::embedding_bag(table, args[0].toTensor(), args[1].toTensor()));
+       },
+       {{"table", table}}},
+      [](int64_t rows) {
+        return Arguments{{torch::arange(rows).remainder(9), torch::arange(rows)}, {}};
+      },
+      {.sizes = {}}, {4});
+}
+
 TEST(Capture, KnowsTheLeastOfSeveralSizes) {
   // At B = S = 1 together it does something else than at either alone.
   const auto arguments = [](int64_t rows) { return Arguments{{at::ones({rows, 5})}, {}}; };

@@ -111,6 +111,17 @@ TEST(GraphText, RefusesDeepLists) {
   EXPECT_ERROR(parse(head + std::string(1'000'000, '[')), ParseError, "nested deeper than 256");
 }
 
+TEST(GraphText, KeepsOpenDimensionsAndBuffersThatAreNotSaved) {
+  const std::string text =
+      "graph\nbuffer %mask: float32[2], not saved\nargs (%x: float32[?3, 2],)\nkwargs {}\n"
+      "%y = aten::mul.Tensor(self=%x, other=%mask): float32[?3, 2]\nreturn %y\n";
+  const Graph graph = parse_graph(text, [](const std::string&) { return at::ones({2}); });
+  EXPECT_EQ(to_text(graph), text);
+  EXPECT_FALSE(graph.parts().states[0].is_persistent);
+  EXPECT_EQ(graph.parts().values[1].open_dims, 1U);
+  EXPECT_TRUE(GraphProgram(graph).run({at::ones({7, 2})}, {}).toTensor().equal(at::ones({7, 2})));
+}
+
 TEST(GraphText, HoldsTheSmallestNumber) {
   const std::string text =
       "graph\nargs (%x: float32[2],)\nkwargs {}\n%y = aten::clamp_min(self=%x, "

@@ -82,6 +82,13 @@ TEST(Verify, NamesWhatIsWrong) {
       {[](GraphParts& g) { g.nodes[0].arguments[0] = ValueId(-1); }, "mul: there is no value -1"},
       {[](GraphParts& g) { g.nodes[0].arguments[0] = Argument::fixed(3); },
        "takes 'self' as Tensor, got another kind"},
+      {[](GraphParts& g) { g.nodes[0].arguments[0] = Argument::fixed(c10::Device(c10::kCPU)); },
+       "takes 'self' as Tensor, got another kind"},
+      {[](GraphParts& g) {
+         g.nodes[0].op = {"aten::view", ""};
+         g.nodes[0].arguments[1] = Argument::fixed(std::vector<double>{2.5});
+       },
+       "takes 'size' as SymInt[], got another kind"},
       // A list for a tensor, a tensor for a list, a number for either.
       {[](GraphParts& g) { g.nodes[0].results[0] = Argument::List{g.nodes[0].results[0]}; },
        "mul: aten::mul.Tensor returns Tensor, got another kind"},

@@ -137,6 +137,26 @@ TEST(LossPipe, FindsTheLossByKeyOrBySpec) {
   EXPECT_EQ(find_loss(TreeSpec::leaf()), 0U);
 }
 
+TEST(LossPipe, LeavesGradientsAloneWhenItFails) {
+  const Tensor w = weight(0.4);
+  const StageBody body = stage_body(
+      [w](const Tensor& x) {
+        const Tensor a = x.mm(w).tanh();
+        pipe_split();
+        return a.mm(w.t());
+      },
+      {{"embed", w}, {"head", w}});
+  const auto wrapper = std::make_shared<TrivialLossWrapper>(
+      body, [](const Tensor& y, const Tensor& t) { return at::nll_loss(y.log_softmax(1), t); });
+  auto target = [](int64_t label) { return torch::full({4}, label, at::kLong); };
+  const LossPipe training(pipeline(loss_body(wrapper), {{rows(4), target(1)}, {}}));
+  training.run({rows(4), target(2)});
+  const Tensor before = w.grad().clone();
+  EXPECT_THROW(training.run({rows(4), target(99)}), std::exception);
+  ASSERT_TRUE(w.grad().defined());
+  EXPECT_TRUE(w.grad().equal(before));
+}
+
 TEST(LossPipe, NeedsALossThatIsATensor) {
   const Tensor w = weight(0.3);
   const Pipe pipe = pipeline(stage_body(

@@ -182,6 +182,21 @@ TEST(Pipe, ReplicatesSharedParameters) {
   EXPECT_TRUE(copy.equal(tied.embed));
 }
 
+TEST(Pipe, HoldsFrozenParametersOnce) {
+  const Tensor w = torch::ones({kWidth, kWidth});
+  const Pipe pipe = pipeline(stage_body(
+                                 [w](const Tensor& x) {
+                                   const Tensor a = x.mm(w).tanh();
+                                   pipe_split();
+                                   return a.mm(w);
+                                 },
+                                 {{"w", w}}),
+                             batch(4));
+  EXPECT_TRUE(pipe.ties().empty());
+  w.mul_(2);  // as loading a checkpoint does
+  EXPECT_TRUE(pipe.run({rows(4)}).toTensor().equal(rows(4).mm(w).tanh().mm(w)));
+}
+
 TEST(Pipe, TransmitsSharedParameters) {
   const Tied tied;
   const Pipe pipe =

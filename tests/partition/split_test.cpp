@@ -209,6 +209,17 @@ TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
       "used on both sides");
 }
 
+TEST(Split, TakesTheFewestBytesOfPlacesThatBalanceAlike) {
+  const Tensor wide = torch::ones({kWidth, 64});
+  const Tensor narrow = torch::ones({1, 1});
+  const Graph graph = capture({[&](const Args& args, const Kwargs&) -> c10::IValue {
+                                return args[0].toTensor().mm(wide).narrow(1, 0, 1).mm(narrow);
+                              }},
+                              {{torch::ones({4, kWidth})}, {}});
+  EXPECT_EQ(first_nodes(graph, find_cuts(graph, {.policy = equal_cost(2)})),
+            std::vector<std::string>{"mm_1"});
+}
+
 TEST(Split, TakesPoliciesOfOnesOwn) {
   const Graph graph = graph_of(2);
   EXPECT_EQ(find_cuts(graph, {.policy = [](const Graph&) { return CutList{3}; }}), CutList{3});

@@ -1,0 +1,51 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/graph.h"
+#include "stagecraft/tree/arguments.h"
+
+namespace stagecraft {
+
+/// The example of a capture, and how to make arguments of other sizes of it: by repeating it, or a
+/// part of it.
+class ExampleInputs {
+ public:
+  /// ArgumentError for sizes that the example has not.
+  ExampleInputs(const Arguments& example, const std::vector<SizeSpec>& specs);
+
+  const std::vector<GraphSize>& sizes() const { return sizes_; }
+  int64_t probe(std::size_t size) const { return probes_[size]; }
+  /// One for each of sizes().
+  Arguments at(std::span<const int64_t> sizes) const;
+
+ private:
+  struct Leaf {
+    std::string path;
+    at::Tensor tensor;
+  };
+  struct Place {
+    std::string path;
+    int64_t dim = 0;
+    std::size_t size = 0;
+  };
+
+  std::vector<Leaf> tensors() const;
+  void add_size(const SizeSpec& spec, const std::vector<Leaf>& leaves);
+  c10::IValue resized(const std::string& path, const c10::IValue& leaf,
+                      std::span<const int64_t> sizes) const;
+
+  Arguments example_;
+  std::vector<GraphSize> sizes_;
+  std::vector<int64_t> probes_;
+  std::vector<Place> places_;
+};
+
+}  // namespace stagecraft
