@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/add.h>
 #include <ATen/ops/full.h>
@@ -13,6 +14,7 @@
 #include "stagecraft/stage/backward.h"
 #include "stagecraft/stage/grad_value.h"
 #include "stagecraft/stage/random_scope.h"
+#include "stagecraft/stage/recomputation.h"
 #include "stagecraft/stage/stage_context.h"
 #include "stagecraft/stage/stage_input.h"
 #include "stagecraft/tree/describe.h"
@@ -45,6 +47,20 @@ bool is_same(const c10::TensorOptions& a, const c10::TensorOptions& b) {
 at::Tensor copied(const at::Tensor& tensor, c10::Device device) {
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
+
+// Weights that are cast without gradients must not be found by a forward with them.
+class NoCastCache {
+ public:
+  NoCastCache() : was_enabled_(at::autocast::is_autocast_cache_enabled()) {
+    at::autocast::set_autocast_cache_enabled(false);
+  }
+  ~NoCastCache() { at::autocast::set_autocast_cache_enabled(was_enabled_); }
+  NoCastCache(const NoCastCache&) = delete;
+  NoCastCache& operator=(const NoCastCache&) = delete;
+
+ private:
+  bool was_enabled_;
+};
 
 // What is kept of an output: where the gradients of its tensors enter.
 std::vector<GradEdge> edges_of(const c10::IValue& output) {
@@ -82,8 +98,11 @@ struct Stage::Run {
   at::Tensor added_loss;
   WeightWork weight;
   std::function<void()> own_weight_work;
+  std::unique_ptr<Recomputation> again;  // where the forward has kept nothing
+  ForwardOptions options;                // of that forward
 
   void clear() {
+    again.reset();
     is_input_done = has_loss = false;
     inputs.clear();
     arguments.clear();
@@ -211,32 +230,104 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
   std::optional<c10::DeviceGuard> device_guard;
   if (!options_.device.is_cpu()) device_guard.emplace(options_.device);
 
+  const bool without_graph = options_.recompute && options.is_training;
+  c10::IValue output = without_graph ? run_without_graph(*run, microbatch, arguments, options)
+                                     : run_forward(*run, microbatch, arguments, options);
+  if (options.is_training) runs_[m] = std::move(run);
+  return output;
+}
+
+c10::IValue Stage::call_body(const Args& args, const Kwargs& kwargs, const ForwardOptions& options,
+                             StageContext& context) const {
+  std::optional<RandomScope> random;
+  if (options.seed) random.emplace(*options.seed);
+  const detail::StageContextGuard guard(context);
+  return body_.forward(args, kwargs);
+}
+
+c10::IValue Stage::run_forward(Run& run, MicrobatchId microbatch, const Arguments& arguments,
+                               const ForwardOptions& options) const {
   Args args;
   args.reserve(arguments.args.size());
-  for (const c10::IValue& value : arguments.args) args.push_back(run->enter(value, device()));
+  for (const c10::IValue& value : arguments.args) args.push_back(run.enter(value, device()));
   Kwargs kwargs;
-  for (const auto& [name, value] : arguments.kwargs) {
-    kwargs.set(name, run->enter(value, device()));
-  }
+  for (const auto& [name, value] : arguments.kwargs) kwargs.set(name, run.enter(value, device()));
 
   StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
-  c10::IValue output;
-  {
-    std::optional<RandomScope> random;
-    if (options.seed) random.emplace(*options.seed);
-    const detail::StageContextGuard guard(context);
-    output = body_.forward(args, kwargs);
-  }
+  c10::IValue output = call_body(args, kwargs, options, context);
   if (!options.is_training) return output;
-
-  for (const c10::IValue& value : outputs_of(output)) run->outputs.push_back(edges_of(value));
+  for (const c10::IValue& value : outputs_of(output)) run.outputs.push_back(edges_of(value));
   for (const at::Tensor& loss : context.losses) {
-    run->add_loss(loss);
-    run->added_loss =
-        run->added_loss.defined() ? at::add(run->added_loss, loss.detach()) : loss.detach();
+    run.add_loss(loss);
+    run.added_loss =
+        run.added_loss.defined() ? at::add(run.added_loss, loss.detach()) : loss.detach();
   }
-  runs_[m] = std::move(run);
   return output;
+}
+
+// The first time a stage runs it is seen which buffers its forward changes: those are what a second
+// run must find as they were.
+c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Arguments& arguments,
+                                     const ForwardOptions& options) {
+  auto moved = [&](const c10::IValue& leaf) -> c10::IValue {
+    if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
+    const at::Tensor& tensor = leaf.toTensor();
+    if (tensor.device() == device()) return leaf;
+    return copied(tensor.detach(), device()).requires_grad_(tensor.requires_grad());
+  };
+  Arguments own;
+  for (const c10::IValue& value : arguments.args) own.args.push_back(tree::map(value, moved));
+  for (const auto& [name, value] : arguments.kwargs) {
+    own.kwargs.set(name, tree::map(value, moved));
+  }
+  const bool is_first = !changing_buffers_;
+  std::vector<at::Tensor> buffers;
+  if (is_first) {
+    for (const auto& [name, buffer] : body_.buffers) buffers.push_back(buffer);
+  } else {
+    buffers = *changing_buffers_;
+  }
+  run.options = options;
+  run.again = std::make_unique<Recomputation>(
+      std::move(own),
+      ForwardState(
+          {.device = device(), .has_generators = !options.seed, .buffers = std::move(buffers)}));
+
+  const c10::NoGradGuard no_grad;
+  const NoCastCache no_cache;
+  StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
+  const c10::IValue output =
+      call_body(run.again->arguments().args, run.again->arguments().kwargs, options, context);
+  require<ArgumentError>(
+      !run.again->is_changed(),
+      "stage {}: its forward changes an argument in place, so that it cannot run "
+      "a second time: change a copy, or do without StageOptions::recompute",
+      index_.value());
+  if (is_first) changing_buffers_ = run.again->keep_changed_buffers();
+  for (const at::Tensor& loss : context.losses) {
+    run.added_loss = run.added_loss.defined() ? at::add(run.added_loss, loss) : loss;
+  }
+  return run.again->cut(output);
+}
+
+void Stage::run_again(Run& run, MicrobatchId microbatch) const {
+  require<Error>(
+      !run.again->is_changed(),
+      "stage {}, microbatch {}: an argument was changed in place between its forward and "
+      "its backward, which runs the forward again",
+      index_.value(), microbatch.value());
+  const c10::AutoGradMode with_grad(true);
+  std::optional<c10::DeviceGuard> device_guard;
+  if (!options_.device.is_cpu()) device_guard.emplace(options_.device);
+  const at::Tensor added_loss = std::exchange(run.added_loss, {});
+  run.losses.clear();
+  run.outputs.clear();
+  {
+    const ForwardStateScope as_before(run.again->state());
+    run_forward(run, microbatch, run.again->arguments(), run.options);
+  }
+  run.added_loss = added_loss;
+  run.again.reset();
 }
 
 void Stage::set_loss(MicrobatchId microbatch, const at::Tensor& loss) {
@@ -263,11 +354,30 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   Run& run = get_run(microbatch, with_weights ? "backward" : "input backward");
   require<ArgumentError>(!run.is_input_done, "stage {}: microbatch {} had its input backward",
                          index_.value(), microbatch.value());
-  require<ArgumentError>(
-      output_grads.empty() || (!run.has_loss && output_grads.size() == run.outputs.size()),
-      "stage {}: microbatch {} has {} outputs, got {} gradients", index_.value(),
-      microbatch.value(), run.has_loss ? 0 : run.outputs.size(), output_grads.size());
-  std::vector<GradRoot> roots = run.make_roots(output_grads, loss_weight, *loss_grad_);
+  const std::size_t num_outputs = run.has_loss ? 0
+                                  : run.again  ? run.again->num_outputs()
+                                               : run.outputs.size();
+  require<ArgumentError>(output_grads.empty() || output_grads.size() == num_outputs,
+                         "stage {}: microbatch {} has {} outputs, got {} gradients", index_.value(),
+                         microbatch.value(), num_outputs, output_grads.size());
+  std::vector<GradRoot> roots;
+  if (!run.again) {
+    roots = run.make_roots(output_grads, loss_weight, *loss_grad_);
+  } else {
+    std::vector<c10::IValue> grads = output_grads;
+    WeightWork of_loss;  // a loss may have parameters of its own
+    if (run.has_loss) {
+      of_loss = stagecraft::backward_input(run.make_roots({}, loss_weight, *loss_grad_),
+                                           run.again->ends());
+      grads = run.again->take_output_grads();
+    }
+    run_again(run, microbatch);
+    require<Error>(grads.empty() || grads.size() == run.outputs.size(),
+                   "stage {}, microbatch {}: run again, its forward gives {} outputs, not {}",
+                   index_.value(), microbatch.value(), run.outputs.size(), grads.size());
+    roots = run.make_roots(grads, loss_weight, *loss_grad_);
+    for (GradRoot& root : of_loss.roots) roots.push_back(std::move(root));
+  }
   for (GradRoot& root : roots) {
     if (!root.grad.defined()) continue;
     const c10::Device wanted = root.edge.function->input_metadata(root.edge.input_nr).device();
@@ -325,6 +435,14 @@ void Stage::backward_weight(MicrobatchId microbatch) {
   auto& slot = runs_[static_cast<std::size_t>(microbatch.value())];
   slot->clear();
   free_.push_back(std::move(slot));
+}
+
+void Stage::set_recompute(bool recompute) {
+  require<ArgumentError>(num_pending() == 0,
+                         "stage {}: {} microbatches wait for their backward, set_recompute must "
+                         "come before their forward",
+                         index_.value(), num_pending());
+  options_.recompute = recompute;
 }
 
 std::size_t Stage::num_pending() const {

@@ -12,6 +12,7 @@
 
 #include "stagecraft/base/index.h"
 #include "stagecraft/stage/stage_body.h"
+#include "stagecraft/stage/stage_context.h"
 #include "stagecraft/tree/arguments.h"
 
 namespace stagecraft {
@@ -20,6 +21,13 @@ struct StageOptions {
   /// Where the stage computes. Inputs and gradients that come from elsewhere are copied to it;
   /// parameters have to be there already.
   c10::Device device = c10::kCPU;
+
+  /// Keep nothing of a forward but its arguments, and run it again before its backward (once, also
+  /// where input and weight backward come apart). Less memory for a second forward; the same bits:
+  /// random numbers, autocast and the buffers that forward changes are as they were the first time.
+  /// The forward must not change its arguments in place (ArgumentError). It runs without gradients
+  /// the first time; every output of a floating type then counts as one that has a gradient.
+  bool recompute = false;
 
   /// Weight gradients of one's own making. When it is given, both I and B run the whole graph,
   /// which must leave those parameters out (custom autograd functions that only note what is to be
@@ -95,6 +103,9 @@ class Stage {
                                           double loss_weight = 1);
   void backward_weight(MicrobatchId microbatch);
 
+  /// Changes StageOptions::recompute. ArgumentError while a microbatch waits for its backward.
+  void set_recompute(bool recompute);
+
   /// How many microbatches wait for a backward, I without its W included.
   std::size_t num_pending() const;
   /// Forgets them all.
@@ -105,6 +116,13 @@ class Stage {
   struct LossGrad;
 
   Run& get_run(MicrobatchId microbatch, const char* what) const;
+  c10::IValue call_body(const Args& args, const Kwargs& kwargs, const ForwardOptions& options,
+                        StageContext& context) const;
+  c10::IValue run_forward(Run& run, MicrobatchId microbatch, const Arguments& arguments,
+                          const ForwardOptions& options) const;
+  c10::IValue run_without_graph(Run& run, MicrobatchId microbatch, const Arguments& arguments,
+                                const ForwardOptions& options);
+  void run_again(Run& run, MicrobatchId microbatch) const;
   std::vector<c10::IValue> run_backward(MicrobatchId microbatch,
                                         const std::vector<c10::IValue>& output_grads,
                                         double loss_weight, bool with_weights);
@@ -114,8 +132,9 @@ class Stage {
   StageBody body_;
   StageOptions options_;
   std::unique_ptr<LossGrad> loss_grad_;
-  std::vector<std::unique_ptr<Run>> runs_;  // by microbatch
-  std::vector<std::unique_ptr<Run>> free_;  // used up, to be used again
+  std::optional<std::vector<at::Tensor>> changing_buffers_;  // known after the first forward
+  std::vector<std::unique_ptr<Run>> runs_;                   // by microbatch
+  std::vector<std::unique_ptr<Run>> free_;                   // used up, to be used again
 };
 
 /// The outputs of a stage: the elements of a tuple or list, otherwise the value itself.
