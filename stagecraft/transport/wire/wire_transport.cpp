@@ -1,0 +1,369 @@
+#include "stagecraft/transport/wire/wire_transport.h"
+
+#include <utility>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/core/exchange_errors.h"
+#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/wire/bytes.h"
+
+namespace stagecraft::detail {
+namespace {
+
+constexpr auto kTick = std::chrono::milliseconds(200);
+constexpr const char* kEnded = "its process has ended or cannot be reached";
+
+// A send to another process.
+class WireSend final : public Pending {
+ public:
+  WireSend(uint64_t world, Rank to, const TransferId& id, Outbox::SendingPtr sending)
+      : world_(world), to_(to), id_(id), sending_(std::move(sending)) {}
+
+  uint64_t world() const { return world_; }
+  Rank to() const { return to_; }
+  const TransferId& id() const { return id_; }
+  bool is_done() const override { return !sending_ || sending_->is_done(); }
+  bool is_lost() const { return sending_ && sending_->is_lost(); }
+
+ private:
+  uint64_t world_;
+  Rank to_;
+  TransferId id_;
+  Outbox::SendingPtr sending_;
+};
+
+Deadline after(std::chrono::nanoseconds wait) {
+  return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(wait));
+}
+
+}  // namespace
+
+WireTransport::Peer::Peer(Engine& engine, Rank rank, WireTransport& owner, bool use_checksums)
+    : outbox(engine, rank, use_checksums,
+             [&owner] {
+               auto lock = owner.sends_.lock();
+               owner.sends_.unlock_and_wake(lock);
+             }),
+      inbox(engine, rank, owner) {}
+
+WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options)
+    : engine_(std::move(engine)),
+      rank_(engine_->rank()),
+      options_(options),
+      exchange_(engine_->num_ranks()),
+      meetings_(
+          rank_, exchange_.world(),
+          [this](Rank to, const FrameHead& head, std::string_view body) {
+            send_frame(to, head, body);
+          },
+          [this] { on_recovered(); }) {
+  peers_.resize(static_cast<std::size_t>(num_ranks()));
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_) continue;
+    peers_[static_cast<std::size_t>(other.value())] =
+        std::make_unique<Peer>(*engine_, other, *this, options.use_checksums);
+  }
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.start();
+  }
+  watchdog_ = std::make_unique<Watchdog>(kTick, [this] { on_tick(); });
+}
+
+WireTransport::~WireTransport() {
+  is_leaving_ = true;
+  watchdog_.reset();
+  exchange_.leave(rank_);
+  FrameHead goodbye;
+  goodbye.kind = FrameKind::kGoodbye;
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other != rank_ && !world().has_left(other)) send_frame(other, goodbye, {});
+  }
+  const auto deadline = after(options_.linger);
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other != rank_ && !world().has_left(other)) peer(other).outbox.flush(deadline);
+  }
+  // Whoever reads may answer any peer, so all have ended before the first peer goes.
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.stop();
+  }
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.join();
+  }
+  peers_.clear();
+}
+
+// Transfers ------------------------------------------------------------------------------------
+
+PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue value) {
+  exchange_.require_rank(to, "post_send");
+  if (to == rank_) {
+    // Refuses what has history; on one rank there is no stream to wait for.
+    DeviceFence::record(value);
+    return exchange_.post_send(rank_, rank_, id, std::move(value));
+  }
+  world().throw_if_aborted();
+  if (world().has_left(to)) throw_has_left(to, rank_, "it to take " + to_string(id));
+  FrameHead head;
+  head.epoch = epoch_;
+  head.set_transfer(id);
+  const auto encoded = encode(value);
+  try {
+    auto sending = peer(to).outbox.send_value(head, encoded);
+    return std::make_shared<WireSend>(world().number(), to, id, std::move(sending));
+  } catch (const ConnectionLost&) {
+    throw_gone(to, "it to take " + to_string(id));
+  }
+}
+
+PendingPtr WireTransport::post_receive(Rank from, const TransferId& id) {
+  auto pending = exchange_.post_receive(rank_, from, id);
+  if (from == rank_ || pending->is_done()) return pending;
+  try {
+    peer(from).inbox.layouts().expect(Edge::of(id));
+  } catch (const std::exception&) {
+    // The connection is lost, and the inbox says so to whoever waits.
+  }
+  return pending;
+}
+
+void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
+  world().throw_if_aborted();
+  const auto* const wire = dynamic_cast<const WireSend*>(send.get());
+  if (wire == nullptr) return exchange_.wait_send(rank_, send, deadline);
+  require<ArgumentError>(wire->world() == world().number(),
+                         "wait_send of rank {}: the send belongs to another world", rank_.value());
+  if (!wire->is_done()) {
+    const auto begin = Deadline::Clock::now();
+    auto lock = sends_.lock();
+    sends_.wait(lock, deadline, [&] { return wire->is_done() || world().is_aborted(); });
+    lock.unlock();
+    world().throw_if_aborted();
+    if (!wire->is_done()) {
+      throw_timeout(rank_, Deadline::Clock::now() - begin,
+                    fmt::format("rank {} to take {}", wire->to().value(), to_string(wire->id())));
+    }
+  }
+  if (wire->is_lost()) throw_gone(wire->to(), "it to take " + to_string(wire->id()));
+}
+
+Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadline) {
+  try {
+    auto arrival = exchange_.wait_receive(rank_, receive, deadline);
+    return {std::move(arrival.payload), arrival.sent};
+  } catch (const PeerError&) {
+    // A wait for a rank that has left aborts the world.
+    spread_abort();
+    throw;
+  }
+}
+
+void WireTransport::on_value(Rank from, const FrameHead& head, c10::IValue value) {
+  {
+    const std::lock_guard lock(epoch_mutex_);
+    if (head.epoch > epoch_) {
+      early_.push_back({from, head, std::move(value)});
+    } else if (head.epoch == epoch_) {
+      deliver(from, head, std::move(value));
+    }
+  }
+  if (world().is_aborted()) spread_abort();
+}
+
+void WireTransport::deliver(Rank from, const FrameHead& head, c10::IValue value) {
+  try {
+    exchange_.post_send(from, rank_, head.transfer(), std::move(value));
+  } catch (const PeerError&) {
+    // The world is aborted: nobody takes it.
+  } catch (const ArgumentError& error) {
+    exchange_.abort({from, error.what()});
+  }
+}
+
+void WireTransport::on_damaged(Rank from, const FrameHead& head, const std::string& what) {
+  abort({from, fmt::format("rank {}: {} arrived damaged at rank {}: {}", from.value(),
+                           to_string(head.transfer()), rank_.value(), what)});
+}
+
+// Meetings -------------------------------------------------------------------------------------
+
+WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call,
+                                       const std::string& bytes, Deadline deadline) {
+  using Outcome = MeetingPoint::Outcome;
+  const auto begin = Deadline::Clock::now();
+  auto result = meetings_.meet(is_recovery, epoch_, call, bytes, deadline);
+  if (result.outcome == Outcome::kAborted) world().throw_if_aborted();
+  if (result.outcome == Outcome::kLeft || result.outcome == Outcome::kAborted) {
+    const auto left = world().ranks_that_left();
+    const Rank other = left.empty() ? rank_ : left.front();
+    const auto what = "it in " + call;
+    if (!result.waited) throw_has_left(other, rank_, what);
+    abort(reason_left(other, rank_, what));
+    throw PeerError(reason_left(other, rank_, what).message, other);
+  }
+  if (result.outcome == Outcome::kTimedOut) {
+    throw_timeout(rank_, Deadline::Clock::now() - begin,
+                  name_ranks(result.missing) + " in " + call);
+  }
+  const auto difference = describe_difference(result.met->calls);
+  if (!difference.empty()) {
+    throw ArgumentError("all ranks must call the same collective, but " + difference);
+  }
+  return result.met;
+}
+
+void WireTransport::recover(Deadline deadline) {
+  meet(/*is_recovery=*/true, "recover", {}, deadline);
+}
+
+void WireTransport::on_recovered() {
+  Exchange<c10::IValue>::Forgotten forgotten;
+  const std::lock_guard lock(epoch_mutex_);
+  forgotten = exchange_.forget();
+  ++epoch_;
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.layouts().expect_nothing();
+  }
+  for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
+    if (epoch == epoch_) exchange_.abort(std::move(reason));
+  }
+  for (auto& early : std::exchange(early_, {})) {
+    if (early.head.epoch == epoch_) deliver(early.from, early.head, std::move(early.value));
+  }
+}
+
+// Failure --------------------------------------------------------------------------------------
+
+void WireTransport::abort(AbortReason reason) {
+  exchange_.abort(std::move(reason));
+  spread_abort();
+  wake();
+}
+
+void WireTransport::spread_abort() {
+  FrameHead head;
+  head.kind = FrameKind::kAbort;
+  ByteWriter body;
+  {
+    const std::lock_guard lock(epoch_mutex_);
+    const auto reason = exchange_.reason();
+    if (!reason || spread_.exchange(epoch_ + 1) == epoch_ + 1) return;
+    head.epoch = epoch_;
+    body.put(reason->rank.value());
+    body.put_text(reason->message);
+  }
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other != rank_ && !world().has_left(other)) send_frame(other, head, body.bytes());
+  }
+}
+
+void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
+  ByteReader in(body);
+  const Rank origin(in.get<int32_t>());
+  exchange_.require_rank(origin, "abort");
+  AbortReason reason{origin, std::string(in.get_text())};
+  const std::lock_guard lock(epoch_mutex_);
+  if (head.epoch > epoch_) early_aborts_.emplace_back(head.epoch, std::move(reason));
+  if (head.epoch != epoch_) return;
+  // Whoever said so has told the others.
+  spread_ = epoch_ + 1;
+  exchange_.abort(std::move(reason));
+}
+
+void WireTransport::on_control(Rank from, const FrameHead& head, std::string_view body) {
+  switch (head.kind) {
+    case FrameKind::kAbort:
+      on_abort(head, body);
+      return wake();
+    case FrameKind::kGoodbye:
+      exchange_.leave(from);
+      peer(from).outbox.close();
+      return wake();
+    case FrameKind::kRelease:
+      try {
+        peer(from).outbox.release(head);
+      } catch (const ConnectionLost&) {
+        // Its inbox sees that too.
+      }
+      return;
+    case FrameKind::kCome:
+    case FrameKind::kWithdraw:
+    case FrameKind::kMet:
+    case FrameKind::kWithdrawn:
+      return meetings_.on_frame(from, head, body);
+    case FrameKind::kHeartbeat:
+    case FrameKind::kData:
+    case FrameKind::kReleased:
+      return;
+  }
+}
+
+void WireTransport::on_answer(Rank to, const FrameHead& head) {
+  send_frame(to, head, {});
+}
+
+void WireTransport::on_lost(Rank from, const std::string& why) {
+  if (is_leaving_ || peer(from).is_lost.exchange(true)) return;
+  abort({from, fmt::format("rank {}: {}", from.value(), why)});
+  exchange_.leave(from);
+  peer(from).outbox.close();
+  peer(from).inbox.stop();
+  wake();
+}
+
+void WireTransport::send_frame(Rank to, const FrameHead& head, std::string_view body) {
+  try {
+    peer(to).outbox.send(head, body);
+  } catch (const ConnectionLost&) {
+    // Its inbox sees that too, or the next tick.
+  }
+}
+
+void WireTransport::throw_gone(Rank other, const std::string& what) {
+  // Its last frames may say that it left, and are perhaps still to be read.
+  auto lock = sends_.lock();
+  sends_.wait(lock, after(kTick), [&] { return world().has_left(other); });
+  lock.unlock();
+  if (!world().has_left(other)) on_lost(other, kEnded);
+  world().throw_if_aborted();
+  throw_has_left(other, rank_, what);
+}
+
+void WireTransport::wake() {
+  meetings_.wake();
+  auto lock = sends_.lock();
+  sends_.unlock_and_wake(lock);
+}
+
+void WireTransport::on_tick() {
+  const auto now = Deadline::Clock::now();
+  // This process was stopped itself: what the others said meanwhile is read first.
+  const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
+  last_tick_ = now;
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_ || world().has_left(other)) continue;
+    try {
+      peer(other).outbox.tick(epoch_);
+    } catch (const ConnectionLost&) {
+      // Likewise; but an inbox may miss it within a message.
+      if (++peer(other).failed_ticks > 1 && !world().has_left(other)) on_lost(other, kEnded);
+      continue;
+    }
+    if (was_away) peer(other).inbox.touch();
+    const auto silence = now - peer(other).inbox.last_heard();
+    if (options_.max_silence.count() > 0 && silence > options_.max_silence &&
+        !world().is_aborted()) {
+      abort({other, fmt::format("rank {}: has said nothing for {}", other.value(),
+                                describe_wait(silence))});
+    }
+  }
+}
+
+std::size_t WireTransport::num_posted() const {
+  std::size_t count = 0;
+  for (const auto& peer : peers_) {
+    if (peer) count += peer->inbox.layouts().num_posted();
+  }
+  return count;
+}
+
+}  // namespace stagecraft::detail
