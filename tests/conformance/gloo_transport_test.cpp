@@ -14,7 +14,7 @@ void judge(const std::vector<ProcessEnd>& ends) {
   for (std::size_t i = 0; i < ends.size(); ++i) {
     const auto& end = ends[i];
     EXPECT_NE(end.kind, ProcessEnd::Kind::kFailed) << "on rank " << i << ", see above";
-    EXPECT_NE(end.kind, ProcessEnd::Kind::kKilled) << "rank " << i << " died";
+    EXPECT_NE(end.kind, ProcessEnd::Kind::kKilled) << "rank " << i << " died: " << end.message;
     EXPECT_NE(end.kind, ProcessEnd::Kind::kHung) << "rank " << i;
     if (end.kind != ProcessEnd::Kind::kThrew) continue;
     if (first == nullptr || first->type == "PeerError") first = &end;

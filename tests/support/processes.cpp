@@ -101,10 +101,21 @@ Processes::~Processes() {
   for (Child& child : children_) end_one(child);
 }
 
-void Processes::end_one(Child& child) {
+void Processes::end_one(Child& child, bool has_ended) {
   if (child.pid <= 0) return;
-  kill(child.pid, SIGKILL);
-  waitpid(child.pid, nullptr, 0);
+  // What has closed its pipe is about to end by itself, and then says why.
+  int status = 0;
+  const auto patience = Clock::now() + std::chrono::milliseconds(200);
+  pid_t ended = 0;
+  while (has_ended && ended == 0 && Clock::now() < patience) {
+    ended = waitpid(child.pid, &status, WNOHANG);
+    if (ended == 0) usleep(100);
+  }
+  if (ended == 0) {
+    kill(child.pid, SIGKILL);
+    waitpid(child.pid, &status, 0);
+  }
+  last_signal_ = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
   close(child.words);
   close(child.result);
   child.pid = -1;
@@ -140,9 +151,10 @@ ProcessEnd Processes::wait_one(Child& child) {
     if (got <= 0) break;
     text.append(buffer.data(), static_cast<std::size_t>(got));
   }
-  end_one(child);
+  end_one(child, /*has_ended=*/true);
   if (text.empty()) {
     end.kind = ProcessEnd::Kind::kKilled;
+    end.message = "signal " + std::to_string(last_signal_);
     return end;
   }
   const auto next = [&] {

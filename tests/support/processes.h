@@ -15,7 +15,7 @@ struct ProcessEnd {
 
   Kind kind = Kind::kReturned;
   std::string type;     ///< of what it threw, if it threw: "PeerError"
-  std::string message;  ///< of what it threw
+  std::string message;  ///< of what it threw; of one that was killed, the signal
   double seconds = 0;   ///< from the start until its body was over
 };
 
@@ -49,10 +49,11 @@ class Processes {
   };
 
   ProcessEnd wait_one(Child& child);
-  void end_one(Child& child);
+  void end_one(Child& child, bool has_ended = false);
 
   std::chrono::steady_clock::time_point deadline_;
   std::vector<Child> children_;
+  int last_signal_ = 0;
 };
 
 /// Throws what a process threw, as the type that it was if that is one of Stagecraft's or of the

@@ -7,6 +7,8 @@
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "stagecraft/transport/c10d/sigpipe.h"
+
 namespace stagecraft::detail {
 namespace {
 
@@ -34,12 +36,14 @@ class C10dEngine final : public Engine {
 
   WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
     std::vector<at::Tensor> tensors = {bytes};
+    const SigpipeGuard guard;
     const std::lock_guard lock(mutex_);
     return std::make_shared<C10dWork>(group_->send(tensors, to.value(), tag));
   }
 
   WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
     std::vector<at::Tensor> tensors = {bytes};
+    const SigpipeGuard guard;
     const std::lock_guard lock(mutex_);
     return std::make_shared<C10dWork>(group_->recv(tensors, from.value(), tag));
   }

@@ -23,6 +23,7 @@
 #include "stagecraft/transport/c10d/c10d_engine.h"
 #include "stagecraft/transport/c10d/gloo_group.h"
 #include "stagecraft/transport/c10d/sha256.h"
+#include "stagecraft/transport/c10d/sigpipe.h"
 #include "stagecraft/transport/core/world_state.h"
 #include "stagecraft/transport/wire/bytes.h"
 
@@ -344,6 +345,7 @@ class Joining {
 }  // namespace
 
 std::unique_ptr<Engine> join(const ProcessWorldOptions& options) {
+  const SigpipeGuard guard;
   return Joining(options).run();
 }
 

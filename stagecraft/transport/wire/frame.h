@@ -28,7 +28,8 @@ namespace stagecraft::detail {
 enum class FrameKind : uint8_t {
   kData,
   kAbort,      ///< body: see abort_text
-  kGoodbye,    ///< the rank's end is destroyed; nothing comes after it
+  kGoodbye,    ///< the rank's end is about to go; only kSeen comes after it
+  kSeen,       ///< the goodbye: whoever said it may close the connection, and nothing is lost
   kHeartbeat,  ///< so that silence means something
   kRelease,    ///< `count` messages of `layout`, of `parts` tensors each, shall be filled
   kReleased,   ///< the next `count` are

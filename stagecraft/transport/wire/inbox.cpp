@@ -69,12 +69,19 @@ void Inbox::run() {
     }
   } catch (const Stopped&) {
   } catch (const Error& error) {
-    if (!stopped_)
-      listener_.on_lost(from_, std::string("what it sends makes no sense: ") + error.what());
+    end(fmt::format("what it sends makes no sense: {}", error.what()));
   } catch (const std::exception& error) {
-    if (has_ended_ || stopped_) return;
-    log(LogLevel::kInfo, fmt::format("connection to rank {}: {}", from_.value(), error.what()));
-    listener_.on_lost(from_, "its process has ended or cannot be reached");
+    log(LogLevel::kDebug, fmt::format("connection to rank {}: {}", from_.value(), error.what()));
+    end("its process has ended or cannot be reached");
+  }
+}
+
+void Inbox::end(const std::string& why) {
+  if (stopped_) return;
+  if (has_ended_) {
+    listener_.on_closed(from_);
+  } else {
+    listener_.on_lost(from_, why);
   }
 }
 
@@ -125,9 +132,8 @@ bool Inbox::read_frame() {
       if (!await(work)) return false;
     }
   } else {
-    has_ended_ = head.kind == FrameKind::kGoodbye;
+    has_ended_ = has_ended_ || head.kind == FrameKind::kGoodbye;
     listener_.on_control(from_, head, body);
-    if (has_ended_) return false;
   }
   post_frame(frame.bytes);
   return true;

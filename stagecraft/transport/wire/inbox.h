@@ -32,6 +32,8 @@ class InboxListener {
   virtual void on_answer(Rank to, const FrameHead& head) = 0;
   /// Nothing comes any more: the connection was lost, or made no sense.
   virtual void on_lost(Rank from, const std::string& why) = 0;
+  /// Nothing comes any more, as the rank has said goodbye.
+  virtual void on_closed(Rank from) = 0;
 };
 
 /// What one other rank sends to this one: the receiving end of a stream of frames (frame.h), with a
@@ -64,6 +66,7 @@ class Inbox {
   };
 
   void run();
+  void end(const std::string& why);
   bool read_frame();
   void read_value(const FrameHead& head, std::string_view body, bool is_whole);
   void post_frame(at::Tensor bytes);

@@ -11,7 +11,7 @@ namespace {
 
 const Rank kKeeper(0);
 // For the answer to a withdrawal, which no rank's own thread takes part in.
-constexpr auto kGrace = std::chrono::seconds(1);
+constexpr auto kGrace = std::chrono::milliseconds(300);
 
 std::string pack(uint64_t number, const std::vector<Comer>& comers) {
   ByteWriter out;
@@ -54,20 +54,17 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   lock.lock();
   place_.wait(lock, deadline, [&] { return met_ || is_disturbed(is_recovery); });
   if (met_) return {Outcome::kMet, std::move(met_), {}, true};
-  if (!is_recovery && world_.is_aborted()) return {Outcome::kAborted, nullptr, {}, true};
 
-  // Whoever left may have done so because all have met: the keeper knows.
-  const bool was_late = !is_disturbed(is_recovery);
+  // Whoever left or aborted may have done so after all had met: the keeper knows.
+  const bool was_disturbed = is_disturbed(is_recovery);
   lock.unlock();
   head.kind = FrameKind::kWithdraw;
   tell_keeper(head, {});
   lock.lock();
-  const auto keeper_is_gone = [&] { return rank_ != kKeeper && world_.has_left(kKeeper); };
-  place_.wait(lock, Deadline::after(kGrace), [&] {
-    return met_ || missing_ || keeper_is_gone() || (!is_recovery && world_.is_aborted());
-  });
+  place_.wait(lock, Deadline::after(kGrace),
+              [&] { return met_ || missing_ || (rank_ != kKeeper && world_.has_left(kKeeper)); });
   if (met_) return {Outcome::kMet, std::move(met_), {}, true};
-  if (!was_late || is_disturbed(is_recovery)) {
+  if (was_disturbed || is_disturbed(is_recovery)) {
     return {disturbance(is_recovery), nullptr, {}, true};
   }
   return {Outcome::kTimedOut, nullptr, missing_.value_or(std::vector<Rank>{kKeeper}), true};
@@ -125,7 +122,8 @@ void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view bo
   FrameHead reply;
   reply.kind = FrameKind::kMet;
   reply.is_recovery = head.is_recovery;
-  for (std::size_t i = 0; i < met->size(); ++i) {
+  // This rank last: once it goes on it may leave, and nothing is heard from it any more.
+  for (std::size_t i = met->size(); i-- > 0;) {
     reply.step = (*met)[i].attempt;
     answer(Rank(static_cast<int32_t>(i)), reply, bytes);
   }

@@ -194,14 +194,6 @@ void Outbox::tick(uint64_t epoch) {
   frames_at_tick_ = frames_;
 }
 
-bool Outbox::flush(Deadline deadline) {
-  std::unique_lock lock(queue_mutex_);
-  wanted_ = true;
-  changed_.notify_all();
-  return changed_.wait_until(lock, deadline.at(),
-                             [&] { return closed_ || (queue_.empty() && !current_); });
-}
-
 void Outbox::close() {
   const std::lock_guard lock(queue_mutex_);
   closed_ = true;
@@ -233,7 +225,6 @@ void Outbox::run() {
       free_frames_.push_back(std::move(item.frame));
     }
     if (is_last && queue_.empty()) wanted_ = false;
-    if (queue_.empty()) changed_.notify_all();
     lock.unlock();
     finish(item, is_sent);
     lock.lock();

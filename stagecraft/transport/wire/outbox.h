@@ -15,7 +15,6 @@
 #include <unordered_map>
 #include <vector>
 
-#include "stagecraft/base/deadline.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/value_codec.h"
@@ -64,8 +63,6 @@ class Outbox {
   /// Something to say, unless something was said since the last call; and what is done is let go
   /// of.
   void tick(uint64_t epoch);
-  /// Until all is sent; false at the deadline.
-  bool flush(Deadline deadline);
   /// Lets go of everything, sent or not; sends throw from now on. For a connection that is lost or
   /// about to be closed. `on_sent` is called for what was not sent, too.
   void close();

@@ -108,6 +108,9 @@ TensorLayout TensorLayout::read(ByteReader& in) {
                          "a message has a tensor of no known device");
   layout.device = c10::Device(type, type == c10::kCPU ? c10::DeviceIndex(-1) : index);
   layout.requires_grad = in.get<uint8_t>() != 0;
+  require<MetadataError>(!layout.requires_grad || c10::isFloatingType(layout.dtype) ||
+                             c10::isComplexType(layout.dtype),
+                         "a message has a tensor of whole numbers that requires grad");
   const auto dims = in.get<uint16_t>();
   require<MetadataError>(dims <= kMaxDims, "a message has a tensor of {} dimensions", dims);
   int64_t bytes = static_cast<int64_t>(c10::elementSize(layout.dtype));
@@ -140,6 +143,16 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor) {
 }
 
 ArrivingTensor::ArrivingTensor(const TensorLayout& layout) : requires_grad_(layout.requires_grad) {
+  try {
+    allocate(layout);
+  } catch (const c10::Error& error) {
+    throw MetadataError(
+        fmt::format("there is no memory for a tensor of shape [{}] that arrives: {}",
+                    fmt::join(layout.sizes, ", "), error.what_without_backtrace()));
+  }
+}
+
+void ArrivingTensor::allocate(const TensorLayout& layout) {
   if (layout.form == TensorLayout::Form::kUndefined) return;
   const at::NoGradGuard no_grad;
   const bool is_dense = layout.form == TensorLayout::Form::kDense;
@@ -163,7 +176,7 @@ ArrivingTensor::ArrivingTensor(const TensorLayout& layout) : requires_grad_(layo
 at::Tensor ArrivingTensor::finish() {
   const at::NoGradGuard no_grad;
   if (base_.defined() && bytes_.defined()) base_.copy_(host_);
-  if (requires_grad_) tensor_.set_requires_grad(true);
+  if (requires_grad_ && tensor_.defined()) tensor_.set_requires_grad(true);
   return std::move(tensor_);
 }
 

@@ -1,5 +1,6 @@
 #include "stagecraft/transport/wire/wire_transport.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "stagecraft/base/check.h"
@@ -73,15 +74,7 @@ WireTransport::~WireTransport() {
   is_leaving_ = true;
   watchdog_.reset();
   exchange_.leave(rank_);
-  FrameHead goodbye;
-  goodbye.kind = FrameKind::kGoodbye;
-  for (Rank other(0); other.value() < num_ranks(); ++other) {
-    if (other != rank_ && !world().has_left(other)) send_frame(other, goodbye, {});
-  }
-  const auto deadline = after(options_.linger);
-  for (Rank other(0); other.value() < num_ranks(); ++other) {
-    if (other != rank_ && !world().has_left(other)) peer(other).outbox.flush(deadline);
-  }
+  say_goodbye();
   // Whoever reads may answer any peer, so all have ended before the first peer goes.
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.stop();
@@ -90,6 +83,25 @@ WireTransport::~WireTransport() {
     if (peer) peer->inbox.join();
   }
   peers_.clear();
+}
+
+// A connection that is closed while something is still to be read may lose what it has carried the
+// other way, so it is closed when the other side has read all.
+void WireTransport::say_goodbye() {
+  FrameHead goodbye;
+  goodbye.kind = FrameKind::kGoodbye;
+  std::vector<Rank> told;
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_ || world().has_left(other)) continue;
+    send_frame(other, goodbye, {});
+    told.push_back(other);
+  }
+  auto lock = sends_.lock();
+  sends_.wait(lock, after(options_.linger), [&] {
+    return std::all_of(told.begin(), told.end(), [&](Rank other) {
+      return peer(other).has_seen_goodbye || peer(other).is_closed;
+    });
+  });
 }
 
 // Transfers ------------------------------------------------------------------------------------
@@ -135,15 +147,18 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
   if (!wire->is_done()) {
     const auto begin = Deadline::Clock::now();
     auto lock = sends_.lock();
-    sends_.wait(lock, deadline, [&] { return wire->is_done() || world().is_aborted(); });
+    sends_.wait(lock, deadline, [&] {
+      return wire->is_done() || world().is_aborted() || world().has_left(wire->to());
+    });
     lock.unlock();
     world().throw_if_aborted();
-    if (!wire->is_done()) {
+    if (!wire->is_done() && !world().has_left(wire->to())) {
       throw_timeout(rank_, Deadline::Clock::now() - begin,
                     fmt::format("rank {} to take {}", wire->to().value(), to_string(wire->id())));
     }
   }
-  if (wire->is_lost()) throw_gone(wire->to(), "it to take " + to_string(wire->id()));
+  if (wire->is_lost() || !wire->is_done())
+    throw_gone(wire->to(), "it to take " + to_string(wire->id()));
 }
 
 Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadline) {
@@ -274,9 +289,15 @@ void WireTransport::on_control(Rank from, const FrameHead& head, std::string_vie
     case FrameKind::kAbort:
       on_abort(head, body);
       return wake();
-    case FrameKind::kGoodbye:
+    case FrameKind::kGoodbye: {
       exchange_.leave(from);
-      peer(from).outbox.close();
+      FrameHead seen;
+      seen.kind = FrameKind::kSeen;
+      send_frame(from, seen, {});
+      return wake();
+    }
+    case FrameKind::kSeen:
+      peer(from).has_seen_goodbye = true;
       return wake();
     case FrameKind::kRelease:
       try {
@@ -302,11 +323,17 @@ void WireTransport::on_answer(Rank to, const FrameHead& head) {
 }
 
 void WireTransport::on_lost(Rank from, const std::string& why) {
-  if (is_leaving_ || peer(from).is_lost.exchange(true)) return;
+  if (peer(from).is_lost.exchange(true)) return;
+  if (is_leaving_) return on_closed(from);
   abort({from, fmt::format("rank {}: {}", from.value(), why)});
   exchange_.leave(from);
+  on_closed(from);
+}
+
+void WireTransport::on_closed(Rank from) {
   peer(from).outbox.close();
   peer(from).inbox.stop();
+  peer(from).is_closed = true;
   wake();
 }
 

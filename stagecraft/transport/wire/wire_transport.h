@@ -65,6 +65,8 @@ class WireTransport final : public Transport, private InboxListener {
     Outbox outbox;
     Inbox inbox;
     std::atomic<bool> is_lost{false};
+    std::atomic<bool> is_closed{false};  ///< nothing will come from there any more
+    std::atomic<bool> has_seen_goodbye{false};
     int failed_ticks = 0;  ///< the watchdog's
   };
   struct Early {
@@ -79,6 +81,7 @@ class WireTransport final : public Transport, private InboxListener {
   void on_control(Rank from, const FrameHead& head, std::string_view body) override;
   void on_answer(Rank to, const FrameHead& head) override;
   void on_lost(Rank from, const std::string& why) override;
+  void on_closed(Rank from) override;
   void on_abort(const FrameHead& head, std::string_view body);
   void on_recovered();
   void on_tick();
@@ -88,6 +91,7 @@ class WireTransport final : public Transport, private InboxListener {
   void send_frame(Rank to, const FrameHead& head, std::string_view body);
   void deliver(Rank from, const FrameHead& head, c10::IValue value);
   void wake();
+  void say_goodbye();
   /// Tells the others why this rank has aborted, once.
   void spread_abort();
   [[noreturn]] void throw_gone(Rank other, const std::string& what);
