@@ -1,9 +1,13 @@
 #include "stagecraft/transport/c10d/addresses.h"
 
+#include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
+#include <poll.h>
 #include <sys/socket.h>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -77,6 +81,30 @@ Socket listen_on(const std::string& address, uint16_t port) {
 
 uint16_t port_of(const Socket& socket) {
   return ntohs(name_of(socket.get()).sin_port);
+}
+
+bool wait_for_listener(const std::string& host, uint16_t port, Deadline deadline) {
+  sockaddr_in there = resolve(host);
+  there.sin_port = htons(port);
+  for (;;) {
+    const Socket probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    const int answer =
+        connect(probe.get(), reinterpret_cast<const sockaddr*>(&there), sizeof(there));
+    if (answer == 0) return true;
+    if (errno == EINPROGRESS) {
+      pollfd entry{probe.get(), POLLOUT, 0};
+      const auto left =
+          std::chrono::ceil<std::chrono::milliseconds>(deadline.at() - Deadline::Clock::now());
+      int problem = 0;
+      socklen_t size = sizeof(problem);
+      if (poll(&entry, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) == 1 &&
+          getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &problem, &size) == 0 && problem == 0) {
+        return true;
+      }
+    }
+    if (deadline.has_passed()) return false;
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  }
 }
 
 std::string address_towards(const std::string& host) {

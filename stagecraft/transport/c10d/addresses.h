@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <string>
 
+#include "stagecraft/base/deadline.h"
+
 namespace stagecraft::detail {
 
 /// A socket of the system, closed at the end.
@@ -25,6 +27,8 @@ bool is_loopback(const std::string& host);
 Socket listen_on(const std::string& address, uint16_t port);
 /// The port that it listens on.
 uint16_t port_of(const Socket& socket);
+/// Whether something listens there by the deadline.
+bool wait_for_listener(const std::string& host, uint16_t port, Deadline deadline);
 /// The address of this machine from which it reaches `host`.
 std::string address_towards(const std::string& host);
 

@@ -4,6 +4,8 @@
 #define USE_C10D_GLOO
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
+#include "stagecraft/base/error.h"
+
 namespace stagecraft::detail {
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
@@ -12,7 +14,11 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_group(const c10::intrusive_ptr<c10d:
                                                   std::chrono::milliseconds timeout) {
   using Group = c10d::ProcessGroupGloo;
   auto options = Group::Options::create(timeout);
-  options->devices.push_back(Group::createDeviceForHostname(address));
+  try {
+    options->devices.push_back(Group::createDeviceForHostname(address));
+  } catch (const std::exception&) {
+    throw ArgumentError(address + " is no address of this machine");
+  }
   // They run collectives of gloo's own, of which there are none.
   options->threads = 1;
   return c10::make_intrusive<Group>(store, rank.value(), num_ranks, options);

@@ -36,7 +36,8 @@ constexpr std::size_t kSaltBytes = 16;
 constexpr std::size_t kSignBytes = 32;
 // For others to read what went wrong, before the store goes.
 constexpr auto kFarewell = std::chrono::seconds(2);
-constexpr auto kLook = milliseconds(20);
+constexpr auto kFirstLook = std::chrono::microseconds(500);
+constexpr auto kLastLook = std::chrono::microseconds(20000);
 
 std::vector<uint8_t> bytes_of(const std::string& text) {
   return {text.begin(), text.end()};
@@ -168,37 +169,34 @@ class Joining {
     store.waitWorkers = false;
     store.timeout = time_left();
     const int number = next_world(where() + "/" + options_.job);
+    if (!keeps_store() && !wait_for_listener(options_.host, port_, deadline_)) throw_no_store();
     try {
       base_ = c10::make_intrusive<c10d::TCPStore>(options_.host, store);
     } catch (const std::exception& error) {
       log(LogLevel::kInfo, fmt::format("store: {}", error.what()));
-      throw TimeoutError(fmt::format("rank {} waited {} for the store at {}", me(),
-                                     describe_wait(options_.join_timeout), where()));
+      throw_no_store();
     }
     listener.release();  // the store's now
     store_ = c10::make_intrusive<c10d::PrefixStore>(
         fmt::format("stagecraft/{}/{}", options_.job, number), base_);
   }
 
-  // The value, once it is there and `accept` takes it; nothing at the deadline.
+  [[noreturn]] void throw_no_store() const {
+    throw TimeoutError(fmt::format("rank {} waited {} for the store at {}", me(),
+                                   describe_wait(options_.join_timeout), where()));
+  }
+
+  // The value, once it is there and `accept` takes it; nothing at the deadline. The store's own
+  // wait would print what we throw.
   template <typename Accept>
   std::optional<std::string> wait_for(const std::string& key, const Accept& accept) {
-    for (;;) {
+    for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLastLook)) {
       if (store_->check({key})) {
         auto value = text_of(store_->get(key));
         if (accept(value)) return value;
       }
       if (deadline_.has_passed()) return std::nullopt;
-      try {
-        if (!store_->check({key})) {
-          store_->wait({key}, time_left());
-        } else {
-          std::this_thread::sleep_for(kLook);
-        }
-      } catch (const std::exception&) {
-        // The time-out of the store; one more look.
-        if (!deadline_.has_passed()) throw;
-      }
+      std::this_thread::sleep_for(pause);
     }
   }
 

@@ -19,23 +19,28 @@ Engine::Tag tag_of(uint32_t layout) {
 
 }  // namespace
 
-void IncomingLayouts::expect(const Edge& edge) {
+void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   const std::lock_guard lock(mutex_);
-  const auto state = edges_.find(edge);
-  if (state == edges_.end()) return;
-  ++state->second.expected;
-  if (state->second.repeats < kHabit) return;
-  const auto found = layouts_.find(state->second.layout);
+  const auto early = early_.find(id);
+  if (early != early_.end() && early->second == epoch) {
+    early_.erase(early);
+    return;
+  }
+  auto& edge = edges_[Edge::of(id)];
+  edge.expected.insert(id);
+  if (edge.repeats < kHabit) return;
+  const auto found = layouts_.find(edge.layout);
   if (found == layouts_.end() || found->second.large.empty()) return;
   auto& known = found->second;
-  while (known.posted.size() < known.asked_back + state->second.expected) {
+  while (known.posted.size() < known.asked_back + edge.expected.size()) {
     known.posted.push_back(post(found->first, known));
   }
 }
 
-void IncomingLayouts::expect_nothing() {
+void IncomingLayouts::expect_nothing(uint64_t epoch) {
   const std::lock_guard lock(mutex_);
-  for (auto& [edge, state] : edges_) state.expected = 0;
+  for (auto& [edge, state] : edges_) state.expected.clear();
+  std::erase_if(early_, [&](const auto& entry) { return entry.second < epoch; });
 }
 
 void IncomingLayouts::learn(uint32_t number, const Edge& edge, std::string_view layout) {
@@ -68,7 +73,7 @@ IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
 
   Taken taken;
   auto& edge = edges_[known.edge];
-  if (edge.expected > 0) --edge.expected;
+  if (edge.expected.erase(head.transfer()) == 0) early_[head.transfer()] = head.epoch;
   if (edge.layout == head.layout && edge.repeats > 0) {
     ++edge.repeats;
   } else {

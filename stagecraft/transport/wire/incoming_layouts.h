@@ -8,6 +8,8 @@
 #include <mutex>
 #include <optional>
 #include <string_view>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "stagecraft/transport/wire/engine.h"
@@ -34,10 +36,10 @@ class IncomingLayouts {
 
   IncomingLayouts(Engine& engine, Rank from) : engine_(engine), from_(from) {}
 
-  /// A receive was posted on this edge.
-  void expect(const Edge& edge);
-  /// No receive is posted any more.
-  void expect_nothing();
+  /// A receive was posted; every one is told of, in whatever order with the frames.
+  void expect(const TransferId& id, uint64_t epoch);
+  /// The world has recovered, for the so many-th time: no receive is posted any more.
+  void expect_nothing(uint64_t epoch);
 
   /// Those of a frame with a layout in it.
   void learn(uint32_t number, const Edge& edge, std::string_view layout);
@@ -63,8 +65,8 @@ class IncomingLayouts {
   };
   struct EdgeState {
     uint32_t layout = 0;
-    uint64_t repeats = 0;  ///< how many of this layout came one after another
-    std::size_t expected = 0;
+    uint64_t repeats = 0;                     ///< how many of this layout came one after another
+    std::unordered_set<TransferId> expected;  ///< posted, and their frames have not come
   };
 
   Posted post(uint32_t number, const Known& known);
@@ -75,6 +77,7 @@ class IncomingLayouts {
   mutable std::mutex mutex_;
   std::map<uint32_t, Known> layouts_;
   std::map<Edge, EdgeState> edges_;
+  std::unordered_map<TransferId, uint64_t> early_;  ///< came before they were posted; their epoch
 };
 
 }  // namespace stagecraft::detail

@@ -100,11 +100,13 @@ TensorLayout TensorLayout::read(ByteReader& in) {
   require<MetadataError>(layout.form <= Form::kCopy, "a message has a tensor of no known form");
   if (layout.form == Form::kUndefined) return layout;
   layout.dtype = in.get<c10::ScalarType>();
-  require<MetadataError>(layout.dtype < c10::ScalarType::NumOptions,
-                         "a message has a tensor of no known dtype");
+  require<MetadataError>(
+      static_cast<int>(layout.dtype) >= 0 && layout.dtype < c10::ScalarType::Undefined,
+      "a message has a tensor of no known dtype");
   const auto type = in.get<c10::DeviceType>();
   const auto index = in.get<c10::DeviceIndex>();
-  require<MetadataError>(type < c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES && index >= -1,
+  require<MetadataError>(static_cast<int>(type) >= 0 &&
+                             type < c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES && index >= -1,
                          "a message has a tensor of no known device");
   layout.device = c10::Device(type, type == c10::kCPU ? c10::DeviceIndex(-1) : index);
   layout.requires_grad = in.get<uint8_t>() != 0;
@@ -143,16 +145,6 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor) {
 }
 
 ArrivingTensor::ArrivingTensor(const TensorLayout& layout) : requires_grad_(layout.requires_grad) {
-  try {
-    allocate(layout);
-  } catch (const c10::Error& error) {
-    throw MetadataError(
-        fmt::format("there is no memory for a tensor of shape [{}] that arrives: {}",
-                    fmt::join(layout.sizes, ", "), error.what_without_backtrace()));
-  }
-}
-
-void ArrivingTensor::allocate(const TensorLayout& layout) {
   if (layout.form == TensorLayout::Form::kUndefined) return;
   const at::NoGradGuard no_grad;
   const bool is_dense = layout.form == TensorLayout::Form::kDense;

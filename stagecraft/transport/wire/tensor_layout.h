@@ -42,7 +42,6 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor);
 /// A tensor that is about to arrive.
 class ArrivingTensor {
  public:
-  /// MetadataError when there is no memory for it.
   explicit ArrivingTensor(const TensorLayout& layout);
 
   /// Where the elements go; undefined if there are none.
@@ -51,8 +50,6 @@ class ArrivingTensor {
   at::Tensor finish();
 
  private:
-  void allocate(const TensorLayout& layout);
-
   at::Tensor tensor_;
   at::Tensor base_;  ///< what is copied into; undefined where the bytes are the tensor's own
   at::Tensor host_;  ///< what is copied from

@@ -1,5 +1,6 @@
 #include "stagecraft/transport/wire/value_codec.h"
 
+#include <new>
 #include <utility>
 
 #include <ATen/core/Dict.h>
@@ -211,6 +212,18 @@ class Decoder {
   std::size_t next_tensor_ = 0;
 };
 
+// What the engine says of bytes that are no value, or of sizes for which there is no memory.
+template <typename Function>
+auto in_our_words(const Function& function) {
+  try {
+    return function();
+  } catch (const c10::Error& error) {
+    throw MetadataError(std::string("a message cannot be: ") + error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    throw MetadataError("there is no memory for a message");
+  }
+}
+
 }  // namespace
 
 EncodedValue encode(const c10::IValue& value) {
@@ -218,22 +231,24 @@ EncodedValue encode(const c10::IValue& value) {
 }
 
 ValueLayout::ValueLayout(std::string_view bytes) {
-  ByteReader in(bytes);
-  const std::size_t count = in.get_count();
-  for (std::size_t i = 0; i < count; ++i) {
-    tensors_.push_back(TensorLayout::read(in));
-    const std::size_t size = tensors_.back().num_bytes();
-    if (size > 0) tensor_bytes_.push_back(size);
-  }
-  structure_ = std::string(in.take(in.left()));
+  in_our_words([&] {
+    ByteReader in(bytes);
+    const std::size_t count = in.get_count();
+    for (std::size_t i = 0; i < count; ++i) {
+      tensors_.push_back(TensorLayout::read(in));
+      const std::size_t size = tensors_.back().num_bytes();
+      if (size > 0) tensor_bytes_.push_back(size);
+    }
+    structure_ = std::string(in.take(in.left()));
+  });
 }
 
 ArrivingTensors ValueLayout::allocate() const {
-  return {tensors_.begin(), tensors_.end()};
+  return in_our_words([&] { return ArrivingTensors(tensors_.begin(), tensors_.end()); });
 }
 
 c10::IValue ValueLayout::build(std::string_view values, ArrivingTensors tensors) const {
-  return Decoder(structure_, values, std::move(tensors)).decode();
+  return in_our_words([&] { return Decoder(structure_, values, std::move(tensors)).decode(); });
 }
 
 }  // namespace stagecraft::detail

@@ -25,7 +25,8 @@ EncodedValue encode(const c10::IValue& value);
 /// What arrives of a value besides its numbers and texts.
 using ArrivingTensors = std::vector<ArrivingTensor>;
 
-/// The layout of encoded values, read. MetadataError for bytes that are none.
+/// The layout of encoded values, read. MetadataError for bytes that are none, and where there is no
+/// memory.
 class ValueLayout {
  public:
   explicit ValueLayout(std::string_view bytes);

@@ -129,9 +129,9 @@ PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue v
 
 PendingPtr WireTransport::post_receive(Rank from, const TransferId& id) {
   auto pending = exchange_.post_receive(rank_, from, id);
-  if (from == rank_ || pending->is_done()) return pending;
+  if (from == rank_) return pending;
   try {
-    peer(from).inbox.layouts().expect(Edge::of(id));
+    peer(from).inbox.layouts().expect(id, epoch_);
   } catch (const std::exception&) {
     // The connection is lost, and the inbox says so to whoever waits.
   }
@@ -147,12 +147,10 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
   if (!wire->is_done()) {
     const auto begin = Deadline::Clock::now();
     auto lock = sends_.lock();
-    sends_.wait(lock, deadline, [&] {
-      return wire->is_done() || world().is_aborted() || world().has_left(wire->to());
-    });
+    sends_.wait(lock, deadline, [&] { return wire->is_done() || world().is_aborted(); });
     lock.unlock();
     world().throw_if_aborted();
-    if (!wire->is_done() && !world().has_left(wire->to())) {
+    if (!wire->is_done()) {
       throw_timeout(rank_, Deadline::Clock::now() - begin,
                     fmt::format("rank {} to take {}", wire->to().value(), to_string(wire->id())));
     }
@@ -236,7 +234,7 @@ void WireTransport::on_recovered() {
   forgotten = exchange_.forget();
   ++epoch_;
   for (const auto& peer : peers_) {
-    if (peer) peer->inbox.layouts().expect_nothing();
+    if (peer) peer->inbox.layouts().expect_nothing(epoch_);
   }
   for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
     if (epoch == epoch_) exchange_.abort(std::move(reason));
@@ -324,6 +322,7 @@ void WireTransport::on_answer(Rank to, const FrameHead& head) {
 
 void WireTransport::on_lost(Rank from, const std::string& why) {
   if (peer(from).is_lost.exchange(true)) return;
+  peer(from).outbox.close();
   if (is_leaving_) return on_closed(from);
   abort({from, fmt::format("rank {}: {}", from.value(), why)});
   exchange_.leave(from);
@@ -331,7 +330,7 @@ void WireTransport::on_lost(Rank from, const std::string& why) {
 }
 
 void WireTransport::on_closed(Rank from) {
-  peer(from).outbox.close();
+  // What was sent may be about to be seen through, so the outbox is left for the watchdog to close.
   peer(from).inbox.stop();
   peer(from).is_closed = true;
   wake();
@@ -367,7 +366,9 @@ void WireTransport::on_tick() {
   const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
   last_tick_ = now;
   for (Rank other(0); other.value() < num_ranks(); ++other) {
-    if (other == rank_ || world().has_left(other)) continue;
+    if (other == rank_) continue;
+    if (peer(other).is_closed && ++peer(other).failed_ticks > 1) peer(other).outbox.close();
+    if (world().has_left(other)) continue;
     try {
       peer(other).outbox.tick(epoch_);
     } catch (const ConnectionLost&) {
