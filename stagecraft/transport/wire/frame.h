@@ -81,10 +81,10 @@ struct FrameHead {
 static_assert(std::is_trivially_copyable_v<FrameHead> && sizeof(FrameHead) == 112);
 
 /// Of a frame with its head; what is larger follows it.
-constexpr std::size_t kFrameBytes = 16 * 1024;
+constexpr std::size_t kFrameBytes = 72 * 1024;
 constexpr std::size_t kMaxBody = kFrameBytes - sizeof(FrameHead);
-/// Of all tensors inside a frame.
-constexpr std::size_t kMaxSmall = 12 * 1024;
+/// Of all tensors inside a frame: copying these costs less than a message of their own.
+constexpr std::size_t kMaxSmall = 64 * 1024;
 /// How many frames a receiver has posted for each peer.
 constexpr int kPostedFrames = 8;
 

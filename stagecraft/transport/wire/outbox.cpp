@@ -13,7 +13,7 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr std::size_t kMaxLayouts = 512;
-constexpr std::size_t kMaxFreeFrames = 32;
+constexpr std::size_t kMaxFreeFrames = 16;
 // A frame that was sent needs nobody; its memory is taken back when there are so many.
 constexpr std::size_t kMaxUnseen = 8;
 constexpr std::size_t kMaxHeartbeats = 64;

@@ -160,6 +160,12 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
 }
 
 Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadline) {
+  const auto* const transfer = dynamic_cast<const TransferState*>(receive.get());
+  const bool is_remote = transfer != nullptr && transfer->world() == world().number() &&
+                         transfer->key().from != rank_ && !transfer->is_done();
+  if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
+    peer(transfer->key().from).inbox.assist([&] { return transfer->is_done(); });
+  }
   try {
     auto arrival = exchange_.wait_receive(rank_, receive, deadline);
     return {std::move(arrival.payload), arrival.sent};
@@ -355,6 +361,9 @@ void WireTransport::throw_gone(Rank other, const std::string& what) {
 }
 
 void WireTransport::wake() {
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.call_off();
+  }
   meetings_.wake();
   auto lock = sends_.lock();
   sends_.unlock_and_wake(lock);
@@ -369,6 +378,8 @@ void WireTransport::on_tick() {
     if (other == rank_) continue;
     if (peer(other).is_closed && ++peer(other).failed_ticks > 1) peer(other).outbox.close();
     if (world().has_left(other)) continue;
+    // Whoever reads may have a deadline.
+    peer(other).inbox.call_off();
     try {
       peer(other).outbox.tick(epoch_);
     } catch (const ConnectionLost&) {
