@@ -164,7 +164,12 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
   const bool is_remote = transfer != nullptr && transfer->world() == world().number() &&
                          transfer->key().from != rank_ && !transfer->is_done();
   if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
-    peer(transfer->key().from).inbox.assist([&] { return transfer->is_done(); });
+    const Rank from = transfer->key().from;
+    peer(from).inbox.assist([&] { return transfer->is_done(); });
+    // It left while this rank waited, not before.
+    const bool has_left =
+        transfer->has(TransferState::kLeft) && !transfer->has(TransferState::kSent);
+    if (has_left) abort(reason_left(from, rank_, name_receive(*transfer)));
   }
   try {
     auto arrival = exchange_.wait_receive(rank_, receive, deadline);
