@@ -80,7 +80,8 @@ class ProcessWorld {
   /// differ in version or number (agree.h).
   explicit ProcessWorld(const ProcessWorldOptions& options);
   /// A world over a group of c10d that exists already, as long as its engine has tags: gloo and
-  /// MPI, not NCCL. Nobody else may send or receive in the group.
+  /// MPI, not NCCL. Nobody else may send or receive in the group. Whoever made it sees to SIGPIPE,
+  /// which gloo raises when another process dies.
   explicit ProcessWorld(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                         const ProcessTransportOptions& options = {});
   static ProcessWorld from_environment() {

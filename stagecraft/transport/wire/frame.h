@@ -92,6 +92,10 @@ constexpr Engine::Tag kFrameTag = 1;
 constexpr Engine::Tag kBodyTag = 2;
 /// That of layout 0.
 constexpr Engine::Tag kFirstLayoutTag = 16;
+/// Few layouts are known at a time, so no two of them share a tag.
+constexpr Engine::Tag tag_of(uint32_t layout) {
+  return kFirstLayoutTag + static_cast<Engine::Tag>(layout % (uint32_t{1} << 30U));
+}
 
 /// As it stands in front of a frame, with its checksum.
 void seal(FrameHead& head);

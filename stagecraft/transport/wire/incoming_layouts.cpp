@@ -13,10 +13,6 @@ namespace {
 // Two of a kind are taken for a habit.
 constexpr uint64_t kHabit = 2;
 
-Engine::Tag tag_of(uint32_t layout) {
-  return kFirstLayoutTag + static_cast<Engine::Tag>(layout);
-}
-
 }  // namespace
 
 void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {

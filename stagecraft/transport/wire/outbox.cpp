@@ -83,7 +83,7 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, const EncodedValue& value)
     sending->left_ = large.size();
   }
   post_frame(head, body);
-  const auto tag = kFirstLayoutTag + static_cast<Engine::Tag>(head.layout);
+  const auto tag = tag_of(head.layout);
   for (const auto& tensor : large) post(tag, tensor, {}, sending);
   return sending;
 }
@@ -122,7 +122,7 @@ void Outbox::release(const FrameHead& request) {
   head.count = request.count;
   head.parts = request.parts;
   post_frame(head, {});
-  const auto tag = kFirstLayoutTag + static_cast<Engine::Tag>(request.layout);
+  const auto tag = tag_of(request.layout);
   const uint64_t messages = uint64_t{request.count} * request.parts;
   for (uint64_t i = 0; i < messages; ++i) post(tag, new_bytes(1), {}, nullptr);
 }

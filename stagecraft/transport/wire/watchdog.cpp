@@ -1,6 +1,10 @@
 #include "stagecraft/transport/wire/watchdog.h"
 
+#include <exception>
+#include <string>
 #include <utility>
+
+#include "stagecraft/base/log.h"
 
 namespace stagecraft::detail {
 
@@ -9,7 +13,11 @@ Watchdog::Watchdog(std::chrono::nanoseconds period, std::function<void()> on_tic
         std::unique_lock lock(mutex_);
         while (!changed_.wait_for(lock, period, [&] { return is_over_; })) {
           lock.unlock();
-          on_tick();
+          try {
+            on_tick();
+          } catch (const std::exception& error) {
+            log(LogLevel::kError, std::string("watchdog: ") + error.what());
+          }
           lock.lock();
         }
       }) {}

@@ -34,6 +34,9 @@ struct WireOptions {
 /// comes. Two ranks that abort the world at the same moment may each see their own reason.
 class WireTransport final : public Transport, private InboxListener {
  public:
+  /// How often the watchdog looks and says something.
+  static constexpr std::chrono::milliseconds kTick{200};
+
   WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options);
   ~WireTransport() override;
 
