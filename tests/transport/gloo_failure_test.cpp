@@ -118,20 +118,34 @@ TEST(GlooFailure, AKilledRankIsNamedOnEveryOtherWithinASecond) {
   }
 }
 
-// gloo does not tell whoever waits for a message that is half-way through.
+// gloo does not tell whoever waits for a message that is half-way through. For it to be that, its
+// memory must be posted, as it is for the third of a kind.
+void stop_within_a_message(Transport& transport) {
+  const auto tensor = at::ones({16 << 20});
+  const bool sends = transport.rank() == Rank(1);
+  for (int32_t i = 0; i < 3; ++i) {
+    if (sends) {
+      transport.wait_send(transport.post_send(Rank(0), values(i), tensor), soon());
+    } else {
+      transport.wait_receive(transport.post_receive(Rank(1), values(i)), soon());
+    }
+  }
+  const auto receive = sends ? nullptr : transport.post_receive(Rank(1), values(3));
+  transport.barrier(soon());
+  if (sends) {
+    const auto sent = transport.post_send(Rank(0), values(3), tensor);
+    raise(SIGSTOP);
+    transport.wait_send(sent, soon());
+  } else {
+    transport.wait_receive(receive, soon());
+  }
+}
+
 TEST(GlooFailure, ARankThatDiesWithinAMessageIsNoticedToo) {
   run_case({.name = "within a message",
             .ranks = 2,
             .options = {},
-            .wait =
-                [](Transport& transport) {
-                  if (transport.rank() == Rank(1)) {
-                    const auto sent = transport.post_send(Rank(0), values(0), at::ones({64 << 20}));
-                    raise(SIGSTOP);
-                    transport.wait_send(sent, soon());
-                  }
-                  transport.wait_receive(transport.post_receive(Rank(1), values(0)), soon());
-                },
+            .wait = stop_within_a_message,
             .strike =
                 [](Processes& processes, int32_t victim) {
                   int status = 0;
