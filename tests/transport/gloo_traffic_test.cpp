@@ -169,6 +169,7 @@ TEST(GlooTraffic, WhatIsPostedAheadSurvivesARecovery) {
     if (transport.rank() == kOne) transport.abort({kOne, "once"});
     transport.recover(soon());
     EXPECT_EQ(transport.num_posted(), transport.rank() == kOne ? 1U : 0U);
+    transport.barrier(soon());
     for (int32_t i = 0; i < 3; ++i) {
       exchange(transport, i, at::full({50000}, i));
       EXPECT_EQ(transport.num_posted(), 0U);
