@@ -66,6 +66,10 @@ WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& 
 WireTransport::~WireTransport() {
   is_leaving_ = true;
   watchdog_.reset();
+  // Who goes because of another's failure says so, also if it was told of it: the others may not
+  // have heard yet, and would take this rank for the one that failed.
+  spread_ = 0;
+  spread_abort();
   exchange_.leave(rank_);
   say_goodbye();
   // Whoever reads may answer any peer, so all have ended before the first peer goes.
