@@ -75,6 +75,8 @@
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/stage/stage_context.h"
 #include "stagecraft/stage/tied_weight.h"
+#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/c10d/process_world.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "stagecraft/transport/transport.h"
 #include "stagecraft/tree/arguments.h"

@@ -50,6 +50,7 @@ class Exchange {
 
   int32_t num_ranks() const { return world_.num_ranks(); }
   void require_rank(Rank rank, const char* where) const { world_.require_rank(rank, where); }
+  const WorldState& world() const { return world_; }
 
   PendingPtr post_send(Rank from, Rank to, const TransferId& id, Payload payload);
   PendingPtr post_receive(Rank to, Rank from, const TransferId& id);
@@ -63,6 +64,13 @@ class Exchange {
   void abort(AbortReason reason);
   std::shared_ptr<const AbortReason> reason() const { return world_.reason(); }
   void recover(Rank rank, Deadline deadline);
+  /// What recover does once all have met; for ranks that meet elsewhere. To be destroyed without a
+  /// lock.
+  struct Forgotten {
+    std::vector<Payload> payloads;
+    std::shared_ptr<const AbortReason> reason;
+  };
+  Forgotten forget();
   /// The rank's end is gone: whoever waits for it now aborts the world, whoever does later throws
   /// PeerError.
   void leave(Rank rank);

@@ -163,16 +163,20 @@ void Exchange<Payload>::abort(AbortReason reason) {
 
 template <typename Payload>
 void Exchange<Payload>::recover(Rank rank, Deadline deadline) {
-  Discarded discarded;
-  std::shared_ptr<const AbortReason> reason;
-  meet(recoveries_, rank, "recover", Nothing(), deadline, [&] {
-    reason = world_.recover([&] {
-      for (auto& box : mailboxes_) {
-        const auto lock = box.place.lock();
-        discard(box, TransferState::kForgotten, discarded);
-      }
-    });
+  Forgotten forgotten;
+  meet(recoveries_, rank, "recover", Nothing(), deadline, [&] { forgotten = forget(); });
+}
+
+template <typename Payload>
+auto Exchange<Payload>::forget() -> Forgotten {
+  Forgotten forgotten;
+  forgotten.reason = world_.recover([&] {
+    for (auto& box : mailboxes_) {
+      const auto lock = box.place.lock();
+      discard(box, TransferState::kForgotten, forgotten.payloads);
+    }
   });
+  return forgotten;
 }
 
 template <typename Payload>

@@ -1,0 +1,27 @@
+#include "stagecraft/transport/c10d/gloo_group.h"
+
+// gloo's part of libtorch is there, its headers are not: see gloo_declarations.
+#define USE_C10D_GLOO
+#include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
+
+#include "stagecraft/base/error.h"
+
+namespace stagecraft::detail {
+
+c10::intrusive_ptr<c10d::Backend> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
+                                                  Rank rank, int32_t num_ranks,
+                                                  const std::string& address,
+                                                  std::chrono::milliseconds timeout) {
+  using Group = c10d::ProcessGroupGloo;
+  auto options = Group::Options::create(timeout);
+  try {
+    options->devices.push_back(Group::createDeviceForHostname(address));
+  } catch (const std::exception&) {
+    throw ArgumentError(address + " is no address of this machine");
+  }
+  // They run collectives of gloo's own, of which there are none.
+  options->threads = 1;
+  return c10::make_intrusive<Group>(store, rank.value(), num_ranks, options);
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,350 @@
+#include "stagecraft/transport/c10d/join.h"
+
+#include <algorithm>
+#include <bit>
+#include <map>
+#include <mutex>
+#include <random>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <torch/csrc/distributed/c10d/Backend.hpp>
+#include <torch/csrc/distributed/c10d/PrefixStore.hpp>
+#include <torch/csrc/distributed/c10d/TCPStore.hpp>
+#include <torch/version.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/base/log.h"
+#include "stagecraft/base/version.h"
+#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/c10d/addresses.h"
+#include "stagecraft/transport/c10d/c10d_engine.h"
+#include "stagecraft/transport/c10d/gloo_group.h"
+#include "stagecraft/transport/c10d/sha256.h"
+#include "stagecraft/transport/c10d/sigpipe.h"
+#include "stagecraft/transport/core/world_state.h"
+#include "stagecraft/transport/wire/bytes.h"
+
+namespace stagecraft::detail {
+namespace {
+
+using std::chrono::milliseconds;
+
+constexpr std::size_t kSaltBytes = 16;
+constexpr std::size_t kSignBytes = 32;
+// For others to read what went wrong, before the store goes.
+constexpr auto kFarewell = std::chrono::seconds(2);
+constexpr auto kFirstLook = std::chrono::microseconds(500);
+constexpr auto kLastLook = std::chrono::microseconds(20000);
+
+std::vector<uint8_t> bytes_of(const std::string& text) {
+  return {text.begin(), text.end()};
+}
+std::string text_of(const std::vector<uint8_t>& bytes) {
+  return {bytes.begin(), bytes.end()};
+}
+
+std::string make_salt() {
+  std::random_device random;
+  std::string salt;
+  while (salt.size() < kSaltBytes) salt += static_cast<char>(random());
+  return salt;
+}
+
+Facts facts_of(const ProcessWorldOptions& options) {
+  Facts facts = {{"version", std::string(version())},
+                 {"number of ranks", std::to_string(options.num_ranks)},
+                 {"torch", TORCH_VERSION},
+                 {"byte order", std::endian::native == std::endian::little ? "little" : "big"},
+                 {"checksums", options.transport.use_checksums ? "on" : "off"}};
+  for (const auto& fact : options.facts) {
+    std::erase_if(facts, [&](const auto& known) { return known.first == fact.first; });
+    facts.push_back(fact);
+  }
+  return facts;
+}
+
+std::string write_facts(const Facts& facts) {
+  ByteWriter out;
+  for (const auto& [name, value] : facts) {
+    out.put_text(name);
+    out.put_text(value);
+  }
+  return out.take();
+}
+
+Facts read_facts(std::string_view text) {
+  ByteReader in(text);
+  Facts facts;
+  while (in.left() > 0) {
+    std::string name(in.get_text());
+    facts.emplace_back(std::move(name), in.get_text());
+  }
+  return facts;
+}
+
+// Worlds that this process makes at one store are numbered, so that one does not read what an
+// earlier one has left.
+int next_world(const std::string& where) {
+  static std::mutex mutex;
+  static std::map<std::string, int> worlds;
+  const std::lock_guard lock(mutex);
+  return worlds[where]++;
+}
+
+void check(const ProcessWorldOptions& options) {
+  require<ArgumentError>(options.num_ranks >= 1, "a world needs at least one rank, got {}",
+                         options.num_ranks);
+  require<ArgumentError>(options.rank.value() >= 0 && options.rank.value() < options.num_ranks,
+                         "there is no rank {} among {} ranks", options.rank.value(),
+                         options.num_ranks);
+  const bool keeps_store = options.rank.value() == 0 && !options.store_is_elsewhere;
+  const bool is_local = is_loopback(options.host);
+  if (!is_local && options.token.empty()) {
+    throw ArgumentError(
+        fmt::format("ranks that meet at {}, which others can reach, need a token "
+                    "(STAGECRAFT_TOKEN)",
+                    options.host));
+  }
+  if (keeps_store && !options.listen_fd && !is_local && is_loopback(options.listen)) {
+    throw ArgumentError(
+        fmt::format("the ranks meet at {}, but the store listens on {} only: give the address to "
+                    "listen on (STAGECRAFT_LISTEN)",
+                    options.host, options.listen));
+  }
+}
+
+// One rank on its way into the world.
+class Joining {
+ public:
+  explicit Joining(const ProcessWorldOptions& options)
+      : options_(options),
+        deadline_(Deadline::after(
+            std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout))) {
+    check(options);
+    open_store();
+  }
+
+  std::unique_ptr<Engine> run() {
+    try {
+      admit();
+      compare();
+      auto engine = connect();
+      leave_store(deadline_);
+      return engine;
+    } catch (const Error&) {
+      leave_store(Deadline::after(kFarewell));
+      throw;
+    } catch (const std::exception& error) {
+      log(LogLevel::kInfo, fmt::format("joining: {}", error.what()));
+      throw PeerError(
+          fmt::format("rank 0: the store at {} went away while rank {} joined", where(), me()),
+          Rank(0));
+    }
+  }
+
+ private:
+  int32_t me() const { return options_.rank.value(); }
+  bool keeps_store() const { return me() == 0 && !options_.store_is_elsewhere; }
+  std::string where() const { return fmt::format("{}:{}", options_.host, port_); }
+  milliseconds time_left() const {
+    const auto left = std::chrono::ceil<milliseconds>(deadline_.at() - Deadline::Clock::now());
+    return std::max(left, milliseconds(1));
+  }
+
+  void open_store() {
+    port_ = options_.port;
+    c10d::TCPStoreOptions store;
+    Socket listener;
+    if (keeps_store()) {
+      listener = options_.listen_fd ? Socket(*options_.listen_fd)
+                                    : listen_on(options_.listen, options_.port);
+      port_ = port_of(listener);
+      store.isServer = true;
+      store.masterListenFd = listener.get();
+    }
+    store.port = port_;
+    store.waitWorkers = false;
+    store.timeout = time_left();
+    const int number = next_world(where() + "/" + options_.job);
+    if (!keeps_store() && !wait_for_listener(options_.host, port_, deadline_)) throw_no_store();
+    try {
+      base_ = c10::make_intrusive<c10d::TCPStore>(options_.host, store);
+    } catch (const std::exception& error) {
+      log(LogLevel::kInfo, fmt::format("store: {}", error.what()));
+      throw_no_store();
+    }
+    listener.release();  // the store's now
+    store_ = c10::make_intrusive<c10d::PrefixStore>(
+        fmt::format("stagecraft/{}/{}", options_.job, number), base_);
+  }
+
+  [[noreturn]] void throw_no_store() const {
+    throw TimeoutError(fmt::format("rank {} waited {} for the store at {}", me(),
+                                   describe_wait(options_.join_timeout), where()));
+  }
+
+  // The value, once it is there and `accept` takes it; nothing at the deadline. The store's own
+  // wait would print what we throw.
+  template <typename Accept>
+  std::optional<std::string> wait_for(const std::string& key, const Accept& accept) {
+    for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLastLook)) {
+      if (store_->check({key})) {
+        auto value = text_of(store_->get(key));
+        if (accept(value)) return value;
+      }
+      if (deadline_.has_passed()) return std::nullopt;
+      std::this_thread::sleep_for(pause);
+    }
+  }
+
+  [[noreturn]] void throw_missing(const std::vector<Rank>& missing, const std::string& where_from) {
+    std::string text =
+        fmt::format("rank {} waited {} for {} {}", me(), describe_wait(options_.join_timeout),
+                    name_ranks(missing), where_from);
+    for (const Rank rank : missing) {
+      if (store_->check({"refused/" + to_string(rank)})) {
+        text +=
+            fmt::format("; a process without the job's token asked to be rank {}", rank.value());
+      }
+    }
+    throw TimeoutError(text);
+  }
+
+  void admit() {
+    if (me() == 0) {
+      salt_ = make_salt();
+      store_->set("salt", bytes_of(salt_ + sign(options_.token, salt_)));
+    } else {
+      const auto signed_salt = wait_for(
+          "salt", [](const std::string& s) { return s.size() == kSaltBytes + kSignBytes; });
+      if (!signed_salt) throw_missing({Rank(0)}, "to open the world at " + where());
+      salt_ = signed_salt->substr(0, kSaltBytes);
+      if (signed_salt->substr(kSaltBytes) != sign(options_.token, salt_)) {
+        store_->set("refused/" + std::to_string(me()), bytes_of("1"));
+        throw ArgumentError(
+            fmt::format("rank {} is not admitted to the job at {}: its token is another one "
+                        "(STAGECRAFT_TOKEN)",
+                        me(), where()));
+      }
+    }
+  }
+
+  std::string sign_facts(int32_t rank, const std::string& facts) const {
+    return sign(options_.token, fmt::format("{}/{}/{}", salt_, rank, facts));
+  }
+
+  void compare() {
+    // With a number of its own, so that a second process that says the same is told apart.
+    const auto mine = write_facts(facts_of(options_));
+    const auto value = bytes_of(sign_facts(me(), mine) + make_salt() + mine);
+    const auto key = [](int32_t rank) { return "facts/" + std::to_string(rank); };
+    const auto is_signed = [&](int32_t rank, const std::string& text) {
+      return text.size() >= kSignBytes + kSaltBytes &&
+             text.substr(0, kSignBytes) == sign_facts(rank, text.substr(kSignBytes + kSaltBytes));
+    };
+    const auto there = store_->compareSet(key(me()), {}, value);
+    if (there != value) {
+      if (is_signed(me(), text_of(there))) {
+        throw ArgumentError(
+            fmt::format("rank {} of the job at {} is another process", me(), where()));
+      }
+      store_->set(key(me()), value);
+    }
+    std::vector<Facts> by_rank;
+    std::vector<Rank> missing;
+    for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+      const auto text =
+          wait_for(key(rank), [&](const std::string& t) { return is_signed(rank, t); });
+      if (!text) {
+        missing.push_back(Rank(rank));
+        continue;
+      }
+      by_rank.push_back(read_facts(std::string_view(*text).substr(kSignBytes + kSaltBytes)));
+      // A rank that counts others may wait for some that do not exist.
+      const auto difference = describe_disagreement(by_rank);
+      if (!difference.empty() && rank + 1 == known_ranks(by_rank)) throw_differ(difference);
+    }
+    if (!missing.empty()) throw_missing(missing, "at " + where());
+    const auto difference = describe_disagreement(by_rank);
+    if (!difference.empty()) throw_differ(difference);
+  }
+
+  // The smallest number of ranks that anyone has named.
+  static int32_t known_ranks(const std::vector<Facts>& by_rank) {
+    int32_t smallest = std::numeric_limits<int32_t>::max();
+    for (const auto& facts : by_rank) {
+      for (const auto& [name, value] : facts) {
+        if (name == "number of ranks") smallest = std::min(smallest, std::stoi(value));
+      }
+    }
+    return smallest;
+  }
+
+  [[noreturn]] static void throw_differ(const std::string& difference) {
+    throw MetadataError("the ranks do not agree: " + difference);
+  }
+
+  std::unique_ptr<Engine> connect() {
+    const auto address =
+        options_.address.empty() ? address_towards(options_.host) : options_.address;
+    store_->set("connecting/" + std::to_string(me()), bytes_of("1"));
+    auto group_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
+    try {
+      auto engine = make_c10d_engine(
+          make_gloo_group(group_store, options_.rank, options_.num_ranks, address, time_left()));
+      store_->set("connected/" + std::to_string(me()), bytes_of("1"));
+      return engine;
+    } catch (const Error&) {
+      throw;
+    } catch (const std::exception& error) {
+      log(LogLevel::kInfo, fmt::format("connecting: {}", error.what()));
+      std::vector<Rank> missing;
+      for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+        if (!store_->check({"connecting/" + std::to_string(rank)})) missing.push_back(Rank(rank));
+      }
+      if (missing.empty()) {
+        for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+          if (rank != me() && !store_->check({"connected/" + std::to_string(rank)})) {
+            missing.push_back(Rank(rank));
+          }
+        }
+      }
+      if (missing.empty()) missing.push_back(options_.rank);
+      throw_missing(missing, "to connect");
+    }
+  }
+
+  // Who keeps the store waits until nobody reads it any more.
+  void leave_store(Deadline deadline) {
+    try {
+      int64_t done = store_->add("done", 1);
+      while (keeps_store() && done < options_.num_ranks && !deadline.has_passed()) {
+        std::this_thread::sleep_for(milliseconds(1));
+        done = store_->add("done", 0);
+      }
+    } catch (const std::exception& error) {
+      log(LogLevel::kInfo, fmt::format("leaving the store: {}", error.what()));
+    }
+    store_.reset();
+    base_.reset();
+  }
+
+  const ProcessWorldOptions& options_;
+  const Deadline deadline_;
+  uint16_t port_ = 0;
+  c10::intrusive_ptr<c10d::Store> base_;
+  c10::intrusive_ptr<c10d::Store> store_;
+  std::string salt_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> join(const ProcessWorldOptions& options) {
+  const SigpipeGuard guard;
+  return Joining(options).run();
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,35 @@
+#pragma once
+
+#include <csignal>
+#include <ctime>
+
+#include <pthread.h>
+
+namespace stagecraft::detail {
+
+/// While it lives, writing to a connection that the other side has closed raises no SIGPIPE, which
+/// would end the process, on this thread nor on those that it starts. Neither gloo nor c10d's store
+/// sees to that.
+class SigpipeGuard {
+ public:
+  SigpipeGuard() {
+    sigemptyset(&pipe_);
+    sigaddset(&pipe_, SIGPIPE);
+    pthread_sigmask(SIG_BLOCK, &pipe_, &before_);
+  }
+  ~SigpipeGuard() {
+    if (sigismember(&before_, SIGPIPE) == 1) return;
+    const timespec at_once{};
+    while (sigtimedwait(&pipe_, nullptr, &at_once) == SIGPIPE) {
+    }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  SigpipeGuard(const SigpipeGuard&) = delete;
+  SigpipeGuard& operator=(const SigpipeGuard&) = delete;
+
+ private:
+  sigset_t pipe_{};
+  sigset_t before_{};
+};
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,49 @@
+#include "stagecraft/transport/wire/frame.h"
+
+#include <cstring>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/wire/bytes.h"
+#include "stagecraft/transport/wire/checksum.h"
+
+namespace stagecraft::detail {
+namespace {
+
+uint64_t checksum_of(const FrameHead& head) {
+  constexpr std::size_t kSize = offsetof(FrameHead, head_checksum);
+  return checksum({reinterpret_cast<const std::byte*>(&head), kSize});
+}
+
+}  // namespace
+
+void seal(FrameHead& head) {
+  head.head_checksum = checksum_of(head);
+}
+
+FrameHead read_head(std::string_view frame, uint64_t number) {
+  FrameHead head;
+  require<MetadataError>(frame.size() >= sizeof(head), "a frame is shorter than its head");
+  std::memcpy(&head, frame.data(), sizeof(head));
+  require<MetadataError>(head.magic == FrameHead::kMagic, "a frame does not begin as one");
+  require<MetadataError>(head.head_checksum == checksum_of(head), "the head of a frame is damaged");
+  require<MetadataError>(head.number == number, "frame {} came where {} was expected", head.number,
+                         number);
+  require<MetadataError>(head.kind <= kLastFrameKind, "a frame is of no known kind");
+  require<MetadataError>(head.layout_bytes <= head.body_bytes, "a frame's layout is cut off");
+  require<MetadataError>(head.body_follows != 0 || head.body_bytes <= kMaxBody,
+                         "a frame is larger than frames are");
+  return head;
+}
+
+std::vector<bool> small_tensors(const std::vector<std::size_t>& sizes) {
+  std::vector<bool> small;
+  small.reserve(sizes.size());
+  std::size_t used = 0;
+  for (const std::size_t size : sizes) {
+    small.push_back(size <= kMaxSmall - used);
+    if (small.back()) used += size;
+  }
+  return small;
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,284 @@
+#include "stagecraft/transport/wire/inbox.h"
+
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/base/log.h"
+#include "stagecraft/transport/wire/checksum.h"
+#include "stagecraft/transport/wire/name_thread.h"
+
+namespace stagecraft::detail {
+namespace {
+
+using Clock = Deadline::Clock;
+
+std::string_view text_of(const at::Tensor& bytes) {
+  return {static_cast<const char*>(bytes.const_data_ptr()),
+          static_cast<std::size_t>(bytes.numel())};
+}
+
+// How long the thread does not read after somebody has waited for what it would read.
+constexpr auto kLeaveToOthers = std::chrono::milliseconds(1);
+
+}  // namespace
+
+Inbox::Inbox(Engine& engine, Rank from, InboxListener& listener)
+    : engine_(engine), from_(from), listener_(listener), layouts_(engine, from) {
+  touch();
+}
+
+Inbox::~Inbox() {
+  stop();
+  join();
+}
+
+void Inbox::join() {
+  if (thread_.joinable()) thread_.join();
+}
+
+void Inbox::start() {
+  thread_ = std::thread([this] { run(); });
+}
+
+void Inbox::stop() {
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+    if (current_) current_->interrupt();
+  }
+  const std::lock_guard lock(turn_mutex_);
+  turn_changed_.notify_all();
+}
+
+Clock::time_point Inbox::last_heard() const {
+  if (is_arriving_) return Clock::now();
+  return Clock::time_point(Clock::duration(last_heard_.load()));
+}
+
+void Inbox::touch() {
+  last_heard_ = Clock::now().time_since_epoch().count();
+}
+
+void Inbox::run() {
+  name_thread("sc in", from_);
+  bool goes_on = true;
+  while (goes_on && take_turn()) {
+    goes_on = read_frame(Reader::kThread);
+    finish_turn();
+  }
+}
+
+bool Inbox::take_turn() {
+  std::unique_lock lock(turn_mutex_);
+  // Whoever has waited a moment ago is likely to wait again.
+  while (!stopped_ && (is_taken_ || seen_assists_ != assists_)) {
+    seen_assists_ = assists_;
+    turn_changed_.wait_for(lock, kLeaveToOthers);
+  }
+  if (stopped_ || is_broken_) return false;
+  is_taken_ = true;
+  return true;
+}
+
+void Inbox::finish_turn() {
+  const std::lock_guard lock(turn_mutex_);
+  is_taken_ = false;
+}
+
+void Inbox::assist(const std::function<bool()>& is_over) {
+  {
+    const std::lock_guard lock(turn_mutex_);
+    ++assists_;
+    if (is_taken_ || is_broken_ || stopped_) return;
+    is_taken_ = true;
+    called_off_ = false;
+  }
+  while (!is_over() && read_frame(Reader::kCaller)) {
+  }
+  const std::lock_guard lock(turn_mutex_);
+  is_taken_ = false;
+  if (!called_off_ && !is_broken_) return;
+  // The thread takes over at once.
+  seen_assists_ = assists_;
+  turn_changed_.notify_all();
+}
+
+void Inbox::call_off() {
+  const std::lock_guard lock(mutex_);
+  called_off_ = true;
+  if (current_ && current_reader_ == Reader::kCaller) current_->interrupt();
+}
+
+void Inbox::end(const std::string& why) {
+  is_broken_ = true;
+  if (stopped_) return;
+  if (has_ended_) {
+    listener_.on_closed(from_);
+  } else {
+    listener_.on_lost(from_, why);
+  }
+}
+
+void Inbox::post_frame(at::Tensor bytes) {
+  auto work = engine_.receive(from_, kFrameTag, bytes);
+  frames_.push_back({std::move(bytes), std::move(work)});
+}
+
+bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
+  const auto must_go = [&] { return stopped_ || (reader == Reader::kCaller && called_off_); };
+  {
+    const std::lock_guard lock(mutex_);
+    if (must_go()) return false;
+    current_ = work;
+    current_reader_ = reader;
+  }
+  bool is_done = false;
+  try {
+    while (!is_done && !must_go()) is_done = work->wait();
+  } catch (...) {
+    const std::lock_guard lock(mutex_);
+    current_.reset();
+    throw;
+  }
+  const std::lock_guard lock(mutex_);
+  current_.reset();
+  return is_done;
+}
+
+bool Inbox::read_frame(Reader reader) {
+  try {
+    return read_message(reader);
+  } catch (const Error& error) {
+    end(fmt::format("what it sends makes no sense: {}", error.what()));
+  } catch (const std::exception& error) {
+    log(LogLevel::kDebug, fmt::format("connection to rank {}: {}", from_.value(), error.what()));
+    end("its process has ended or cannot be reached");
+  }
+  return false;
+}
+
+bool Inbox::read_message(Reader reader) {
+  while (frames_.size() < kPostedFrames) {
+    post_frame(at::empty({static_cast<int64_t>(kFrameBytes)}, at::kByte));
+  }
+  if (!message_ && !begin_message(reader)) return false;
+  for (;;) {
+    is_arriving_ = !message_->awaited.empty();
+    while (!message_->awaited.empty()) {
+      if (!await(message_->awaited.front(), reader)) return false;
+      message_->awaited.pop_front();
+      touch();
+    }
+    is_arriving_ = false;
+    if (message_->has_body) break;
+    begin_parts();
+  }
+  finish_message();
+  return true;
+}
+
+bool Inbox::begin_message(Reader reader) {
+  if (!await(frames_.front().work, reader)) return false;
+  touch();
+  Message message;
+  message.head = read_head(text_of(frames_.front().bytes), next_frame_++);
+  message.frame = std::move(frames_.front());
+  frames_.pop_front();
+  if (message.head.body_follows != 0) {
+    message.separate = at::empty({static_cast<int64_t>(message.head.body_bytes)}, at::kByte);
+    message.awaited.push_back(engine_.receive(from_, kBodyTag, message.separate));
+  }
+  message_ = std::move(message);
+  return true;
+}
+
+std::string_view Inbox::Message::body() const {
+  if (separate.defined()) return text_of(separate);
+  return text_of(frame.bytes).substr(sizeof(head), head.body_bytes);
+}
+
+void Inbox::begin_parts() {
+  auto& message = *message_;
+  const auto& head = message.head;
+  message.has_body = true;
+  message.is_whole =
+      head.has_checksum == 0 || checksum(as_bytes(message.body())) == head.body_checksum;
+  // Only a value that has nothing in it which later frames rely on can be left out.
+  const bool can_be_left_out = head.kind == FrameKind::kData && head.layout_bytes == 0;
+  require<MetadataError>(message.is_whole || can_be_left_out, "a frame was damaged on its way");
+  std::vector<Engine::WorkPtr> works;
+  if (head.kind == FrameKind::kData) {
+    if (head.layout_bytes > 0) {
+      layouts_.learn(head.layout, Edge::of(head.transfer()),
+                     message.body().substr(0, head.layout_bytes));
+    }
+    message.value = layouts_.take(head);
+    if (message.value.release) listener_.on_answer(from_, *message.value.release);
+    for (const auto& release : layouts_.forget_below(head.forget)) {
+      listener_.on_answer(from_, release);
+    }
+    works = message.value.memory.works;
+  } else if (head.kind == FrameKind::kReleased) {
+    works = layouts_.take_back(head);
+  }
+  message.awaited.assign(works.begin(), works.end());
+}
+
+void Inbox::finish_message() {
+  const auto& head = message_->head;
+  if (head.kind == FrameKind::kData) {
+    finish_value();
+  } else if (head.kind != FrameKind::kReleased) {
+    has_ended_ = has_ended_ || head.kind == FrameKind::kGoodbye;
+    listener_.on_control(from_, head, message_->body());
+  }
+  post_frame(message_->frame.bytes);
+  message_.reset();
+}
+
+void Inbox::finish_value() {
+  const auto& head = message_->head;
+  auto& taken = message_->value;
+  // Behind the numbers and texts are the small tensors, to the end.
+  const auto& sizes = taken.layout->tensor_bytes();
+  const auto is_small = small_tensors(sizes);
+  std::vector<at::Tensor> bytes;
+  for (const auto& tensor : taken.memory.tensors) {
+    if (tensor.bytes().defined()) bytes.push_back(tensor.bytes());
+  }
+  std::size_t small_bytes = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) small_bytes += is_small[i] ? sizes[i] : 0;
+  std::string_view values = message_->body().substr(head.layout_bytes);
+  require<MetadataError>(values.size() >= small_bytes, "a frame lacks {} bytes of tensors",
+                         small_bytes - values.size());
+  std::string_view small = values.substr(values.size() - small_bytes);
+  values.remove_suffix(small_bytes);
+
+  uint64_t sum = 0;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (is_small[i]) {
+      std::memcpy(bytes[i].mutable_data_ptr(), small.data(), sizes[i]);
+      small.remove_prefix(sizes[i]);
+    } else if (head.has_checksum != 0) {
+      sum = checksum(as_bytes(text_of(bytes[i])), sum);
+    }
+  }
+  if (!message_->is_whole || (head.has_checksum != 0 && sum != head.tensor_checksum)) {
+    listener_.on_damaged(from_, head, "its checksum is not that with which it was sent");
+    return;
+  }
+  c10::IValue value;
+  try {
+    value = taken.layout->build(values, std::move(taken.memory.tensors));
+  } catch (const Error& error) {
+    listener_.on_damaged(from_, head, error.what());
+    return;
+  }
+  listener_.on_value(from_, head, std::move(value));
+}
+
+}  // namespace stagecraft::detail

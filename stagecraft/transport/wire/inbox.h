@@ -1,0 +1,138 @@
+#pragma once
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <exception>
+#include <functional>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <thread>
+
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/incoming_layouts.h"
+
+namespace stagecraft::detail {
+
+/// Who hears what an inbox has received; called by the inbox's thread, in the order of the frames.
+class InboxListener {
+ public:
+  InboxListener() = default;
+  virtual ~InboxListener() = default;
+  InboxListener(const InboxListener&) = delete;
+  InboxListener& operator=(const InboxListener&) = delete;
+
+  virtual void on_value(Rank from, const FrameHead& head, c10::IValue value) = 0;
+  /// The value of a frame arrived damaged; what comes after it may be whole.
+  virtual void on_damaged(Rank from, const FrameHead& head, const std::string& what) = 0;
+  virtual void on_control(Rank from, const FrameHead& head, std::string_view body) = 0;
+  /// To be sent to `to`.
+  virtual void on_answer(Rank to, const FrameHead& head) = 0;
+  /// Nothing comes any more: the connection was lost, or made no sense.
+  virtual void on_lost(Rank from, const std::string& why) = 0;
+  /// Nothing comes any more, as the rank has said goodbye.
+  virtual void on_closed(Rank from) = 0;
+};
+
+/// What one other rank sends to this one: the receiving end of a stream of frames (frame.h), with a
+/// thread of its own.
+///
+/// Waking a thread that waits for another thread takes tens of microseconds. So whoever waits for
+/// something that this rank sends may read frames itself (`assist`), which the inbox's thread
+/// leaves to it for a while after somebody has waited. One of the two reads at a time. Messages
+/// that take long are the thread's business.
+class Inbox {
+ public:
+  Inbox(Engine& engine, Rank from, InboxListener& listener);
+  /// Stops and waits for the thread.
+  ~Inbox();
+  Inbox(const Inbox&) = delete;
+  Inbox& operator=(const Inbox&) = delete;
+
+  /// Begins to read.
+  void start();
+  /// Ends reading, also within a message.
+  void stop();
+  /// Until the thread has ended.
+  void join();
+
+  /// Reads, on the thread of the caller, until `is_over` or until it is called off; or returns at
+  /// once. The caller goes on to wait in its own way.
+  void assist(const std::function<bool()>& is_over);
+  /// Ends it, from any thread.
+  void call_off();
+
+  IncomingLayouts& layouts() { return layouts_; }
+  /// When something came last. Within a value that is still arriving: now.
+  Deadline::Clock::time_point last_heard() const;
+  /// As if something had come now.
+  void touch();
+
+ private:
+  struct Frame {
+    at::Tensor bytes;
+    Engine::WorkPtr work;
+  };
+  /// One that is being read: first its body, if that follows, then what the body announces.
+  struct Message {
+    Frame frame;
+    FrameHead head;
+    at::Tensor separate;  ///< the body, if it follows
+    bool has_body = false;
+    bool is_whole = true;
+    IncomingLayouts::Taken value;
+    std::deque<Engine::WorkPtr> awaited;
+
+    std::string_view body() const;
+  };
+
+  enum class Reader { kThread, kCaller };
+
+  void run();
+  void end(const std::string& why);
+  /// For the thread: until it may read.
+  bool take_turn();
+  void finish_turn();
+  /// False when the inbox was stopped, the connection lost, or the caller called off.
+  bool read_frame(Reader reader);
+  bool read_message(Reader reader);
+  bool begin_message(Reader reader);
+  void begin_parts();
+  void finish_message();
+  void finish_value();
+  void post_frame(at::Tensor bytes);
+  /// Until it is done; false when the inbox was stopped, or the caller called off.
+  bool await(const Engine::WorkPtr& work, Reader reader = Reader::kThread);
+
+  Engine& engine_;
+  const Rank from_;
+  InboxListener& listener_;
+  IncomingLayouts layouts_;
+  std::deque<Frame> frames_;
+  std::optional<Message> message_;
+  uint64_t next_frame_ = 0;
+  bool has_ended_ = false;  ///< goodbye was said
+  bool is_broken_ = false;  ///< nothing can be read any more
+
+  std::atomic<int64_t> last_heard_{0};
+  std::atomic<bool> is_arriving_{false};
+  std::mutex mutex_;
+  Engine::WorkPtr current_;
+  Reader current_reader_ = Reader::kThread;
+  std::atomic<bool> stopped_{false};
+  std::atomic<bool> called_off_{false};
+
+  std::mutex turn_mutex_;
+  std::condition_variable turn_changed_;
+  bool is_taken_ = false;  ///< somebody reads
+  uint64_t assists_ = 0;   ///< how often somebody came to
+  uint64_t seen_assists_ = 0;
+  std::thread thread_;
+};
+
+}  // namespace stagecraft::detail

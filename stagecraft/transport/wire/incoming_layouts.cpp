@@ -1,0 +1,159 @@
+#include "stagecraft/transport/wire/incoming_layouts.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/ops/empty.h>
+
+#include "stagecraft/base/check.h"
+
+namespace stagecraft::detail {
+namespace {
+
+// Two of a kind are taken for a habit.
+constexpr uint64_t kHabit = 2;
+
+}  // namespace
+
+void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
+  const std::lock_guard lock(mutex_);
+  const auto early = early_.find(id);
+  if (early != early_.end() && early->second == epoch) {
+    early_.erase(early);
+    return;
+  }
+  auto& edge = edges_[Edge::of(id)];
+  edge.expected.insert(id);
+  if (edge.repeats < kHabit) return;
+  const auto found = layouts_.find(edge.layout);
+  if (found == layouts_.end() || found->second.large.empty()) return;
+  auto& known = found->second;
+  while (known.posted.size() < known.asked_back + edge.expected.size()) {
+    known.posted.push_back(post(found->first, known));
+  }
+}
+
+void IncomingLayouts::expect_nothing(uint64_t epoch) {
+  const std::lock_guard lock(mutex_);
+  for (auto& [edge, state] : edges_) state.expected.clear();
+  std::erase_if(early_, [&](const auto& entry) { return entry.second < epoch; });
+}
+
+void IncomingLayouts::learn(uint32_t number, const Edge& edge, std::string_view layout) {
+  Known known;
+  known.edge = edge;
+  known.layout = std::make_shared<const ValueLayout>(layout);
+  const auto& sizes = known.layout->tensor_bytes();
+  const auto is_small = small_tensors(sizes);
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (!is_small[i]) known.large.push_back(sizes[i]);
+  }
+  const std::lock_guard lock(mutex_);
+  const bool is_new = layouts_.emplace(number, std::move(known)).second;
+  require<MetadataError>(is_new, "layout {} came twice", number);
+}
+
+IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
+  const std::lock_guard lock(mutex_);
+  const auto found = layouts_.find(head.layout);
+  require<MetadataError>(found != layouts_.end(), "a frame names layout {}, which never came",
+                         head.layout);
+  auto& known = found->second;
+  require<MetadataError>(known.edge == Edge::of(head.transfer()),
+                         "a frame names layout {}, which is another edge's", head.layout);
+  std::size_t bytes = 0;
+  for (const std::size_t size : known.large) bytes += size;
+  require<MetadataError>(bytes == head.tensor_bytes,
+                         "a frame announces {} bytes of tensors, its layout has {}",
+                         head.tensor_bytes, bytes);
+
+  Taken taken;
+  auto& edge = edges_[known.edge];
+  if (edge.expected.erase(head.transfer()) == 0) early_[head.transfer()] = head.epoch;
+  if (edge.layout == head.layout && edge.repeats > 0) {
+    ++edge.repeats;
+  } else {
+    const auto old = layouts_.find(edge.layout);
+    if (edge.repeats > 0 && old != layouts_.end())
+      taken.release = ask_back(old->first, old->second);
+    edge.layout = head.layout;
+    edge.repeats = 1;
+  }
+  taken.layout = known.layout;
+  if (known.posted.empty()) {
+    taken.memory = post(head.layout, known);
+  } else {
+    taken.memory = std::move(known.posted.front());
+    known.posted.pop_front();
+  }
+  return taken;
+}
+
+IncomingLayouts::Posted IncomingLayouts::post(uint32_t number, const Known& known) {
+  Posted posted;
+  posted.tensors = known.layout->allocate();
+  std::vector<at::Tensor> bytes;
+  for (const auto& tensor : posted.tensors) {
+    if (tensor.bytes().defined()) bytes.push_back(tensor.bytes());
+  }
+  const auto is_small = small_tensors(known.layout->tensor_bytes());
+  for (std::size_t i = 0; i < bytes.size(); ++i) {
+    if (!is_small[i]) posted.works.push_back(engine_.receive(from_, tag_of(number), bytes[i]));
+  }
+  return posted;
+}
+
+std::optional<FrameHead> IncomingLayouts::ask_back(uint32_t number, Known& known) {
+  if (known.posted.size() <= known.asked_back) return std::nullopt;
+  FrameHead head;
+  head.kind = FrameKind::kRelease;
+  head.layout = number;
+  head.count = static_cast<uint32_t>(known.posted.size() - known.asked_back);
+  head.parts = static_cast<uint32_t>(known.large.size());
+  known.asked_back = known.posted.size();
+  return head;
+}
+
+std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
+  const std::lock_guard lock(mutex_);
+  const auto found = layouts_.find(head.layout);
+  require<MetadataError>(found != layouts_.end() && found->second.asked_back >= head.count &&
+                             found->second.large.size() == head.parts,
+                         "memory of layout {} was given back that was not asked for", head.layout);
+  auto& known = found->second;
+  known.asked_back -= head.count;
+  std::vector<Engine::WorkPtr> works;
+  for (uint32_t i = 0; i < head.count; ++i) {
+    if (!known.posted.empty()) {
+      auto& front = known.posted.front().works;
+      works.insert(works.end(), front.begin(), front.end());
+      known.posted.pop_front();
+      continue;
+    }
+    // A value has taken it in the meantime.
+    for (std::size_t part = 0; part < known.large.size(); ++part) {
+      works.push_back(engine_.receive(from_, tag_of(head.layout), at::empty({1}, at::kByte)));
+    }
+  }
+  return works;
+}
+
+std::vector<FrameHead> IncomingLayouts::forget_below(uint64_t number) {
+  const std::lock_guard lock(mutex_);
+  std::vector<FrameHead> releases;
+  for (auto entry = layouts_.begin(); entry != layouts_.end() && entry->first < number;) {
+    if (const auto release = ask_back(entry->first, entry->second)) releases.push_back(*release);
+    const bool is_done = entry->second.posted.empty() && entry->second.asked_back == 0;
+    entry = is_done ? layouts_.erase(entry) : std::next(entry);
+  }
+  return releases;
+}
+
+std::size_t IncomingLayouts::num_posted() const {
+  const std::lock_guard lock(mutex_);
+  std::size_t count = 0;
+  for (const auto& [number, known] : layouts_) count += known.posted.size();
+  return count;
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,83 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string_view>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/value_codec.h"
+
+namespace stagecraft::detail {
+
+/// The layouts that one rank has sent, and the memory that is posted for values of them ahead of
+/// their frames (frame.h). Thread-safe.
+class IncomingLayouts {
+ public:
+  /// Memory for a value, posted. The tensors that travel inside the frame are not filled by works.
+  struct Posted {
+    ArrivingTensors tensors;
+    std::vector<Engine::WorkPtr> works;
+  };
+  struct Taken {
+    std::shared_ptr<const ValueLayout> layout;
+    Posted memory;
+    /// What is to be asked back, since its edge carries something else now: a kRelease.
+    std::optional<FrameHead> release;
+  };
+
+  IncomingLayouts(Engine& engine, Rank from) : engine_(engine), from_(from) {}
+
+  /// A receive was posted; every one is told of, in whatever order with the frames.
+  void expect(const TransferId& id, uint64_t epoch);
+  /// The world has recovered, for the so many-th time: no receive is posted any more.
+  void expect_nothing(uint64_t epoch);
+
+  /// Those of a frame with a layout in it.
+  void learn(uint32_t number, const Edge& edge, std::string_view layout);
+  /// For the value of a frame; frames come in order. MetadataError for a layout that is not known
+  /// or another edge's.
+  Taken take(const FrameHead& head);
+  /// For kReleased: the works to wait for.
+  std::vector<Engine::WorkPtr> take_back(const FrameHead& head);
+  /// A kRelease for each layout below this number for which memory is posted; the others are
+  /// forgotten.
+  std::vector<FrameHead> forget_below(uint64_t number);
+
+  /// How many values have memory posted ahead of them.
+  std::size_t num_posted() const;
+
+ private:
+  struct Known {
+    Edge edge;
+    std::shared_ptr<const ValueLayout> layout;
+    std::vector<std::size_t> large;  ///< bytes of the tensors that travel alone
+    std::deque<Posted> posted;
+    std::size_t asked_back = 0;
+  };
+  struct EdgeState {
+    uint32_t layout = 0;
+    uint64_t repeats = 0;                     ///< how many of this layout came one after another
+    std::unordered_set<TransferId> expected;  ///< posted, and their frames have not come
+  };
+
+  Posted post(uint32_t number, const Known& known);
+  std::optional<FrameHead> ask_back(uint32_t number, Known& known);
+
+  Engine& engine_;
+  const Rank from_;
+  mutable std::mutex mutex_;
+  std::map<uint32_t, Known> layouts_;
+  std::map<Edge, EdgeState> edges_;
+  std::unordered_map<TransferId, uint64_t> early_;  ///< came before they were posted; their epoch
+};
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,170 @@
+#include "stagecraft/transport/wire/meeting_point.h"
+
+#include <chrono>
+#include <utility>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/wire/bytes.h"
+
+namespace stagecraft::detail {
+namespace {
+
+const Rank kKeeper(0);
+// For the answer to a withdrawal, which no rank's own thread takes part in.
+constexpr auto kGrace = std::chrono::milliseconds(300);
+
+std::string pack(uint64_t number, const std::vector<Comer>& comers) {
+  ByteWriter out;
+  out.put(number);
+  for (const auto& comer : comers) {
+    out.put_text(comer.call);
+    out.put_text(comer.bytes);
+  }
+  return out.take();
+}
+
+}  // namespace
+
+MeetingPoint::MeetingPoint(Rank rank, const WorldState& world, Send send,
+                           std::function<void()> on_recovered)
+    : rank_(rank),
+      world_(world),
+      send_(std::move(send)),
+      on_recovered_(std::move(on_recovered)),
+      collectives_(world.num_ranks()),
+      recoveries_(world.num_ranks()) {}
+
+MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const std::string& call,
+                                        const std::string& bytes, Deadline deadline) {
+  FrameHead head;
+  head.is_recovery = is_recovery ? 1 : 0;
+  head.epoch = epoch;
+  auto lock = place_.lock();
+  if (is_disturbed(is_recovery)) return {disturbance(is_recovery), nullptr, {}, false};
+  head.step = ++attempt_;
+  met_.reset();
+  missing_.reset();
+  lock.unlock();
+
+  ByteWriter body;
+  body.put_text(call);
+  body.put_text(bytes);
+  head.kind = FrameKind::kCome;
+  tell_keeper(head, body.bytes());
+  lock.lock();
+  place_.wait(lock, deadline, [&] { return met_ || is_disturbed(is_recovery); });
+  if (met_) return {Outcome::kMet, std::move(met_), {}, true};
+
+  // Whoever left or aborted may have done so after all had met: the keeper knows.
+  const bool was_disturbed = is_disturbed(is_recovery);
+  lock.unlock();
+  head.kind = FrameKind::kWithdraw;
+  tell_keeper(head, {});
+  lock.lock();
+  place_.wait(lock, Deadline::after(kGrace),
+              [&] { return met_ || missing_ || (rank_ != kKeeper && world_.has_left(kKeeper)); });
+  if (met_) return {Outcome::kMet, std::move(met_), {}, true};
+  if (was_disturbed || is_disturbed(is_recovery)) {
+    return {disturbance(is_recovery), nullptr, {}, true};
+  }
+  return {Outcome::kTimedOut, nullptr, missing_.value_or(std::vector<Rank>{kKeeper}), true};
+}
+
+void MeetingPoint::wake() {
+  auto lock = place_.lock();
+  place_.unlock_and_wake(lock);
+}
+
+void MeetingPoint::tell_keeper(const FrameHead& head, std::string_view body) {
+  if (rank_ != kKeeper) return send_(kKeeper, head, body);
+  on_frame(rank_, head, body);
+}
+
+void MeetingPoint::answer(Rank to, const FrameHead& head, std::string_view body) {
+  if (to != rank_) return send_(to, head, body);
+  on_answer(head, body);
+}
+
+void MeetingPoint::on_frame(Rank from, const FrameHead& head, std::string_view body) {
+  const bool is_for_keeper = head.kind == FrameKind::kCome || head.kind == FrameKind::kWithdraw;
+  require<MetadataError>(is_for_keeper ? rank_ == kKeeper : from == kKeeper,
+                         "a frame of a meeting came that is not for rank {}", rank_.value());
+  if (head.kind == FrameKind::kCome) {
+    on_come(from, head, body);
+  } else if (head.kind == FrameKind::kWithdraw) {
+    on_withdraw(from, head);
+  } else {
+    on_answer(head, body);
+  }
+}
+
+void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view body) {
+  ByteReader in(body);
+  Comer comer;
+  comer.attempt = head.step;
+  comer.call = std::string(in.get_text());
+  comer.bytes = std::string(in.get_text());
+  std::optional<std::vector<Comer>> met;
+  uint64_t number = 0;
+  {
+    const std::lock_guard lock(keeper_);
+    // Of before the world recovered: nobody waits for it any more.
+    if (head.epoch != epoch_) return;
+    met = (head.is_recovery != 0 ? recoveries_ : collectives_).come(from, std::move(comer));
+    if (!met) return;
+    number = next_number_++;
+    if (head.is_recovery != 0) {
+      ++epoch_;
+      collectives_.clear();
+    }
+  }
+  const std::string bytes = pack(number, *met);
+  FrameHead reply;
+  reply.kind = FrameKind::kMet;
+  reply.is_recovery = head.is_recovery;
+  // This rank last: once it goes on it may leave, and nothing is heard from it any more.
+  for (std::size_t i = met->size(); i-- > 0;) {
+    reply.step = (*met)[i].attempt;
+    answer(Rank(static_cast<int32_t>(i)), reply, bytes);
+  }
+}
+
+void MeetingPoint::on_withdraw(Rank from, const FrameHead& head) {
+  std::optional<std::vector<Rank>> missing;
+  {
+    const std::lock_guard lock(keeper_);
+    missing = (head.is_recovery != 0 ? recoveries_ : collectives_).withdraw(from, head.step);
+  }
+  if (!missing) return;
+  ByteWriter bytes;
+  for (const Rank rank : *missing) bytes.put(rank.value());
+  FrameHead reply;
+  reply.kind = FrameKind::kWithdrawn;
+  reply.is_recovery = head.is_recovery;
+  reply.step = head.step;
+  answer(from, reply, bytes.bytes());
+}
+
+void MeetingPoint::on_answer(const FrameHead& head, std::string_view body) {
+  ByteReader in(body);
+  if (head.kind == FrameKind::kWithdrawn) {
+    std::vector<Rank> missing;
+    while (in.left() > 0) missing.push_back(Rank(in.get<int32_t>()));
+    auto lock = place_.lock();
+    if (head.step == attempt_) missing_ = std::move(missing);
+    place_.unlock_and_wake(lock);
+    return;
+  }
+  auto met = std::make_shared<Met>();
+  met->number = in.get<uint64_t>();
+  for (int32_t i = 0; i < world_.num_ranks(); ++i) {
+    met->calls.emplace_back(in.get_text());
+    met->bytes.emplace_back(in.get_text());
+  }
+  if (head.is_recovery != 0) on_recovered_();
+  auto lock = place_.lock();
+  if (head.step == attempt_) met_ = std::move(met);
+  place_.unlock_and_wake(lock);
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,90 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/sleeping_place.h"
+#include "stagecraft/transport/core/world_state.h"
+#include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/meetings.h"
+
+namespace stagecraft::detail {
+
+/// One rank's end of the meetings of all ranks: for collectives, which fail when the world is
+/// aborted, and for recoveries, which do not.
+///
+///   rank r -- kCome --> rank 0            when all have come: rank 0 -- kMet --> every rank
+///   rank r -- kWithdraw --> rank 0        at a deadline: rank 0 -- kWithdrawn, unless kMet is
+///   under
+///                                         way --> rank r
+///
+/// So a meeting takes place for all ranks or for none.
+class MeetingPoint {
+ public:
+  struct Met {
+    uint64_t number = 0;             ///< of the meeting; the same on all ranks
+    std::vector<std::string> calls;  ///< by rank
+    std::vector<std::string> bytes;  ///< by rank
+  };
+  enum class Outcome { kMet, kTimedOut, kAborted, kLeft };
+  struct Result {
+    Outcome outcome = Outcome::kMet;
+    std::shared_ptr<const Met> met;
+    std::vector<Rank> missing;  ///< when the deadline passed
+    bool waited = false;
+  };
+  /// Sends a frame to another rank, if it can.
+  using Send = std::function<void(Rank to, const FrameHead& head, std::string_view body)>;
+
+  /// `on_recovered` is called when all have met to recover, before this rank goes on.
+  MeetingPoint(Rank rank, const WorldState& world, Send send, std::function<void()> on_recovered);
+
+  /// By the rank's own thread. `epoch`: how often the world has recovered.
+  Result meet(bool is_recovery, uint64_t epoch, const std::string& call, const std::string& bytes,
+              Deadline deadline);
+  /// A frame of one of the last four kinds. MetadataError for one that makes no sense.
+  void on_frame(Rank from, const FrameHead& head, std::string_view body);
+  /// After the world was aborted, or a rank left.
+  void wake();
+
+ private:
+  bool is_disturbed(bool is_recovery) const {
+    return (!is_recovery && world_.is_aborted()) || world_.anyone_left();
+  }
+  Outcome disturbance(bool is_recovery) const {
+    return !is_recovery && world_.is_aborted() ? Outcome::kAborted : Outcome::kLeft;
+  }
+  void tell_keeper(const FrameHead& head, std::string_view body);
+  void answer(Rank to, const FrameHead& head, std::string_view body);
+  /// As rank 0.
+  void on_come(Rank from, const FrameHead& head, std::string_view body);
+  void on_withdraw(Rank from, const FrameHead& head);
+  /// As any rank.
+  void on_answer(const FrameHead& head, std::string_view body);
+
+  const Rank rank_;
+  const WorldState& world_;
+  const Send send_;
+  const std::function<void()> on_recovered_;
+
+  SleepingPlace place_;
+  uint64_t attempt_ = 0;
+  std::shared_ptr<const Met> met_;  ///< of this attempt
+  std::optional<std::vector<Rank>> missing_;
+
+  std::mutex keeper_;  ///< what follows is rank 0's
+  uint64_t epoch_ = 0;
+  uint64_t next_number_ = 0;
+  Meetings collectives_;
+  Meetings recoveries_;
+};
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,33 @@
+#include "stagecraft/transport/wire/meetings.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace stagecraft::detail {
+
+std::optional<std::vector<Comer>> Meetings::come(Rank rank, Comer comer) {
+  came_[static_cast<std::size_t>(rank.value())] = std::move(comer);
+  const bool all = std::all_of(came_.begin(), came_.end(), [](const auto& c) { return !!c; });
+  if (!all) return std::nullopt;
+  std::vector<Comer> met;
+  for (auto& place : came_) met.push_back(std::move(*place));
+  clear();
+  return met;
+}
+
+std::optional<std::vector<Rank>> Meetings::withdraw(Rank rank, uint64_t attempt) {
+  auto& place = came_[static_cast<std::size_t>(rank.value())];
+  if (!place || place->attempt != attempt) return std::nullopt;
+  std::vector<Rank> missing;
+  for (std::size_t i = 0; i < came_.size(); ++i) {
+    if (!came_[i]) missing.push_back(Rank(static_cast<int32_t>(i)));
+  }
+  place.reset();
+  return missing;
+}
+
+void Meetings::clear() {
+  for (auto& place : came_) place.reset();
+}
+
+}  // namespace stagecraft::detail

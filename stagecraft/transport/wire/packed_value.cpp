@@ -1,0 +1,39 @@
+#include "stagecraft/transport/wire/packed_value.h"
+
+#include <cstring>
+#include <utility>
+
+#include "stagecraft/transport/wire/bytes.h"
+
+namespace stagecraft::detail {
+
+std::size_t num_bytes(const EncodedValue& value) {
+  std::size_t bytes = value.layout.size() + value.values.size();
+  for (const auto& tensor : value.tensors) bytes += static_cast<std::size_t>(tensor.numel());
+  return bytes;
+}
+
+std::string pack(const EncodedValue& value) {
+  ByteWriter out;
+  out.put_text(value.layout);
+  out.put_text(value.values);
+  for (const auto& tensor : value.tensors) {
+    out.put_raw(tensor.const_data_ptr(), static_cast<std::size_t>(tensor.numel()));
+  }
+  return out.take();
+}
+
+c10::IValue unpack(std::string_view bytes) {
+  ByteReader in(bytes);
+  const ValueLayout layout(in.get_text());
+  const auto values = in.get_text();
+  auto tensors = layout.allocate();
+  for (const auto& tensor : tensors) {
+    if (!tensor.bytes().defined()) continue;
+    const auto size = static_cast<std::size_t>(tensor.bytes().numel());
+    std::memcpy(tensor.bytes().mutable_data_ptr(), in.take(size).data(), size);
+  }
+  return layout.build(values, std::move(tensors));
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,175 @@
+#include "stagecraft/transport/wire/tensor_layout.h"
+
+#include <limits>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_strided.h>
+#include <ATen/ops/from_blob.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "stagecraft/base/check.h"
+
+namespace stagecraft::detail {
+namespace {
+
+constexpr std::size_t kMaxDims = 256;
+constexpr int64_t kMaxBytes = int64_t{1} << 48U;
+
+std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
+  std::vector<int64_t> strides(sizes.size(), 1);
+  for (std::size_t i = sizes.size(); i-- > 1;) {
+    strides[i - 1] = strides[i] * std::max<int64_t>(sizes[i], 1);
+  }
+  return strides;
+}
+
+at::Tensor view_bytes(const at::Tensor& tensor, std::size_t size) {
+  // The view keeps the tensor; nobody writes to what is sent.
+  return at::from_blob(
+      const_cast<void*>(tensor.const_data_ptr()), {static_cast<int64_t>(size)}, [tensor](void*) {},
+      at::TensorOptions(at::kByte));
+}
+
+bool exists(c10::Device device) {
+  if (device.is_cpu()) return true;
+  if (!c10::impl::hasDeviceGuardImpl(device.type())) return false;
+  return device.index() < c10::impl::VirtualGuardImpl(device.type()).deviceCount();
+}
+
+std::string describe(const at::Tensor& tensor) {
+  return fmt::format("a tensor of shape [{}] that is sent", fmt::join(tensor.sizes(), ", "));
+}
+
+}  // namespace
+
+TensorLayout TensorLayout::of(const at::Tensor& tensor) {
+  TensorLayout layout;
+  if (!tensor.defined()) return layout;
+  const bool can_travel = tensor.layout() == c10::kStrided && !tensor.is_nested() &&
+                          !tensor.is_quantized() && !tensor.is_meta();
+  if (!can_travel) {
+    throw ArgumentError(
+        "sparse, nested, quantized and meta tensors cannot be sent to another process");
+  }
+  if (!tensor.is_leaf())
+    throw ArgumentError(describe(tensor) + " carries history; detach it first");
+  layout.dtype = tensor.scalar_type();
+  layout.device = tensor.device();
+  layout.requires_grad = tensor.requires_grad();
+  layout.sizes = tensor.sizes().vec();
+  layout.strides = tensor.strides().vec();
+  layout.form = Form::kDense;
+  if (tensor.is_non_overlapping_and_dense()) return layout;
+  const at::NoGradGuard no_grad;
+  const auto base = tensor.as_strided(layout.base_sizes(), layout.strides);
+  if (!base.is_non_overlapping_and_dense()) layout.form = Form::kCopy;
+  return layout;
+}
+
+std::vector<int64_t> TensorLayout::base_sizes() const {
+  auto base = sizes;
+  for (std::size_t i = 0; i < base.size(); ++i) {
+    if (strides[i] == 0 && base[i] > 1) base[i] = 1;
+  }
+  return base;
+}
+
+std::size_t TensorLayout::num_bytes() const {
+  if (form == Form::kUndefined) return 0;
+  std::size_t count = c10::elementSize(dtype);
+  for (const int64_t size : base_sizes()) count *= static_cast<std::size_t>(size);
+  return count;
+}
+
+void TensorLayout::write(ByteWriter& out) const {
+  out.put(form);
+  if (form == Form::kUndefined) return;
+  out.put(dtype);
+  out.put(device.type());
+  out.put(device.index());
+  out.put(static_cast<uint8_t>(requires_grad));
+  out.put(static_cast<uint16_t>(sizes.size()));
+  out.put_raw(sizes.data(), sizes.size() * sizeof(int64_t));
+  out.put_raw(strides.data(), strides.size() * sizeof(int64_t));
+}
+
+TensorLayout TensorLayout::read(ByteReader& in) {
+  TensorLayout layout;
+  layout.form = in.get<Form>();
+  require<MetadataError>(layout.form <= Form::kCopy, "a message has a tensor of no known form");
+  if (layout.form == Form::kUndefined) return layout;
+  layout.dtype = in.get<c10::ScalarType>();
+  require<MetadataError>(
+      static_cast<int>(layout.dtype) >= 0 && layout.dtype < c10::ScalarType::Undefined,
+      "a message has a tensor of no known dtype");
+  const auto type = in.get<c10::DeviceType>();
+  const auto index = in.get<c10::DeviceIndex>();
+  require<MetadataError>(static_cast<int>(type) >= 0 &&
+                             type < c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES && index >= -1,
+                         "a message has a tensor of no known device");
+  layout.device = c10::Device(type, type == c10::kCPU ? c10::DeviceIndex(-1) : index);
+  layout.requires_grad = in.get<uint8_t>() != 0;
+  require<MetadataError>(!layout.requires_grad || c10::isFloatingType(layout.dtype) ||
+                             c10::isComplexType(layout.dtype),
+                         "a message has a tensor of whole numbers that requires grad");
+  const auto dims = in.get<uint16_t>();
+  require<MetadataError>(dims <= kMaxDims, "a message has a tensor of {} dimensions", dims);
+  int64_t bytes = static_cast<int64_t>(c10::elementSize(layout.dtype));
+  for (int i = 0; i < dims; ++i) {
+    layout.sizes.push_back(in.get<int64_t>());
+    const int64_t size = layout.sizes.back();
+    require<MetadataError>(size >= 0 && (size == 0 || bytes <= kMaxBytes / size),
+                           "a message has a tensor of impossible size");
+    bytes *= std::max<int64_t>(size, 1);
+  }
+  for (int i = 0; i < dims; ++i) {
+    layout.strides.push_back(in.get<int64_t>());
+    require<MetadataError>(layout.strides.back() >= 0, "a message has a tensor of negative stride");
+  }
+  return layout;
+}
+
+at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor) {
+  const std::size_t size = layout.num_bytes();
+  if (size == 0) return {};
+  const at::NoGradGuard no_grad;
+  const bool is_lazy = tensor.is_conj() || tensor.is_neg();
+  at::Tensor base = is_lazy ? tensor.resolve_conj().resolve_neg() : tensor;
+  if (!base.is_non_overlapping_and_dense()) {
+    base = base.as_strided(layout.base_sizes(), base.strides());
+  }
+  if (layout.form == TensorLayout::Form::kCopy) base = base.contiguous();
+  if (!base.is_cpu()) base = base.to(at::kCPU);
+  return view_bytes(base, size);
+}
+
+ArrivingTensor::ArrivingTensor(const TensorLayout& layout) : requires_grad_(layout.requires_grad) {
+  if (layout.form == TensorLayout::Form::kUndefined) return;
+  const at::NoGradGuard no_grad;
+  const bool is_dense = layout.form == TensorLayout::Form::kDense;
+  const auto base_sizes = layout.base_sizes();
+  const c10::Device device = exists(layout.device) ? layout.device : c10::Device(c10::kCPU);
+  const auto options = at::TensorOptions(layout.dtype).device(device);
+  auto base = at::empty_strided(base_sizes, layout.strides, options);
+  tensor_ = base_sizes == layout.sizes ? base : base.as_strided(layout.sizes, layout.strides);
+  if (is_dense && device.is_cpu()) {
+    host_ = std::move(base);
+  } else {
+    base_ = std::move(base);
+    host_ =
+        at::empty_strided(base_sizes, is_dense ? layout.strides : contiguous_strides(base_sizes),
+                          options.device(c10::kCPU));
+  }
+  const std::size_t size = layout.num_bytes();
+  if (size > 0) bytes_ = view_bytes(host_, size);
+}
+
+at::Tensor ArrivingTensor::finish() {
+  const at::NoGradGuard no_grad;
+  if (base_.defined() && bytes_.defined()) base_.copy_(host_);
+  if (requires_grad_ && tensor_.defined()) tensor_.set_requires_grad(true);
+  return std::move(tensor_);
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <ATen/core/jit_type_base.h>
+
+#include "stagecraft/transport/wire/bytes.h"
+
+namespace stagecraft::detail {
+
+/// The element type of a list or dict. Those that a value tree does not have become Any.
+void write_type(ByteWriter& out, const c10::TypePtr& type);
+/// MetadataError for bytes that are none.
+c10::TypePtr read_type(ByteReader& in);
+
+}  // namespace stagecraft::detail

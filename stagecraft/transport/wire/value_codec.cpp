@@ -1,0 +1,254 @@
+#include "stagecraft/transport/wire/value_codec.h"
+
+#include <new>
+#include <utility>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/List.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/wire/type_codec.h"
+
+namespace stagecraft::detail {
+namespace {
+
+constexpr int kMaxDepth = 256;
+
+// A letter for each kind; what follows it is written and read by the two classes below, in the same
+// order.
+enum class Mark : char {
+  kNone = 'N',
+  kInt = 'I',
+  kDouble = 'D',
+  kBool = 'B',
+  kText = 'S',
+  kComplex = 'C',
+  kTensor = 'T',
+  kInts = 'i',
+  kDoubles = 'd',
+  kTuple = '(',
+  kList = '[',
+  kDict = '{',
+};
+
+class Encoder {
+ public:
+  EncodedValue encode(const c10::IValue& value) {
+    add(value, 0);
+    EncodedValue encoded;
+    ByteWriter layout;
+    layout.put(num_tensors_);
+    layout.put_raw(tensors_.bytes().data(), tensors_.bytes().size());
+    layout.put_raw(structure_.bytes().data(), structure_.bytes().size());
+    encoded.layout = layout.take();
+    encoded.values = values_.take();
+    encoded.tensors = std::move(bytes_);
+    return encoded;
+  }
+
+ private:
+  void add(const c10::IValue& value, int depth) {
+    require<ArgumentError>(depth <= kMaxDepth, "a value that is sent nests deeper than {}",
+                           kMaxDepth);
+    if (value.isTensor()) {
+      structure_.put(Mark::kTensor);
+      add_tensor(value.toTensor());
+    } else if (value.isTuple()) {
+      const auto& elements = value.toTupleRef().elements();
+      structure_.put(Mark::kTuple);
+      structure_.put(static_cast<uint32_t>(elements.size()));
+      for (const auto& element : elements) add(element, depth + 1);
+    } else if (value.isIntList()) {
+      structure_.put(Mark::kInts);
+      put_all(value.toIntVector());
+    } else if (value.isDoubleList()) {
+      structure_.put(Mark::kDoubles);
+      put_all(value.toDoubleVector());
+    } else if (value.isList()) {
+      const auto list = value.toListRef();
+      structure_.put(Mark::kList);
+      write_type(structure_, value.toList().elementType());
+      structure_.put(static_cast<uint32_t>(list.size()));
+      for (const auto& element : list) add(element, depth + 1);
+    } else if (value.isGenericDict()) {
+      add_dict(value.toGenericDict(), depth);
+    } else {
+      add_leaf(value);
+    }
+  }
+
+  void add_leaf(const c10::IValue& value) {
+    if (value.isNone()) {
+      structure_.put(Mark::kNone);
+    } else if (value.isInt()) {
+      structure_.put(Mark::kInt);
+      values_.put(value.toInt());
+    } else if (value.isDouble()) {
+      structure_.put(Mark::kDouble);
+      values_.put(value.toDouble());
+    } else if (value.isBool()) {
+      structure_.put(Mark::kBool);
+      values_.put(static_cast<uint8_t>(value.toBool()));
+    } else if (value.isString()) {
+      structure_.put(Mark::kText);
+      values_.put_text(value.toStringRef());
+    } else if (value.isComplexDouble()) {
+      structure_.put(Mark::kComplex);
+      values_.put(value.toComplexDouble().real());
+      values_.put(value.toComplexDouble().imag());
+    } else {
+      throw ArgumentError(fmt::format("a {} cannot be sent to another process", value.tagKind()));
+    }
+  }
+
+  void add_tensor(const at::Tensor& tensor) {
+    const auto layout = TensorLayout::of(tensor);
+    layout.write(tensors_);
+    ++num_tensors_;
+    auto bytes = bytes_of(layout, tensor);
+    if (bytes.defined()) bytes_.push_back(std::move(bytes));
+  }
+
+  void add_dict(const c10::Dict<c10::IValue, c10::IValue>& dict, int depth) {
+    structure_.put(Mark::kDict);
+    write_type(structure_, dict.valueType());
+    structure_.put(static_cast<uint32_t>(dict.size()));
+    for (const auto& entry : dict) {
+      require<ArgumentError>(entry.key().isString(), "a dict that is sent has a key of type {}",
+                             entry.key().tagKind());
+      structure_.put_text(entry.key().toStringRef());
+      add(entry.value(), depth + 1);
+    }
+  }
+
+  template <typename T>
+  void put_all(const std::vector<T>& numbers) {
+    values_.put(static_cast<uint32_t>(numbers.size()));
+    values_.put_raw(numbers.data(), numbers.size() * sizeof(T));
+  }
+
+  ByteWriter structure_;
+  ByteWriter values_;
+  ByteWriter tensors_;
+  uint32_t num_tensors_ = 0;
+  std::vector<at::Tensor> bytes_;
+};
+
+class Decoder {
+ public:
+  Decoder(std::string_view structure, std::string_view values, ArrivingTensors tensors)
+      : structure_(structure), values_(values), tensors_(std::move(tensors)) {}
+
+  c10::IValue decode() {
+    auto value = next(0);
+    require<MetadataError>(
+        structure_.left() == 0 && values_.left() == 0 && next_tensor_ == tensors_.size(),
+        "a message has more bytes than its value");
+    return value;
+  }
+
+ private:
+  c10::IValue next(int depth) {
+    require<MetadataError>(depth <= kMaxDepth, "a message nests deeper than {}", kMaxDepth);
+    switch (structure_.get<Mark>()) {
+      case Mark::kNone:
+        return {};
+      case Mark::kInt:
+        return values_.get<int64_t>();
+      case Mark::kDouble:
+        return values_.get<double>();
+      case Mark::kBool:
+        return values_.get<uint8_t>() != 0;
+      case Mark::kText:
+        return std::string(values_.get_text());
+      case Mark::kComplex: {
+        const auto real = values_.get<double>();
+        return c10::complex<double>(real, values_.get<double>());
+      }
+      case Mark::kTensor:
+        require<MetadataError>(next_tensor_ < tensors_.size(), "a message lacks a tensor");
+        return tensors_[next_tensor_++].finish();
+      case Mark::kInts:
+        return numbers<int64_t>();
+      case Mark::kDoubles:
+        return numbers<double>();
+      case Mark::kTuple: {
+        std::vector<c10::IValue> elements(structure_.get_count());
+        for (auto& element : elements) element = next(depth + 1);
+        return c10::ivalue::Tuple::create(std::move(elements));
+      }
+      case Mark::kList: {
+        c10::impl::GenericList list(read_type(structure_));
+        const auto size = structure_.get_count();
+        list.reserve(size);
+        for (std::size_t i = 0; i < size; ++i) list.push_back(next(depth + 1));
+        return list;
+      }
+      case Mark::kDict: {
+        c10::impl::GenericDict dict(c10::StringType::get(), read_type(structure_));
+        const auto size = structure_.get_count();
+        for (std::size_t i = 0; i < size; ++i) {
+          std::string key(structure_.get_text());
+          dict.insert(std::move(key), next(depth + 1));
+        }
+        return dict;
+      }
+    }
+    throw MetadataError("a message has a value of no known kind");
+  }
+
+  template <typename T>
+  c10::IValue numbers() {
+    const auto count = values_.get<uint32_t>();
+    const auto raw = values_.take(count * sizeof(T));
+    std::vector<T> list(count);
+    if (count > 0) std::memcpy(list.data(), raw.data(), raw.size());
+    return list;
+  }
+
+  ByteReader structure_;
+  ByteReader values_;
+  ArrivingTensors tensors_;
+  std::size_t next_tensor_ = 0;
+};
+
+// What the engine says of bytes that are no value, or of sizes for which there is no memory.
+template <typename Function>
+auto in_our_words(const Function& function) {
+  try {
+    return function();
+  } catch (const c10::Error& error) {
+    throw MetadataError(std::string("a message cannot be: ") + error.what_without_backtrace());
+  } catch (const std::bad_alloc&) {
+    throw MetadataError("there is no memory for a message");
+  }
+}
+
+}  // namespace
+
+EncodedValue encode(const c10::IValue& value) {
+  return Encoder().encode(value);
+}
+
+ValueLayout::ValueLayout(std::string_view bytes) {
+  in_our_words([&] {
+    ByteReader in(bytes);
+    const std::size_t count = in.get_count();
+    for (std::size_t i = 0; i < count; ++i) {
+      tensors_.push_back(TensorLayout::read(in));
+      const std::size_t size = tensors_.back().num_bytes();
+      if (size > 0) tensor_bytes_.push_back(size);
+    }
+    structure_ = std::string(in.take(in.left()));
+  });
+}
+
+ArrivingTensors ValueLayout::allocate() const {
+  return in_our_words([&] { return ArrivingTensors(tensors_.begin(), tensors_.end()); });
+}
+
+c10::IValue ValueLayout::build(std::string_view values, ArrivingTensors tensors) const {
+  return in_our_words([&] { return Decoder(structure_, values, std::move(tensors)).decode(); });
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,179 @@
+// The collectives of a wire transport: the ranks meet, and small values are exchanged there. Large
+// ones travel between the ranks afterwards, as transfers of their own.
+
+#include <cstring>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/empty_like.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/wire/packed_value.h"
+#include "stagecraft/transport/wire/wire_transport.h"
+
+namespace stagecraft::detail {
+namespace {
+
+constexpr std::size_t kMaxPacked = 4096;
+// What is brought to the meeting: a value, or word that it travels later.
+constexpr char kHere = 'H';
+constexpr char kLater = 'L';
+
+std::string bring(const c10::IValue& value) {
+  const auto encoded = encode(value);
+  return num_bytes(encoded) <= kMaxPacked ? kHere + pack(encoded) : std::string(1, kLater);
+}
+bool is_here(const std::string& brought) {
+  return !brought.empty() && brought.front() == kHere;
+}
+c10::IValue value_of(const std::string& brought) {
+  return unpack(std::string_view(brought).substr(1));
+}
+
+// A transfer that belongs to a meeting. No direction of the runtime's has such a number.
+TransferId id_of(uint64_t meeting, uint8_t phase, Rank from, Rank to) {
+  return {meeting, static_cast<Direction>(128 + phase), StageId(from.value()), StageId(to.value()),
+          MicrobatchId(0)};
+}
+
+std::string describe(const TensorLayout& layout) {
+  return fmt::format("{} of shape [{}]", c10::toString(layout.dtype),
+                     fmt::join(layout.sizes, ", "));
+}
+
+// Part i of n equal ones.
+at::Tensor part_of(const at::Tensor& flat, int64_t i, int64_t n) {
+  const int64_t begin = flat.numel() * i / n;
+  return flat.narrow(0, begin, flat.numel() * (i + 1) / n - begin);
+}
+
+}  // namespace
+
+void WireTransport::barrier(Deadline deadline) {
+  meet(/*is_recovery=*/false, "barrier", {}, deadline);
+}
+
+c10::IValue WireTransport::broadcast(c10::IValue value, Rank root, Deadline deadline) {
+  exchange_.require_rank(root, "broadcast");
+  const bool is_root = root == rank_;
+  const auto met = meet(false, fmt::format("broadcast from rank {}", root.value()),
+                        is_root ? bring(value) : std::string(), deadline);
+  const auto& brought = met->bytes[static_cast<std::size_t>(root.value())];
+  if (is_here(brought)) return is_root ? std::move(value) : value_of(brought);
+  if (!is_root) {
+    return wait_receive(post_receive(root, id_of(met->number, 0, root, rank_)), deadline).value;
+  }
+  std::vector<PendingPtr> sends;
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other != rank_) {
+      sends.push_back(post_send(other, id_of(met->number, 0, rank_, other), value));
+    }
+  }
+  for (const auto& send : sends) wait_send(send, deadline);
+  return value;
+}
+
+std::vector<c10::IValue> WireTransport::all_gather(c10::IValue value, Deadline deadline) {
+  const std::string mine = bring(value);
+  const auto met = meet(false, "all_gather", mine, deadline);
+  std::vector<PendingPtr> sends;
+  std::vector<PendingPtr> receives(peers_.size());
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_) continue;
+    const auto place = static_cast<std::size_t>(other.value());
+    if (!is_here(mine)) {
+      sends.push_back(post_send(other, id_of(met->number, 0, rank_, other), value));
+    }
+    if (!is_here(met->bytes[place])) {
+      receives[place] = post_receive(other, id_of(met->number, 0, other, rank_));
+    }
+  }
+  std::vector<c10::IValue> values(peers_.size());
+  for (std::size_t i = 0; i < values.size(); ++i) {
+    if (receives[i]) {
+      values[i] = wait_receive(receives[i], deadline).value;
+    } else if (static_cast<int32_t>(i) != rank_.value()) {
+      values[i] = value_of(met->bytes[i]);
+    }
+  }
+  for (const auto& send : sends) wait_send(send, deadline);
+  values[static_cast<std::size_t>(rank_.value())] = std::move(value);
+  return values;
+}
+
+at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline) {
+  require<ArgumentError>(tensor.defined(), "all_reduce of rank {}: the tensor is undefined",
+                         rank_.value());
+  const at::NoGradGuard no_grad;
+  const at::Tensor flat = tensor.detach().contiguous().view(-1);
+  const std::string mine = bring(flat);
+  ByteWriter brought;
+  TensorLayout layout = TensorLayout::of(tensor.detach());
+  layout.write(brought);
+  brought.put_raw(mine.data(), mine.size());
+  const auto met = meet(false, "all_reduce", brought.bytes(), deadline);
+
+  std::vector<std::string> parts;
+  TensorLayout first;
+  for (std::size_t i = 0; i < met->bytes.size(); ++i) {
+    ByteReader in(met->bytes[i]);
+    const auto other = TensorLayout::read(in);
+    if (i == 0) first = other;
+    if (other.dtype != first.dtype || other.sizes != first.sizes) {
+      throw MetadataError(fmt::format("all_reduce: rank 0 passed {}, rank {} passed {}",
+                                      describe(first), i, describe(other)));
+    }
+    parts.emplace_back(in.take(in.left()));
+  }
+
+  at::Tensor sum;
+  if (is_here(mine)) {
+    sum = value_of(parts[0]).toTensor();
+    for (std::size_t i = 1; i < parts.size(); ++i) sum.add_(value_of(parts[i]).toTensor());
+  } else {
+    sum = reduce_in_parts(flat, met->number, deadline);
+  }
+  auto result = at::empty_like(tensor.detach());
+  result.copy_(sum.view(tensor.sizes()));
+  return result;
+}
+
+// Each rank adds up one part, in the order of the ranks, and gives it to all.
+at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeting,
+                                          Deadline deadline) {
+  const auto ranks = static_cast<int64_t>(num_ranks());
+  std::vector<PendingPtr> sends;
+  std::vector<PendingPtr> addends(peers_.size());
+  std::vector<PendingPtr> sums(peers_.size());
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_) continue;
+    const auto place = static_cast<std::size_t>(other.value());
+    addends[place] = post_receive(other, id_of(meeting, 0, other, rank_));
+    sums[place] = post_receive(other, id_of(meeting, 1, other, rank_));
+    sends.push_back(
+        post_send(other, id_of(meeting, 0, rank_, other), part_of(flat, other.value(), ranks)));
+  }
+  at::Tensor sum;
+  for (int64_t i = 0; i < ranks; ++i) {
+    const auto place = static_cast<std::size_t>(i);
+    const auto addend = i == rank_.value()
+                            ? part_of(flat, i, ranks)
+                            : wait_receive(addends[place], deadline).value.toTensor();
+    sum = i == 0 ? addend.clone() : sum.add_(addend.to(sum.device()));
+  }
+  auto result = at::empty_like(flat);
+  part_of(result, rank_.value(), ranks).copy_(sum);
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other != rank_) sends.push_back(post_send(other, id_of(meeting, 1, rank_, other), sum));
+  }
+  for (std::size_t i = 0; i < sums.size(); ++i) {
+    if (!sums[i]) continue;
+    part_of(result, static_cast<int64_t>(i), ranks)
+        .copy_(wait_receive(sums[i], deadline).value.toTensor());
+  }
+  for (const auto& send : sends) wait_send(send, deadline);
+  return result;
+}
+
+}  // namespace stagecraft::detail

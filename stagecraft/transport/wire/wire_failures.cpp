@@ -1,0 +1,163 @@
+// What a wire transport does when something fails, and how it notices.
+
+#include <string>
+#include <utility>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/core/exchange_errors.h"
+#include "stagecraft/transport/wire/bytes.h"
+#include "stagecraft/transport/wire/wire_transport.h"
+
+namespace stagecraft::detail {
+namespace {
+
+constexpr const char* kEnded = "its process has ended or cannot be reached";
+
+}  // namespace
+
+void WireTransport::abort(AbortReason reason) {
+  exchange_.abort(std::move(reason));
+  spread_abort();
+  wake();
+}
+
+void WireTransport::spread_abort() {
+  FrameHead head;
+  head.kind = FrameKind::kAbort;
+  ByteWriter body;
+  {
+    const std::lock_guard lock(epoch_mutex_);
+    const auto reason = exchange_.reason();
+    if (!reason || spread_.exchange(epoch_ + 1) == epoch_ + 1) return;
+    head.epoch = epoch_;
+    body.put(reason->rank.value());
+    body.put_text(reason->message);
+  }
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other != rank_ && !world().has_left(other)) send_frame(other, head, body.bytes());
+  }
+}
+
+void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
+  ByteReader in(body);
+  const Rank origin(in.get<int32_t>());
+  exchange_.require_rank(origin, "abort");
+  AbortReason reason{origin, std::string(in.get_text())};
+  const std::lock_guard lock(epoch_mutex_);
+  if (head.epoch > epoch_) early_aborts_.emplace_back(head.epoch, std::move(reason));
+  if (head.epoch != epoch_) return;
+  // Whoever said so has told the others.
+  spread_ = epoch_ + 1;
+  exchange_.abort(std::move(reason));
+}
+
+void WireTransport::on_control(Rank from, const FrameHead& head, std::string_view body) {
+  switch (head.kind) {
+    case FrameKind::kAbort:
+      on_abort(head, body);
+      return wake();
+    case FrameKind::kGoodbye: {
+      exchange_.leave(from);
+      FrameHead seen;
+      seen.kind = FrameKind::kSeen;
+      send_frame(from, seen, {});
+      return wake();
+    }
+    case FrameKind::kSeen:
+      peer(from).has_seen_goodbye = true;
+      return wake();
+    case FrameKind::kRelease:
+      try {
+        peer(from).outbox.release(head);
+      } catch (const ConnectionLost&) {
+        // Its inbox sees that too.
+      }
+      return;
+    case FrameKind::kCome:
+    case FrameKind::kWithdraw:
+    case FrameKind::kMet:
+    case FrameKind::kWithdrawn:
+      return meetings_.on_frame(from, head, body);
+    case FrameKind::kHeartbeat:
+    case FrameKind::kData:
+    case FrameKind::kReleased:
+      return;
+  }
+}
+
+void WireTransport::on_answer(Rank to, const FrameHead& head) {
+  send_frame(to, head, {});
+}
+
+void WireTransport::on_lost(Rank from, const std::string& why) {
+  if (peer(from).is_lost.exchange(true)) return;
+  peer(from).outbox.close();
+  if (is_leaving_) return on_closed(from);
+  abort({from, fmt::format("rank {}: {}", from.value(), why)});
+  exchange_.leave(from);
+  on_closed(from);
+}
+
+void WireTransport::on_closed(Rank from) {
+  // What was sent may be about to be seen through, so the outbox is left for the watchdog to close.
+  peer(from).inbox.stop();
+  peer(from).is_closed = true;
+  wake();
+}
+
+void WireTransport::send_frame(Rank to, const FrameHead& head, std::string_view body) {
+  try {
+    peer(to).outbox.send(head, body);
+  } catch (const ConnectionLost&) {
+    // Its inbox sees that too, or the next tick.
+  }
+}
+
+void WireTransport::throw_gone(Rank other, const std::string& what) {
+  // Its last frames may say that it left, and are perhaps still to be read.
+  auto lock = sends_.lock();
+  sends_.wait(lock, Deadline::after(kTick), [&] { return world().has_left(other); });
+  lock.unlock();
+  if (!world().has_left(other)) on_lost(other, kEnded);
+  world().throw_if_aborted();
+  throw_has_left(other, rank_, what);
+}
+
+void WireTransport::wake() {
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.call_off();
+  }
+  meetings_.wake();
+  auto lock = sends_.lock();
+  sends_.unlock_and_wake(lock);
+}
+
+void WireTransport::on_tick() {
+  const auto now = Deadline::Clock::now();
+  // This process was stopped itself: what the others said meanwhile is read first.
+  const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
+  last_tick_ = now;
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_) continue;
+    if (peer(other).is_closed && ++peer(other).failed_ticks > 1) peer(other).outbox.close();
+    if (world().has_left(other)) continue;
+    // Whoever reads may have a deadline.
+    peer(other).inbox.call_off();
+    try {
+      peer(other).outbox.tick(epoch_);
+    } catch (const ConnectionLost&) {
+      // Likewise; but an inbox may miss it within a message.
+      if (++peer(other).failed_ticks > 1 && !world().has_left(other)) on_lost(other, kEnded);
+      continue;
+    }
+    if (was_away) peer(other).inbox.touch();
+    const auto silence = now - peer(other).inbox.last_heard();
+    if (options_.max_silence.count() > 0 && silence > options_.max_silence &&
+        !world().is_aborted()) {
+      abort({other, fmt::format("rank {}: has said nothing for {}", other.value(),
+                                describe_wait(silence))});
+    }
+  }
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,265 @@
+#include "stagecraft/transport/wire/wire_transport.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/core/exchange_errors.h"
+#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/wire/bytes.h"
+
+namespace stagecraft::detail {
+namespace {
+
+// A send to another process.
+class WireSend final : public Pending {
+ public:
+  WireSend(uint64_t world, Rank to, const TransferId& id, Outbox::SendingPtr sending)
+      : world_(world), to_(to), id_(id), sending_(std::move(sending)) {}
+
+  uint64_t world() const { return world_; }
+  Rank to() const { return to_; }
+  const TransferId& id() const { return id_; }
+  bool is_done() const override { return !sending_ || sending_->is_done(); }
+  bool is_lost() const { return sending_ && sending_->is_lost(); }
+
+ private:
+  uint64_t world_;
+  Rank to_;
+  TransferId id_;
+  Outbox::SendingPtr sending_;
+};
+
+}  // namespace
+
+WireTransport::Peer::Peer(Engine& engine, Rank rank, WireTransport& owner, bool use_checksums)
+    : outbox(engine, rank, use_checksums,
+             [&owner] {
+               auto lock = owner.sends_.lock();
+               owner.sends_.unlock_and_wake(lock);
+             }),
+      inbox(engine, rank, owner) {}
+
+WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options)
+    : engine_(std::move(engine)),
+      rank_(engine_->rank()),
+      options_(options),
+      exchange_(engine_->num_ranks()),
+      meetings_(
+          rank_, exchange_.world(),
+          [this](Rank to, const FrameHead& head, std::string_view body) {
+            send_frame(to, head, body);
+          },
+          [this] { on_recovered(); }) {
+  peers_.resize(static_cast<std::size_t>(num_ranks()));
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_) continue;
+    peers_[static_cast<std::size_t>(other.value())] =
+        std::make_unique<Peer>(*engine_, other, *this, options.use_checksums);
+  }
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.start();
+  }
+  watchdog_ = std::make_unique<Watchdog>(kTick, [this] { on_tick(); });
+}
+
+WireTransport::~WireTransport() {
+  is_leaving_ = true;
+  watchdog_.reset();
+  // Who goes because of another's failure says so, also if it was told of it: the others may not
+  // have heard yet, and would take this rank for the one that failed.
+  spread_ = 0;
+  spread_abort();
+  exchange_.leave(rank_);
+  say_goodbye();
+  // Whoever reads may answer any peer, so all have ended before the first peer goes.
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.stop();
+  }
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.join();
+  }
+  peers_.clear();
+}
+
+// A connection that is closed while something is still to be read may lose what it has carried the
+// other way, so it is closed when the other side has read all.
+void WireTransport::say_goodbye() {
+  FrameHead goodbye;
+  goodbye.kind = FrameKind::kGoodbye;
+  std::vector<Rank> told;
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_ || world().has_left(other)) continue;
+    send_frame(other, goodbye, {});
+    told.push_back(other);
+  }
+  auto lock = sends_.lock();
+  sends_.wait(
+      lock, Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.linger)),
+      [&] {
+        return std::all_of(told.begin(), told.end(), [&](Rank other) {
+          return peer(other).has_seen_goodbye || peer(other).is_closed;
+        });
+      });
+}
+
+// Transfers ------------------------------------------------------------------------------------
+
+PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue value) {
+  exchange_.require_rank(to, "post_send");
+  if (to == rank_) {
+    // Refuses what has history; on one rank there is no stream to wait for.
+    DeviceFence::record(value);
+    return exchange_.post_send(rank_, rank_, id, std::move(value));
+  }
+  world().throw_if_aborted();
+  if (world().has_left(to)) throw_has_left(to, rank_, "it to take " + to_string(id));
+  FrameHead head;
+  head.epoch = epoch_;
+  head.set_transfer(id);
+  const auto encoded = encode(value);
+  try {
+    auto sending = peer(to).outbox.send_value(head, encoded);
+    return std::make_shared<WireSend>(world().number(), to, id, std::move(sending));
+  } catch (const ConnectionLost&) {
+    throw_gone(to, "it to take " + to_string(id));
+  }
+}
+
+PendingPtr WireTransport::post_receive(Rank from, const TransferId& id) {
+  auto pending = exchange_.post_receive(rank_, from, id);
+  if (from == rank_) return pending;
+  try {
+    peer(from).inbox.layouts().expect(id, epoch_);
+  } catch (const std::exception&) {
+    // The connection is lost, and the inbox says so to whoever waits.
+  }
+  return pending;
+}
+
+void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
+  world().throw_if_aborted();
+  const auto* const wire = dynamic_cast<const WireSend*>(send.get());
+  if (wire == nullptr) return exchange_.wait_send(rank_, send, deadline);
+  require<ArgumentError>(wire->world() == world().number(),
+                         "wait_send of rank {}: the send belongs to another world", rank_.value());
+  if (!wire->is_done()) {
+    const auto begin = Deadline::Clock::now();
+    auto lock = sends_.lock();
+    sends_.wait(lock, deadline, [&] { return wire->is_done() || world().is_aborted(); });
+    lock.unlock();
+    world().throw_if_aborted();
+    if (!wire->is_done()) {
+      throw_timeout(rank_, Deadline::Clock::now() - begin,
+                    fmt::format("rank {} to take {}", wire->to().value(), to_string(wire->id())));
+    }
+  }
+  if (wire->is_lost() || !wire->is_done())
+    throw_gone(wire->to(), "it to take " + to_string(wire->id()));
+}
+
+Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadline) {
+  const auto* const transfer = dynamic_cast<const TransferState*>(receive.get());
+  const bool is_remote = transfer != nullptr && transfer->world() == world().number() &&
+                         transfer->key().from != rank_ && !transfer->is_done();
+  if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
+    const Rank from = transfer->key().from;
+    peer(from).inbox.assist([&] { return transfer->is_done(); });
+    // It left while this rank waited, not before.
+    const bool has_left =
+        transfer->has(TransferState::kLeft) && !transfer->has(TransferState::kSent);
+    if (has_left) abort(reason_left(from, rank_, name_receive(*transfer)));
+  }
+  try {
+    auto arrival = exchange_.wait_receive(rank_, receive, deadline);
+    return {std::move(arrival.payload), arrival.sent};
+  } catch (const PeerError&) {
+    // A wait for a rank that has left aborts the world.
+    spread_abort();
+    throw;
+  }
+}
+
+void WireTransport::on_value(Rank from, const FrameHead& head, c10::IValue value) {
+  {
+    const std::lock_guard lock(epoch_mutex_);
+    if (head.epoch > epoch_) {
+      early_.push_back({from, head, std::move(value)});
+    } else if (head.epoch == epoch_) {
+      deliver(from, head, std::move(value));
+    }
+  }
+  if (world().is_aborted()) spread_abort();
+}
+
+void WireTransport::deliver(Rank from, const FrameHead& head, c10::IValue value) {
+  try {
+    exchange_.post_send(from, rank_, head.transfer(), std::move(value));
+  } catch (const PeerError&) {
+    // The world is aborted: nobody takes it.
+  } catch (const ArgumentError& error) {
+    exchange_.abort({from, error.what()});
+  }
+}
+
+void WireTransport::on_damaged(Rank from, const FrameHead& head, const std::string& what) {
+  abort({from, fmt::format("rank {}: {} arrived damaged at rank {}: {}", from.value(),
+                           to_string(head.transfer()), rank_.value(), what)});
+}
+
+// Meetings -------------------------------------------------------------------------------------
+
+WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call,
+                                       const std::string& bytes, Deadline deadline) {
+  using Outcome = MeetingPoint::Outcome;
+  const auto begin = Deadline::Clock::now();
+  auto result = meetings_.meet(is_recovery, epoch_, call, bytes, deadline);
+  if (result.outcome == Outcome::kAborted) world().throw_if_aborted();
+  if (result.outcome == Outcome::kLeft || result.outcome == Outcome::kAborted) {
+    const auto left = world().ranks_that_left();
+    const Rank other = left.empty() ? rank_ : left.front();
+    const auto what = "it in " + call;
+    if (!result.waited) throw_has_left(other, rank_, what);
+    abort(reason_left(other, rank_, what));
+    throw PeerError(reason_left(other, rank_, what).message, other);
+  }
+  if (result.outcome == Outcome::kTimedOut) {
+    throw_timeout(rank_, Deadline::Clock::now() - begin,
+                  name_ranks(result.missing) + " in " + call);
+  }
+  const auto difference = describe_difference(result.met->calls);
+  if (!difference.empty()) {
+    throw ArgumentError("all ranks must call the same collective, but " + difference);
+  }
+  return result.met;
+}
+
+void WireTransport::recover(Deadline deadline) {
+  meet(/*is_recovery=*/true, "recover", {}, deadline);
+}
+
+void WireTransport::on_recovered() {
+  Exchange<c10::IValue>::Forgotten forgotten;
+  const std::lock_guard lock(epoch_mutex_);
+  forgotten = exchange_.forget();
+  ++epoch_;
+  for (const auto& peer : peers_) {
+    if (peer) peer->inbox.layouts().expect_nothing(epoch_);
+  }
+  for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
+    if (epoch == epoch_) exchange_.abort(std::move(reason));
+  }
+  for (auto& early : std::exchange(early_, {})) {
+    if (early.head.epoch == epoch_) deliver(early.from, early.head, std::move(early.value));
+  }
+}
+
+std::size_t WireTransport::num_posted() const {
+  std::size_t count = 0;
+  for (const auto& peer : peers_) {
+    if (peer) count += peer->inbox.layouts().num_posted();
+  }
+  return count;
+}
+
+}  // namespace stagecraft::detail

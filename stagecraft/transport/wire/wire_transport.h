@@ -1,0 +1,123 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "stagecraft/transport/core/exchange.h"
+#include "stagecraft/transport/transport.h"
+#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/inbox.h"
+#include "stagecraft/transport/wire/meeting_point.h"
+#include "stagecraft/transport/wire/outbox.h"
+#include "stagecraft/transport/wire/watchdog.h"
+
+namespace stagecraft::detail {
+
+struct WireOptions {
+  /// Of everything that is received, computed again and compared.
+  bool use_checksums = false;
+  /// A rank that says nothing for so long has failed; every rank says something several times a
+  /// second. Zero: it may.
+  std::chrono::nanoseconds max_silence = std::chrono::seconds(10);
+  /// How long the destructor waits for what was sent to reach the others.
+  std::chrono::nanoseconds linger = std::chrono::seconds(2);
+};
+
+/// A rank's end of a world of processes, over any engine.
+///
+/// Values are matched by the mailboxes of Exchange: an inbox for each other rank puts there what
+/// comes. Two ranks that abort the world at the same moment may each see their own reason.
+class WireTransport final : public Transport, private InboxListener {
+ public:
+  /// How often the watchdog looks and says something.
+  static constexpr std::chrono::milliseconds kTick{200};
+
+  WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options);
+  ~WireTransport() override;
+
+  Rank rank() const override { return rank_; }
+  int32_t num_ranks() const override { return exchange_.num_ranks(); }
+
+  PendingPtr post_send(Rank to, const TransferId& id, c10::IValue value) override;
+  PendingPtr post_receive(Rank from, const TransferId& id) override;
+  void wait_send(const PendingPtr& send, Deadline deadline) override;
+  Received wait_receive(const PendingPtr& receive, Deadline deadline) override;
+
+  void barrier(Deadline deadline) override;
+  c10::IValue broadcast(c10::IValue value, Rank root, Deadline deadline) override;
+  at::Tensor all_reduce(const at::Tensor& tensor, Deadline deadline) override;
+  std::vector<c10::IValue> all_gather(c10::IValue value, Deadline deadline) override;
+
+  void abort(AbortReason reason) override;
+  std::shared_ptr<const AbortReason> abort_reason() const override { return exchange_.reason(); }
+  void recover(Deadline deadline) override;
+
+  /// How many values have memory posted ahead of them; for tests.
+  std::size_t num_posted() const;
+
+ private:
+  /// The two ends of the connection with one other rank.
+  struct Peer {
+    Peer(Engine& engine, Rank rank, WireTransport& owner, bool use_checksums);
+
+    Outbox outbox;
+    Inbox inbox;
+    std::atomic<bool> is_lost{false};
+    std::atomic<bool> is_closed{false};  ///< nothing will come from there any more
+    std::atomic<bool> has_seen_goodbye{false};
+    int failed_ticks = 0;  ///< the watchdog's
+  };
+  struct Early {
+    Rank from;
+    FrameHead head;
+    c10::IValue value;
+  };
+  using Met = std::shared_ptr<const MeetingPoint::Met>;
+
+  void on_value(Rank from, const FrameHead& head, c10::IValue value) override;
+  void on_damaged(Rank from, const FrameHead& head, const std::string& what) override;
+  void on_control(Rank from, const FrameHead& head, std::string_view body) override;
+  void on_answer(Rank to, const FrameHead& head) override;
+  void on_lost(Rank from, const std::string& why) override;
+  void on_closed(Rank from) override;
+  void on_abort(const FrameHead& head, std::string_view body);
+  void on_recovered();
+  void on_tick();
+
+  Peer& peer(Rank rank) { return *peers_[static_cast<std::size_t>(rank.value())]; }
+  const WorldState& world() const { return exchange_.world(); }
+  void send_frame(Rank to, const FrameHead& head, std::string_view body);
+  void deliver(Rank from, const FrameHead& head, c10::IValue value);
+  void wake();
+  void say_goodbye();
+  /// Tells the others why this rank has aborted, once.
+  void spread_abort();
+  [[noreturn]] void throw_gone(Rank other, const std::string& what);
+  at::Tensor reduce_in_parts(const at::Tensor& flat, uint64_t meeting, Deadline deadline);
+  Met meet(bool is_recovery, const std::string& call, const std::string& bytes, Deadline deadline);
+
+  const std::unique_ptr<Engine> engine_;
+  const Rank rank_;
+  const WireOptions options_;
+  Exchange<c10::IValue> exchange_;
+  SleepingPlace sends_;  ///< where this rank waits for a send
+
+  std::mutex epoch_mutex_;  ///< held while something is given to the exchange
+  std::atomic<uint64_t> epoch_{0};
+  std::atomic<uint64_t> spread_{0};  ///< abort of this epoch, counted from 1
+  std::vector<Early> early_;         ///< from ranks that have recovered before this one
+  std::vector<std::pair<uint64_t, AbortReason>> early_aborts_;
+
+  MeetingPoint meetings_;
+  std::vector<std::unique_ptr<Peer>> peers_;  ///< by rank; null for this one
+  std::atomic<bool> is_leaving_{false};
+  Deadline::Clock::time_point last_tick_;  ///< of the watchdog's
+  std::unique_ptr<Watchdog> watchdog_;
+};
+
+}  // namespace stagecraft::detail

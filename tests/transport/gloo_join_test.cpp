@@ -1,0 +1,224 @@
+// How ranks find each other, and who is not admitted.
+
+#include <chrono>
+#include <cstdlib>
+#include <string>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <vector>
+
+#include <arpa/inet.h>
+#include <gmock/gmock.h>
+#include <netinet/in.h>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/transport/c10d/addresses.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/gloo_ranks.h"
+
+namespace stagecraft {
+namespace {
+
+using Change = std::function<void(ProcessWorldOptions&, int32_t rank)>;
+
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(20));
+}
+
+// How each of these ranks joins, with its options changed.
+std::vector<ProcessEnd> join_all(int32_t ranks, const Change& change) {
+  const GlooRanks world(ranks);
+  Processes processes(ranks, [&](int32_t i) {
+    auto options = world.options(i);
+    change(options, i);
+    ProcessWorld joined(options);
+    joined.transport().barrier(soon());
+  });
+  return processes.wait();
+}
+
+void expect_all_threw(const std::vector<ProcessEnd>& ends, const std::string& type,
+                      const std::string& text) {
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    EXPECT_EQ(ends[i].kind, ProcessEnd::Kind::kThrew) << "rank " << i;
+    EXPECT_EQ(ends[i].type, type) << "rank " << i << ": " << ends[i].message;
+    EXPECT_THAT(ends[i].message, testing::HasSubstr(text)) << "rank " << i;
+  }
+}
+
+TEST(GlooJoin, WithTheTokenAllAreAdmitted) {
+  const auto ends = join_all(3, [](auto& options, int32_t) { options.token = "a secret"; });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+TEST(GlooJoin, WithoutTheTokenARankIsToldSoAndTheOthersSayWhoIsMissing) {
+  for (const std::string token : {"", "another"}) {
+    const auto ends = join_all(2, [&](auto& options, int32_t rank) {
+      options.join_timeout = std::chrono::milliseconds(800);
+      options.token = rank == 0 ? "a secret" : token;
+    });
+    EXPECT_EQ(ends[1].type, "ArgumentError");
+    EXPECT_THAT(ends[1].message,
+                testing::HasSubstr("rank 1 is not admitted to the job at 127.0.0.1:"));
+    EXPECT_EQ(ends[0].type, "TimeoutError");
+    EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 1 at 127.0.0.1:"));
+    EXPECT_THAT(ends[0].message,
+                testing::HasSubstr("a process without the job's token asked to be rank 1"));
+    EXPECT_LT(ends[0].seconds, 3);
+  }
+}
+
+TEST(GlooJoin, AnotherVersionIsAnErrorOnAllThatNamesTheRank) {
+  expect_all_threw(join_all(3,
+                            [](auto& options, int32_t rank) {
+                              if (rank == 1) options.facts = {{"version", "0.0.1"}};
+                            }),
+                   "MetadataError", ", 0.0.1 on rank 1");
+}
+
+TEST(GlooJoin, WhatTheProgramWantsAgreedOnIsComparedToo) {
+  expect_all_threw(
+      join_all(2,
+               [](auto& options, int32_t rank) {
+                 options.facts = {{"schedule", rank == 0 ? "1F1B" : "GPipe"}, {"stages", "4"}};
+               }),
+      "MetadataError", "the ranks do not agree: schedule is 1F1B on rank 0, GPipe on rank 1");
+}
+
+TEST(GlooJoin, AnotherNumberOfRanksIsAnErrorOnAll) {
+  expect_all_threw(join_all(2,
+                            [](auto& options, int32_t rank) {
+                              if (rank == 1) options.num_ranks = 3;
+                            }),
+                   "MetadataError", "number of ranks is 2 on rank 0, 3 on rank 1");
+}
+
+TEST(GlooJoin, ARankThatDoesNotComeIsNamed) {
+  const auto ends = join_all(3, [](auto& options, int32_t rank) {
+    options.join_timeout = std::chrono::milliseconds(700);
+    if (rank == 2) _exit(1);
+  });
+  for (std::size_t i = 0; i < 2; ++i) {
+    EXPECT_EQ(ends[i].type, "TimeoutError") << ends[i].message;
+    EXPECT_THAT(ends[i].message, testing::HasSubstr("ms for rank 2 at 127.0.0.1:"));
+    EXPECT_LT(ends[i].seconds, 4);
+  }
+}
+
+TEST(GlooJoin, AStoreThatIsNotThereIsNamed) {
+  auto listener = detail::listen_on("127.0.0.1", 0);
+  const auto port = detail::port_of(listener);
+  listener = detail::Socket();
+  Processes processes(1, [&](int32_t) {
+    ProcessWorldOptions options;
+    options.rank = Rank(1);
+    options.num_ranks = 2;
+    options.port = port;
+    options.join_timeout = std::chrono::milliseconds(500);
+    EXPECT_ERROR(ProcessWorld{options}, TimeoutError,
+                 "rank 1 waited 500 ms for the store at 127.0.0.1:" + std::to_string(port));
+  });
+  EXPECT_EQ(processes.wait()[0].kind, ProcessEnd::Kind::kReturned);
+}
+
+TEST(GlooJoin, TwoProcessesOfOneRankAreTold) {
+  const GlooRanks world(2);
+  Processes processes(3, [&](int32_t i) {
+    auto options = world.options(i == 2 ? 1 : i);
+    options.join_timeout = std::chrono::seconds(10);
+    ProcessWorld joined(options);
+    joined.transport().barrier(soon());
+  });
+  const auto ends = processes.wait();
+  int refused = 0;
+  for (const auto& end : ends) {
+    if (end.kind == ProcessEnd::Kind::kReturned) continue;
+    // Whoever was late finds the rank taken, or the store closed.
+    ++refused;
+    EXPECT_THAT(end.message,
+                testing::AnyOf(testing::HasSubstr("rank 1 of the job"),
+                               testing::HasSubstr("store at"), testing::HasSubstr("rank")));
+  }
+  EXPECT_EQ(refused, 1);
+}
+
+// Not of the job: connects and says nothing, or says something else.
+TEST(GlooJoin, WhoConnectsAndSaysNothingDisturbsNobody) {
+  const GlooRanks world(2);
+  Processes strangers(2, [&](int32_t i) {
+    const detail::Socket client(socket(AF_INET, SOCK_STREAM, 0));
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_port = htons(world.options(1).port);
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const std::string words = i == 0 ? "" : "GET / HTTP/1.1\r\n\r\n";
+    EXPECT_EQ(write(client.get(), words.data(), words.size()), static_cast<ssize_t>(words.size()));
+    Processes::tell_parent();
+    pause();
+  });
+  strangers.wait_for_word(0);
+  strangers.wait_for_word(1);
+  Processes processes(2, [&](int32_t i) {
+    ProcessWorld joined(world.options(i));
+    joined.transport().barrier(soon());
+  });
+  for (const auto& end : processes.wait()) {
+    EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+    EXPECT_LT(end.seconds, 5);
+  }
+}
+
+TEST(GlooJoin, ARankThatCannotConnectIsAnErrorOnAll) {
+  const auto ends = join_all(2, [](auto& options, int32_t rank) {
+    options.join_timeout = std::chrono::milliseconds(1500);
+    if (rank == 1) options.address = "192.0.2.1";
+  });
+  EXPECT_EQ(ends[0].type, "TimeoutError") << ends[0].message;
+  EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 0 waited 1.5 s for rank 1 to connect"));
+  EXPECT_EQ(ends[1].type, "ArgumentError") << ends[1].message;
+  EXPECT_THAT(ends[1].message, testing::HasSubstr("192.0.2.1 is no address of this machine"));
+}
+
+TEST(GlooJoin, OtherMachinesNeedATokenAndAnAddressToListenOn) {
+  ProcessWorldOptions options;
+  options.host = "192.0.2.1";
+  options.num_ranks = 2;
+  EXPECT_ERROR(ProcessWorld{options}, ArgumentError, "need a token (STAGECRAFT_TOKEN)");
+  options.token = "a secret";
+  EXPECT_ERROR(ProcessWorld{options}, ArgumentError,
+               "the store listens on 127.0.0.1 only: give the address to listen on");
+  options.rank = Rank(2);
+  EXPECT_ERROR(ProcessWorld{options}, ArgumentError, "there is no rank 2 among 2 ranks");
+}
+
+TEST(GlooJoin, TheEnvironmentOfTorchrunIsUnderstood) {
+  Processes processes(1, [](int32_t) {
+    EXPECT_ERROR(ProcessWorldOptions::from_environment(), ArgumentError, "RANK is not set");
+    setenv("RANK", "1", 1);
+    setenv("WORLD_SIZE", "x4", 1);
+    EXPECT_ERROR(ProcessWorldOptions::from_environment(), ArgumentError,
+                 "WORLD_SIZE=\"x4\" is no number");
+    setenv("WORLD_SIZE", "4", 1);
+    setenv("LOCAL_RANK", "3", 1);
+    EXPECT_ERROR(ProcessWorldOptions::from_environment(), ArgumentError, "MASTER_ADDR is not set");
+    setenv("MASTER_ADDR", "localhost", 1);
+    setenv("MASTER_PORT", "70000", 1);
+    EXPECT_ERROR(ProcessWorldOptions::from_environment(), ArgumentError, "MASTER_PORT=\"70000\"");
+    setenv("MASTER_PORT", "29511", 1);
+    setenv("STAGECRAFT_TOKEN", "a secret", 1);
+    setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
+    const auto options = ProcessWorldOptions::from_environment();
+    EXPECT_EQ(options.rank, Rank(1));
+    EXPECT_EQ(options.num_ranks, 4);
+    EXPECT_EQ(options.local_rank, 3);
+    EXPECT_EQ(options.host, "localhost");
+    EXPECT_EQ(options.port, 29511);
+    EXPECT_EQ(options.token, "a secret");
+    EXPECT_TRUE(options.store_is_elsewhere);
+  });
+  EXPECT_EQ(processes.wait()[0].kind, ProcessEnd::Kind::kReturned);
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,185 @@
+// The parts of the wire protocol, without an engine.
+
+#include <algorithm>
+#include <random>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/randn.h>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/c10d/sha256.h"
+#include "stagecraft/transport/local/local_world.h"
+#include "stagecraft/transport/wire/checksum.h"
+#include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/meetings.h"
+#include "stagecraft/transport/wire/packed_value.h"
+#include "tests/support/expect_error.h"
+
+namespace stagecraft::detail {
+namespace {
+
+c10::IValue some_value() {
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::AnyType::get());
+  dict.insert("mask", at::arange(6).view({2, 3}).t());
+  dict.insert("name", "abc");
+  c10::List<std::optional<at::Tensor>> list;
+  list.push_back(at::ones({2}));
+  list.push_back(std::nullopt);
+  return c10::ivalue::Tuple::create({at::randn({3, 4}).requires_grad_(), 7, -1.5, true,
+                                     c10::complex<double>(1, 2), dict, list,
+                                     std::vector<int64_t>{1, 2}, std::vector<double>{},
+                                     at::Tensor(), at::full({1}, 2.0).expand({3, 4})});
+}
+
+TEST(ValueCodec, KeepsElementTypesAndNumbers) {
+  const auto value = some_value();
+  const auto back = unpack(pack(encode(value)));
+  const std::vector<c10::IValue> elements = back.toTupleRef().elements().vec();
+  const std::vector<c10::IValue> sent = value.toTupleRef().elements().vec();
+  ASSERT_EQ(elements.size(), sent.size());
+  EXPECT_TRUE(at::equal(elements[0].toTensor(), sent[0].toTensor()));
+  EXPECT_TRUE(elements[0].toTensor().requires_grad());
+  EXPECT_EQ(elements[1].toInt(), 7);
+  EXPECT_EQ(elements[2].toDouble(), -1.5);
+  EXPECT_TRUE(elements[3].toBool());
+  EXPECT_EQ(elements[5].toGenericDict().at("mask").toTensor().strides(), at::IntArrayRef({1, 3}));
+  EXPECT_EQ(elements[6].toList().elementType()->str(), "Tensor?");
+  EXPECT_EQ(elements[7].toIntVector(), std::vector<int64_t>({1, 2}));
+  EXPECT_TRUE(elements[8].isDoubleList());
+  EXPECT_FALSE(elements[9].toTensor().defined());
+  EXPECT_EQ(elements[10].toTensor().strides(), at::IntArrayRef({0, 0}));
+}
+
+TEST(ValueCodec, TheLayoutIsTheSameWhereOnlyNumbersDiffer) {
+  const auto of = [](const at::Tensor& tensor, double weight) {
+    return encode(c10::ivalue::Tuple::create({tensor, weight, "text"}));
+  };
+  EXPECT_EQ(of(at::ones({2, 3}), 1).layout, of(at::full({2, 3}, 5.0), 2).layout);
+  EXPECT_NE(of(at::ones({2, 3}), 1).layout, of(at::ones({3, 2}), 1).layout);
+  EXPECT_NE(of(at::ones({2, 3}), 1).layout, of(at::ones({3, 2}).t(), 1).layout);
+}
+
+TEST(ValueCodec, DenseTensorsAreSentFromTheirOwnMemory) {
+  const auto tensor = at::randn({4, 5, 6}).permute({2, 0, 1});
+  const auto encoded = encode(tensor);
+  ASSERT_EQ(encoded.tensors.size(), 1U);
+  EXPECT_EQ(encoded.tensors[0].const_data_ptr(), tensor.const_data_ptr());
+}
+
+TEST(ValueCodec, RefusesWhatCannotTravel) {
+  EXPECT_ERROR(encode(c10::IValue::make_capsule(c10::make_intrusive<torch::CustomClassHolder>())),
+               ArgumentError, "cannot be sent to another process");
+  EXPECT_ERROR(encode(at::ones({2, 2}).to_sparse()), ArgumentError, "sparse");
+  EXPECT_ERROR(encode(at::ones({2}).requires_grad_().mul(2)), ArgumentError, "carries history");
+  auto deep = c10::IValue(1);
+  for (int i = 0; i < 300; ++i) deep = c10::ivalue::Tuple::create({deep});
+  EXPECT_ERROR(encode(deep), ArgumentError, "nests deeper");
+}
+
+TEST(ValueCodec, DamagedBytesAreAnErrorNeverACrash) {
+  const std::string bytes = pack(encode(some_value()));
+  for (std::size_t size = 0; size < bytes.size(); ++size) {
+    EXPECT_THROW(unpack(std::string_view(bytes).substr(0, size)), MetadataError) << size;
+  }
+  std::mt19937 random(1);
+  int errors = 0;
+  for (int round = 0; round < 20000; ++round) {
+    std::string damaged = bytes;
+    for (int i = 0; i < 3; ++i) damaged[random() % damaged.size()] = static_cast<char>(random());
+    try {
+      unpack(damaged);
+    } catch (const MetadataError&) {
+      ++errors;
+    }
+  }
+  EXPECT_GT(errors, 5000);
+}
+
+TEST(Checksum, SeesEveryByte) {
+  std::string text(101, 'x');
+  std::vector<uint64_t> sums;
+  const auto sum = [&] {
+    return checksum({reinterpret_cast<std::byte*>(text.data()), text.size()});
+  };
+  sums.push_back(sum());
+  for (char& byte : text) {
+    byte = 'y';
+    sums.push_back(sum());
+    byte = 'x';
+  }
+  EXPECT_EQ(sum(), sums[0]);
+  std::sort(sums.begin(), sums.end());
+  EXPECT_EQ(std::unique(sums.begin(), sums.end()), sums.end());
+}
+
+TEST(Frame, ADamagedHeadIsNoFrame) {
+  FrameHead head;
+  head.number = 3;
+  head.body_bytes = 10;
+  seal(head);
+  std::string bytes(reinterpret_cast<const char*>(&head), sizeof(head));
+  EXPECT_EQ(read_head(bytes, 3).body_bytes, 10U);
+  EXPECT_ERROR(read_head(bytes, 4), MetadataError, "frame 3 came where 4 was expected");
+  for (char& byte : bytes) {
+    byte = static_cast<char>(byte ^ 1);
+    EXPECT_THROW(read_head(bytes, 3), MetadataError);
+    byte = static_cast<char>(byte ^ 1);
+  }
+}
+
+TEST(Meetings, TakePlaceForAllOrForNone) {
+  Meetings meetings(2);
+  EXPECT_EQ(meetings.come(Rank(0), {1, "barrier", "a"}), std::nullopt);
+  EXPECT_EQ(meetings.withdraw(Rank(0), 1), std::vector<Rank>{Rank(1)});
+  EXPECT_EQ(meetings.come(Rank(1), {1, "barrier", "b"}), std::nullopt);
+  const auto met = meetings.come(Rank(0), {2, "all_gather", "c"});
+  ASSERT_TRUE(met.has_value());
+  EXPECT_EQ((*met)[0].attempt, 2U);
+  EXPECT_EQ((*met)[0].call, "all_gather");
+  EXPECT_EQ((*met)[1].bytes, "b");
+  EXPECT_EQ(meetings.withdraw(Rank(1), 1), std::nullopt) << "too late";
+}
+
+std::string hex(const std::string& bytes) {
+  std::string text;
+  for (const char byte : bytes) {
+    text += "0123456789abcdef"[static_cast<uint8_t>(byte) >> 4U];
+    text += "0123456789abcdef"[static_cast<uint8_t>(byte) & 15U];
+  }
+  return text;
+}
+
+TEST(Sha256, IsThatOfTheStandard) {
+  EXPECT_EQ(hex(sha256("")), "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
+  EXPECT_EQ(hex(sha256("abc")), "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
+  EXPECT_EQ(hex(sha256(std::string(1000000, 'a'))),
+            "cdc76e5c9914fb9281a1c7e284d73e67f1809a48a497200e046d39ccc7112cd0");
+  EXPECT_EQ(hex(sign("Jefe", "what do ya want for nothing?")),
+            "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
+}
+
+TEST(Agree, SaysWhichRankDiffersInWhat) {
+  EXPECT_EQ(describe_disagreement({{{"a", "1"}, {"b", "2"}}, {{"b", "2"}, {"a", "1"}}}), "");
+  EXPECT_EQ(describe_disagreement({{{"version", "1"}}, {{"version", "2"}}, {{"version", "1"}}}),
+            "version is 1 on ranks 0 and 2, 2 on rank 1");
+  EXPECT_EQ(describe_disagreement({{{"stages", "4"}}, {}}),
+            "stages is 4 on rank 0, not given on rank 1");
+  LocalWorld world(3);
+  world.run([](Transport& transport) {
+    const Facts facts = {{"schedule", transport.rank() == Rank(2) ? "GPipe" : "1F1B"}};
+    const auto soon = Deadline::after(std::chrono::seconds(20));
+    EXPECT_ERROR(agree(transport, facts, soon), MetadataError,
+                 "the ranks do not agree: schedule is 1F1B on ranks 0 and 1, GPipe on rank 2");
+    agree(transport, {{"schedule", "1F1B"}}, soon);
+  });
+}
+
+}  // namespace
+}  // namespace stagecraft::detail
