@@ -275,10 +275,20 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
     if (tensor.device() == device()) return leaf;
     return copied(tensor.detach(), device()).requires_grad_(tensor.requires_grad());
   };
+  // What the forward sees this time has no history that it could put a hook on.
+  auto plain = [](const c10::IValue& leaf) -> c10::IValue {
+    return leaf.isTensor() && leaf.toTensor().requires_grad() ? leaf.toTensor().detach() : leaf;
+  };
   Arguments own;
-  for (const c10::IValue& value : arguments.args) own.args.push_back(tree::map(value, moved));
+  Arguments seen;
+  for (const c10::IValue& value : arguments.args) {
+    own.args.push_back(tree::map(value, moved));
+    seen.args.push_back(tree::map(own.args.back(), plain));
+  }
   for (const auto& [name, value] : arguments.kwargs) {
-    own.kwargs.set(name, tree::map(value, moved));
+    c10::IValue mine = tree::map(value, moved);
+    seen.kwargs.set(name, tree::map(mine, plain));
+    own.kwargs.set(name, std::move(mine));
   }
   const bool is_first = !changing_buffers_;
   std::vector<at::Tensor> buffers;
@@ -296,8 +306,7 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
   const c10::NoGradGuard no_grad;
   const NoCastCache no_cache;
   StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
-  const c10::IValue output =
-      call_body(run.again->arguments().args, run.again->arguments().kwargs, options, context);
+  const c10::IValue output = call_body(seen.args, seen.kwargs, options, context);
   require<ArgumentError>(
       !run.again->is_changed(),
       "stage {}: its forward changes an argument in place, so that it cannot run "

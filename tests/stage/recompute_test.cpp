@@ -8,6 +8,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
+#include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
 #include "stagecraft/base/error.h"
@@ -244,6 +245,26 @@ TEST(Recompute, RunsTwiceAndKeepsNothingInBetween) {
     }
   }
   w.mutable_grad().reset();
+}
+
+TEST(Recompute, PutsHooksWhereTheStageHasThem) {
+  const Tensor w = weight();
+  expect_same(stage_body(
+      [w](const Tensor& x) {
+        if (x.requires_grad()) x.register_hook([](const Tensor& grad) { return grad * 2; });
+        return x.mm(w);
+      },
+      {{"w", w}}));
+  // Not on the tensor that came in.
+  Stage stage(StageId(0), 1, stage_body([](const Tensor& x) {
+                if (x.requires_grad()) x.register_hook([](const Tensor& grad) { return grad * 2; });
+                return x * 1;
+              }),
+              {.recompute = true});
+  const Tensor x = rows(2).requires_grad_();
+  stage.forward(MicrobatchId(0), {{x}, {}});
+  torch::autograd::backward({x.sum()});
+  EXPECT_EQ(x.grad().sum().item<float>(), 2.F * kWidth);
 }
 
 TEST(Recompute, RefusesArgumentsThatChange) {
