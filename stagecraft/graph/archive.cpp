@@ -145,7 +145,8 @@ void ArchiveWriter::add_text(const std::string& name, const std::string& text) {
 std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   const auto [found, is_new] =
       impl_->numbers.try_emplace(tensor.unsafeGetTensorImpl(), impl_->numbers.size());
-  if (!is_new) return found->second;
+  const std::size_t number = found->second;
+  if (!is_new) return number;
   require<ArgumentError>(tensor.layout() == at::kStrided,
                          "a tensor of another layout than strided, which no file can hold");
   impl_->kept.push_back(tensor);
@@ -158,9 +159,9 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
                             {"requires_grad", tensor.requires_grad()},
                             {"checksum", checksum(data.const_data_ptr(), data.nbytes())}});
   impl_->guarded([&] {
-    impl_->out->writeRecord(tensor_record(found->second), data.const_data_ptr(), data.nbytes());
+    impl_->out->writeRecord(tensor_record(number), data.const_data_ptr(), data.nbytes());
   });
-  return found->second;
+  return number;
 }
 
 void ArchiveWriter::add_graph(const std::string& name, const Graph& graph) {
