@@ -1,5 +1,6 @@
 // What travels between processes: sizes, shapes, memory posted ahead, damage.
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
@@ -244,7 +245,7 @@ void exchange_damaged(WireTransport& transport, int64_t size) {
 
 TEST(GlooTraffic, ADamagedMessageIsNamedAndTheWorldRecovers) {
   for (const int64_t size : {100, 50000}) {
-    int count = 0;
+    std::atomic<int> count = 0;
     const bool is_large = size > 10000;
     const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
       const bool is_value =
@@ -258,7 +259,7 @@ TEST(GlooTraffic, ADamagedMessageIsNamedAndTheWorldRecovers) {
 }
 
 TEST(GlooTraffic, WithoutChecksumsDamageIsNotSeen) {
-  int count = 0;
+  std::atomic<int> count = 0;
   const auto choose = [&](detail::Engine::Tag tag, int64_t) {
     return tag >= detail::kFirstLayoutTag && ++count == 1;
   };
@@ -276,7 +277,7 @@ TEST(GlooTraffic, WithoutChecksumsDamageIsNotSeen) {
 }
 
 TEST(GlooTraffic, ADamagedFrameEndsTheConnection) {
-  int count = 0;
+  std::atomic<int> count = 0;
   const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
     return tag == detail::kFrameTag && bytes == sizeof(detail::FrameHead) && ++count == 1;
   };
