@@ -121,8 +121,8 @@ TEST(GlooFailure, AKilledRankIsNamedOnEveryOther) {
 
 // gloo does not tell whoever waits for a message that is half-way through. For it to be that, its
 // memory must be posted, as it is for the third of a kind.
-void send_to_one_that_is_stopped(Transport& transport, int64_t size) {
-  const auto tensor = at::ones({size});
+void send_to_one_that_is_stopped(Transport& transport) {
+  const auto tensor = at::ones({16 << 20});
   const bool sends = transport.rank() == Rank(1);
   for (int32_t i = 0; i < 3; ++i) {
     if (sends) {
@@ -144,8 +144,8 @@ void send_to_one_that_is_stopped(Transport& transport, int64_t size) {
   }
 }
 
-// The receiver, rank 0, is stopped while the victim begins to send; then the victim is struck.
-void strike_within_a_message(Processes& processes, int32_t victim, int number) {
+// The receiver, rank 0, is stopped while the victim begins to send; then the victim is killed.
+void kill_within_a_message(Processes& processes, int32_t victim) {
   const auto wait_until_stopped = [&](int32_t i) {
     int status = 0;
     waitpid(processes.pid(i), &status, WUNTRACED);
@@ -158,7 +158,7 @@ void strike_within_a_message(Processes& processes, int32_t victim, int number) {
   processes.signal(victim, SIGCONT);
   processes.wait_for_word(victim);
   usleep(100'000);
-  processes.signal(victim, number);
+  processes.signal(victim, SIGKILL);
   processes.signal(0, SIGCONT);
 }
 
@@ -166,9 +166,8 @@ TEST(GlooFailure, ARankThatDiesWithinAMessageIsNoticedToo) {
   run_case({.name = "within a message",
             .ranks = 2,
             .options = {},
-            .wait = [](Transport& transport) { send_to_one_that_is_stopped(transport, 16 << 20); },
-            .strike = [](Processes& processes,
-                         int32_t victim) { strike_within_a_message(processes, victim, SIGKILL); },
+            .wait = send_to_one_that_is_stopped,
+            .strike = kill_within_a_message,
             .message = "its process has ended"});
 }
 
