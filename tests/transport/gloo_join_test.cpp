@@ -183,12 +183,61 @@ TEST(GlooJoin, WhoConnectsAndSaysNothingDisturbsNobody) {
 TEST(GlooJoin, ARankThatCannotConnectIsAnErrorOnAll) {
   const auto ends = join_all(2, [](auto& options, int32_t rank) {
     options.join_timeout = std::chrono::seconds(5);
+    options.token = "a secret";
     if (rank == 1) options.address = "192.0.2.1";
   });
   EXPECT_EQ(ends[0].type, "TimeoutError") << ends[0].message;
   EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 0 waited 5.0 s for rank 1 to connect"));
   EXPECT_EQ(ends[1].type, "ArgumentError") << ends[1].message;
   EXPECT_THAT(ends[1].message, testing::HasSubstr("192.0.2.1 is no address of this machine"));
+}
+
+TEST(GlooJoin, AListenerThatSaysNothingIsNoStore) {
+  const auto listener = detail::listen_on("127.0.0.1", 0);
+  const auto port = detail::port_of(listener);
+  Processes processes(1, [&](int32_t) {
+    ProcessWorldOptions options;
+    options.rank = Rank(1);
+    options.num_ranks = 2;
+    options.port = port;
+    options.join_timeout = std::chrono::seconds(2);
+    EXPECT_ERROR(ProcessWorld{options}, TimeoutError,
+                 "rank 1 waited 2.0 s for the store at 127.0.0.1:" + std::to_string(port));
+  });
+  const auto end = processes.wait()[0];
+  EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned);
+  EXPECT_LT(end.seconds, 30);
+}
+
+// A world that came to nothing on one rank only does not keep the next from being made.
+TEST(GlooJoin, OneThatFailedOnOneRankLeavesNothingForTheNext) {
+  const GlooRanks world(2);
+  Processes processes(2, [&](int32_t i) {
+    auto options = world.options(i);
+    if (i == 1) {
+      auto other = options;
+      other.token = "another";
+      EXPECT_ERROR(ProcessWorld{other}, ArgumentError, "is not admitted");
+    }
+    ProcessWorld joined(options);
+    joined.transport().barrier(soon());
+  });
+  for (const auto& end : processes.wait()) {
+    EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+  }
+}
+
+TEST(GlooJoin, WhateverListensWhereOthersReachItNeedsAToken) {
+  const auto refused = [](const Change& change) {
+    ProcessWorldOptions options;
+    options.num_ranks = 2;
+    change(options, 0);
+    EXPECT_ERROR(ProcessWorld{options}, ArgumentError, "need a token (STAGECRAFT_TOKEN)");
+  };
+  refused([](auto& options, int32_t) { options.listen = "0.0.0.0"; });
+  refused([](auto& options, int32_t) { options.address = "192.0.2.1"; });
+  const auto listener = detail::listen_on("0.0.0.0", 0);
+  refused([&](auto& options, int32_t) { options.listen_fd = listener.get(); });
 }
 
 TEST(GlooJoin, OtherMachinesNeedATokenAndAnAddressToListenOn) {
