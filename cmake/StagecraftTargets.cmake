@@ -129,6 +129,10 @@ function(sc_test)
     add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
     set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                          ENVIRONMENT "${SC_TEST_ENVIRONMENT}")
+    # Several processes that watch each other's silence need the machine for themselves.
+    if("multiproc" IN_LIST ARG_LABELS)
+      set_tests_properties(${ARG_NAME} PROPERTIES RUN_SERIAL ON)
+    endif()
   else()
     gtest_discover_tests(${ARG_NAME} TEST_PREFIX "${ARG_NAME}." DISCOVERY_TIMEOUT 60
                          PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT})

@@ -36,6 +36,7 @@ TEST_P(TransportSuite, ALateReceiveNamesWhatIsMissingAndMayBeWaitedForAgain) {
 
 TEST_P(TransportSuite, LateCollectivesNameWhoIsMissingAndMayBeRepeated) {
   run(3, [&](Transport& transport) {
+    transport.barrier(soon());
     if (transport.rank() == kOne) {
       EXPECT_ERROR(transport.barrier(at_once()), TimeoutError, "ranks 0 and 2 in barrier");
       EXPECT_ERROR(transport.all_reduce(at::ones({1}), at_once()), TimeoutError,

@@ -110,7 +110,7 @@ TEST(GlooPipeline, AStepNamesTheRankWhoseProcessEnded) {
   for (const std::size_t i : {0, 2}) {
     EXPECT_EQ(ends[i].type, "PeerError") << ends[i].message;
     EXPECT_THAT(ends[i].message, testing::HasSubstr("rank 1: its process has ended"));
-    EXPECT_LT(ends[i].seconds, 5);
+    EXPECT_LT(ends[i].seconds, 60);
   }
 }
 

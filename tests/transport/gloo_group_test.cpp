@@ -12,7 +12,9 @@
 #include <torch/csrc/distributed/c10d/FileStore.hpp>
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "stagecraft/base/error.h"
 #include "stagecraft/transport/c10d/process_world.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/processes.h"
 
 namespace stagecraft {
@@ -43,6 +45,27 @@ TEST(GlooGroup, OneThatIsHandedInCarriesAWorld) {
   for (const auto& end : processes.wait()) {
     EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
   }
+  std::filesystem::remove(path);
+}
+
+class OtherBackend final : public c10d::Backend {
+ public:
+  OtherBackend() : Backend(0, 1) {}
+  const std::string getBackendName() const override { return "other"; }
+};
+
+TEST(GlooGroup, OneOfAnotherBackendIsRefused) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("stagecraft_other_" + std::to_string(getpid()));
+  Processes processes(1, [&](int32_t) {
+    const auto store = c10::make_intrusive<c10d::FileStore>(path.string(), 1);
+    const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, 0, 1);
+    EXPECT_ERROR(ProcessWorld{group}, ArgumentError, "is gloo, this one's is none");
+    group->setBackend(c10::DeviceType::CPU, c10d::ProcessGroup::BackendType::CUSTOM,
+                      c10::make_intrusive<OtherBackend>());
+    EXPECT_ERROR(ProcessWorld{group}, ArgumentError, "is gloo, this one's is other");
+  });
+  EXPECT_EQ(processes.wait()[0].kind, ProcessEnd::Kind::kReturned);
   std::filesystem::remove(path);
 }
 

@@ -1,9 +1,11 @@
 // How ranks find each other, and who is not admitted.
 
 #include <chrono>
+#include <csignal>
 #include <cstdlib>
 #include <string>
 #include <sys/socket.h>
+#include <sys/wait.h>
 #include <unistd.h>
 #include <vector>
 
@@ -23,6 +25,14 @@ using Change = std::function<void(ProcessWorldOptions&, int32_t rank)>;
 
 Deadline soon() {
   return Deadline::after(std::chrono::seconds(20));
+}
+
+sockaddr_in loopback(uint16_t port) {
+  sockaddr_in address{};
+  address.sin_family = AF_INET;
+  address.sin_port = htons(port);
+  address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+  return address;
 }
 
 // How each of these ranks joins, with its options changed.
@@ -54,7 +64,7 @@ TEST(GlooJoin, WithTheTokenAllAreAdmitted) {
 TEST(GlooJoin, WithoutTheTokenARankIsToldSoAndTheOthersSayWhoIsMissing) {
   for (const std::string token : {"", "another"}) {
     const auto ends = join_all(2, [&](auto& options, int32_t rank) {
-      options.join_timeout = std::chrono::milliseconds(800);
+      options.join_timeout = std::chrono::seconds(4);
       options.token = rank == 0 ? "a secret" : token;
     });
     EXPECT_EQ(ends[1].type, "ArgumentError");
@@ -64,7 +74,7 @@ TEST(GlooJoin, WithoutTheTokenARankIsToldSoAndTheOthersSayWhoIsMissing) {
     EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 1 at 127.0.0.1:"));
     EXPECT_THAT(ends[0].message,
                 testing::HasSubstr("a process without the job's token asked to be rank 1"));
-    EXPECT_LT(ends[0].seconds, 3);
+    EXPECT_LT(ends[0].seconds, 30);
   }
 }
 
@@ -95,51 +105,54 @@ TEST(GlooJoin, AnotherNumberOfRanksIsAnErrorOnAll) {
 
 TEST(GlooJoin, ARankThatDoesNotComeIsNamed) {
   const auto ends = join_all(3, [](auto& options, int32_t rank) {
-    options.join_timeout = std::chrono::milliseconds(700);
+    options.join_timeout = std::chrono::seconds(4);
     if (rank == 2) _exit(1);
   });
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(ends[i].type, "TimeoutError") << ends[i].message;
-    EXPECT_THAT(ends[i].message, testing::HasSubstr("ms for rank 2 at 127.0.0.1:"));
-    EXPECT_LT(ends[i].seconds, 4);
+    EXPECT_THAT(ends[i].message, testing::HasSubstr(" s for rank 2 at 127.0.0.1:"));
+    EXPECT_LT(ends[i].seconds, 30);
   }
 }
 
 TEST(GlooJoin, AStoreThatIsNotThereIsNamed) {
-  auto listener = detail::listen_on("127.0.0.1", 0);
-  const auto port = detail::port_of(listener);
-  listener = detail::Socket();
+  // Bound, so that nobody else gets the port, but nothing listens.
+  const detail::Socket bound(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const sockaddr_in address = loopback(0);
+  ASSERT_EQ(bind(bound.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
+  const auto port = detail::port_of(bound);
   Processes processes(1, [&](int32_t) {
     ProcessWorldOptions options;
     options.rank = Rank(1);
     options.num_ranks = 2;
     options.port = port;
-    options.join_timeout = std::chrono::milliseconds(500);
+    options.join_timeout = std::chrono::seconds(4);
     EXPECT_ERROR(ProcessWorld{options}, TimeoutError,
-                 "rank 1 waited 500 ms for the store at 127.0.0.1:" + std::to_string(port));
+                 "rank 1 waited 4.0 s for the store at 127.0.0.1:" + std::to_string(port));
   });
   EXPECT_EQ(processes.wait()[0].kind, ProcessEnd::Kind::kReturned);
 }
 
-TEST(GlooJoin, TwoProcessesOfOneRankAreTold) {
+TEST(GlooJoin, ASecondProcessOfOneRankIsTold) {
   const GlooRanks world(2);
   Processes processes(3, [&](int32_t i) {
     auto options = world.options(i == 2 ? 1 : i);
-    options.join_timeout = std::chrono::seconds(10);
+    if (i == 2) raise(SIGSTOP);
     ProcessWorld joined(options);
     joined.transport().barrier(soon());
+    Processes::tell_parent();
+    pause();
   });
-  const auto ends = processes.wait();
-  int refused = 0;
-  for (const auto& end : ends) {
-    if (end.kind == ProcessEnd::Kind::kReturned) continue;
-    // Whoever was late finds the rank taken, or the store closed.
-    ++refused;
-    EXPECT_THAT(end.message,
-                testing::AnyOf(testing::HasSubstr("rank 1 of the job"),
-                               testing::HasSubstr("store at"), testing::HasSubstr("rank")));
-  }
-  EXPECT_EQ(refused, 1);
+  processes.wait_for_word(0);
+  processes.wait_for_word(1);
+  int status = 0;
+  waitpid(processes.pid(2), &status, WUNTRACED);
+  EXPECT_TRUE(WIFSTOPPED(status));
+  processes.signal(2, SIGCONT);
+  const auto ends = processes.wait({0, 1});
+  EXPECT_EQ(ends[2].type, "ArgumentError") << ends[2].message;
+  EXPECT_THAT(ends[2].message, testing::HasSubstr("rank 1 of the job at 127.0.0.1:"));
+  EXPECT_THAT(ends[2].message, testing::HasSubstr("is another process"));
 }
 
 // Not of the job: connects and says nothing, or says something else.
@@ -147,11 +160,9 @@ TEST(GlooJoin, WhoConnectsAndSaysNothingDisturbsNobody) {
   const GlooRanks world(2);
   Processes strangers(2, [&](int32_t i) {
     const detail::Socket client(socket(AF_INET, SOCK_STREAM, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_port = htons(world.options(1).port);
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    EXPECT_EQ(connect(client.get(), reinterpret_cast<sockaddr*>(&address), sizeof(address)), 0);
+    const sockaddr_in address = loopback(world.options(1).port);
+    EXPECT_EQ(connect(client.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)),
+              0);
     const std::string words = i == 0 ? "" : "GET / HTTP/1.1\r\n\r\n";
     EXPECT_EQ(write(client.get(), words.data(), words.size()), static_cast<ssize_t>(words.size()));
     Processes::tell_parent();
@@ -165,19 +176,68 @@ TEST(GlooJoin, WhoConnectsAndSaysNothingDisturbsNobody) {
   });
   for (const auto& end : processes.wait()) {
     EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
-    EXPECT_LT(end.seconds, 5);
+    EXPECT_LT(end.seconds, 30);
   }
 }
 
 TEST(GlooJoin, ARankThatCannotConnectIsAnErrorOnAll) {
   const auto ends = join_all(2, [](auto& options, int32_t rank) {
-    options.join_timeout = std::chrono::milliseconds(1500);
+    options.join_timeout = std::chrono::seconds(5);
+    options.token = "a secret";
     if (rank == 1) options.address = "192.0.2.1";
   });
   EXPECT_EQ(ends[0].type, "TimeoutError") << ends[0].message;
-  EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 0 waited 1.5 s for rank 1 to connect"));
+  EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 0 waited 5.0 s for rank 1 to connect"));
   EXPECT_EQ(ends[1].type, "ArgumentError") << ends[1].message;
   EXPECT_THAT(ends[1].message, testing::HasSubstr("192.0.2.1 is no address of this machine"));
+}
+
+TEST(GlooJoin, AListenerThatSaysNothingIsNoStore) {
+  const auto listener = detail::listen_on("127.0.0.1", 0);
+  const auto port = detail::port_of(listener);
+  Processes processes(1, [&](int32_t) {
+    ProcessWorldOptions options;
+    options.rank = Rank(1);
+    options.num_ranks = 2;
+    options.port = port;
+    options.join_timeout = std::chrono::seconds(2);
+    EXPECT_ERROR(ProcessWorld{options}, TimeoutError,
+                 "rank 1 waited 2.0 s for the store at 127.0.0.1:" + std::to_string(port));
+  });
+  const auto end = processes.wait()[0];
+  EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned);
+  EXPECT_LT(end.seconds, 30);
+}
+
+// A world that came to nothing on one rank only does not keep the next from being made.
+TEST(GlooJoin, OneThatFailedOnOneRankLeavesNothingForTheNext) {
+  const GlooRanks world(2);
+  Processes processes(2, [&](int32_t i) {
+    auto options = world.options(i);
+    if (i == 1) {
+      auto other = options;
+      other.token = "another";
+      EXPECT_ERROR(ProcessWorld{other}, ArgumentError, "is not admitted");
+    }
+    ProcessWorld joined(options);
+    joined.transport().barrier(soon());
+  });
+  for (const auto& end : processes.wait()) {
+    EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+  }
+}
+
+TEST(GlooJoin, WhateverListensWhereOthersReachItNeedsAToken) {
+  const auto refused = [](const Change& change) {
+    ProcessWorldOptions options;
+    options.num_ranks = 2;
+    change(options, 0);
+    EXPECT_ERROR(ProcessWorld{options}, ArgumentError, "need a token (STAGECRAFT_TOKEN)");
+  };
+  refused([](auto& options, int32_t) { options.listen = "0.0.0.0"; });
+  refused([](auto& options, int32_t) { options.address = "192.0.2.1"; });
+  const auto listener = detail::listen_on("0.0.0.0", 0);
+  refused([&](auto& options, int32_t) { options.listen_fd = listener.get(); });
 }
 
 TEST(GlooJoin, OtherMachinesNeedATokenAndAnAddressToListenOn) {

@@ -1,14 +1,17 @@
 // What travels between processes: sizes, shapes, memory posted ahead, damage.
 
+#include <atomic>
 #include <chrono>
 #include <memory>
 #include <string>
+#include <unistd.h>
 #include <utility>
 #include <vector>
 
 #include <gmock/gmock.h>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/complex.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
@@ -200,6 +203,50 @@ TEST(GlooTraffic, LargeCollectivesGoBetweenTheRanks) {
   }
 }
 
+TEST(GlooTraffic, LazilyConjugatedTensorsArriveAsTheyAre) {
+  expect_returned(run_two({}, [](WireTransport& transport) {
+    for (const int64_t size : {3, 30000}) {
+      const auto numbers = at::complex(at::ones({size, 1}).cumsum(0), at::ones({size, 1}));
+      for (int32_t i = 0; i < 3; ++i) {
+        const auto id = values(static_cast<int32_t>(size) + i);
+        const auto sent = numbers.conj().expand({size, 4});
+        if (transport.rank() == kZero) {
+          transport.wait_send(transport.post_send(kOne, id, sent), soon());
+        } else {
+          const auto got = transport.wait_receive(transport.post_receive(kZero, id), soon());
+          EXPECT_TRUE(at::equal(got.value.toTensor(), sent.resolve_conj()));
+        }
+      }
+    }
+  }));
+}
+
+// What comes twice aborts the world on the thread that reads it; whoever waits hears of that, also
+// if nobody leaves.
+TEST(GlooTraffic, AnIdThatComesTwiceEndsABarrierAtOnce) {
+  const GlooRanks world(2);
+  Processes processes(2, [&](int32_t i) {
+    WireTransport transport(detail::join(world.options(i)), {});
+    transport.barrier(soon());
+    if (i == 1) {
+      const auto begin = std::chrono::steady_clock::now();
+      EXPECT_ERROR(transport.barrier(soon()), PeerError, "microbatch 0");
+      EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(8));
+      return;
+    }
+    for (int round = 0; round < 2; ++round) transport.post_send(kOne, values(0), 1);
+    try {
+      transport.wait_receive(transport.post_receive(kOne, values(1)), soon());
+    } catch (const PeerError&) {
+      Processes::tell_parent();
+      pause();
+    }
+  });
+  processes.wait_for_word(0);
+  const auto end = processes.wait({0})[1];
+  EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
 // Changes one byte of the message that `choose` takes.
 class DamagingEngine final : public detail::Engine {
  public:
@@ -244,7 +291,7 @@ void exchange_damaged(WireTransport& transport, int64_t size) {
 
 TEST(GlooTraffic, ADamagedMessageIsNamedAndTheWorldRecovers) {
   for (const int64_t size : {100, 50000}) {
-    int count = 0;
+    std::atomic<int> count = 0;
     const bool is_large = size > 10000;
     const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
       const bool is_value =
@@ -258,7 +305,7 @@ TEST(GlooTraffic, ADamagedMessageIsNamedAndTheWorldRecovers) {
 }
 
 TEST(GlooTraffic, WithoutChecksumsDamageIsNotSeen) {
-  int count = 0;
+  std::atomic<int> count = 0;
   const auto choose = [&](detail::Engine::Tag tag, int64_t) {
     return tag >= detail::kFirstLayoutTag && ++count == 1;
   };
@@ -276,7 +323,7 @@ TEST(GlooTraffic, WithoutChecksumsDamageIsNotSeen) {
 }
 
 TEST(GlooTraffic, ADamagedFrameEndsTheConnection) {
-  int count = 0;
+  std::atomic<int> count = 0;
   const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
     return tag == detail::kFrameTag && bytes == sizeof(detail::FrameHead) && ++count == 1;
   };
@@ -288,6 +335,27 @@ TEST(GlooTraffic, ADamagedFrameEndsTheConnection) {
   EXPECT_EQ(ends[1].type, "PeerError");
   EXPECT_THAT(ends[1].message, testing::HasSubstr("rank 0: what it sends makes no sense"));
   EXPECT_EQ(ends[0].type, "PeerError") << ends[0].message;
+}
+
+TEST(GlooTraffic, WhoSendsWhatMakesNoSenseIsToldSo) {
+  std::atomic<int> count = 0;
+  const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
+    return tag == detail::kFrameTag && bytes == sizeof(detail::FrameHead) && ++count == 1;
+  };
+  const GlooRanks world(2);
+  Processes processes(2, [&](int32_t i) {
+    auto engine = detail::join(world.options(i));
+    if (i == 0) engine = damage(choose)(std::move(engine));
+    // Nothing but word of it can end the wait of rank 0.
+    WireTransport transport(std::move(engine), {.max_silence = std::chrono::seconds(0)});
+    const Rank other(1 - i);
+    EXPECT_ERROR(transport.wait_receive(transport.post_receive(other, values(0)), soon()),
+                 PeerError, "rank 0: what it sends makes no sense");
+    if (i == 0) Processes::tell_parent();
+    if (i == 1) pause();
+  });
+  processes.wait_for_word(0);
+  EXPECT_EQ(processes.wait({1})[0].kind, ProcessEnd::Kind::kReturned);
 }
 
 }  // namespace

@@ -1,14 +1,20 @@
 // The parts of the wire protocol, without an engine.
 
 #include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <memory>
 #include <random>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/full.h>
+#include <ATen/ops/imag.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 
@@ -16,10 +22,13 @@
 #include "stagecraft/transport/agree.h"
 #include "stagecraft/transport/c10d/sha256.h"
 #include "stagecraft/transport/local/local_world.h"
+#include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/checksum.h"
 #include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/inbox.h"
 #include "stagecraft/transport/wire/meetings.h"
 #include "stagecraft/transport/wire/packed_value.h"
+#include "stagecraft/transport/wire/tensor_layout.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft::detail {
@@ -71,6 +80,45 @@ TEST(ValueCodec, DenseTensorsAreSentFromTheirOwnMemory) {
   const auto encoded = encode(tensor);
   ASSERT_EQ(encoded.tensors.size(), 1U);
   EXPECT_EQ(encoded.tensors[0].const_data_ptr(), tensor.const_data_ptr());
+}
+
+TEST(ValueCodec, ExpandedTensorsThatAreConjugatedOrNegatedLazilyKeepTheirNumbers) {
+  const auto complex = at::randn({3, 1}, at::kComplexFloat);
+  const std::vector<at::Tensor> tensors = {
+      complex.conj(),
+      complex.conj().expand({3, 4}),
+      complex.expand({3, 4}).conj(),
+      at::imag(complex.conj()).expand({3, 4}),
+      at::randn({4, 3}, at::kComplexFloat).t().conj(),
+      at::randn({3, 8}, at::kComplexFloat).slice(1, 0, 8, 2).conj(),
+  };
+  for (const auto& tensor : tensors) {
+    const auto back = unpack(pack(encode(tensor))).toTensor();
+    EXPECT_TRUE(at::equal(back, tensor.resolve_conj().resolve_neg()));
+    EXPECT_EQ(back.strides(), tensor.strides());
+  }
+}
+
+TEST(TensorLayout, OneThatSaysItIsDenseIs) {
+  const auto read = [](const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+    TensorLayout layout;
+    layout.form = TensorLayout::Form::kDense;
+    layout.dtype = at::kFloat;
+    layout.device = at::kCPU;
+    layout.sizes = sizes;
+    layout.strides = strides;
+    ByteWriter out;
+    layout.write(out);
+    ByteReader in(out.bytes());
+    return TensorLayout::read(in);
+  };
+  EXPECT_ERROR(read({10, 10}, {1, 1}), MetadataError, "gaps or overlaps");
+  EXPECT_ERROR(read({10, 10}, {20, 1}), MetadataError, "gaps or overlaps");
+  EXPECT_ERROR(read({10}, {int64_t{1} << 60}), MetadataError, "gaps or overlaps");
+  EXPECT_EQ(read({10, 10}, {1, 10}).num_bytes(), 400U);
+  EXPECT_EQ(read({10, 1, 5}, {5, 77, 1}).num_bytes(), 200U);
+  EXPECT_EQ(read({10, 7, 5}, {5, 0, 1}).num_bytes(), 200U);
+  EXPECT_EQ(read({0, 5}, {5, 1}).num_bytes(), 0U);
 }
 
 TEST(ValueCodec, RefusesWhatCannotTravel) {
@@ -132,6 +180,73 @@ TEST(Frame, ADamagedHeadIsNoFrame) {
     EXPECT_THROW(read_head(bytes, 3), MetadataError);
     byte = static_cast<char>(byte ^ 1);
   }
+}
+
+// Brings one frame whose body follows, but never comes.
+class HaltingEngine final : public Engine {
+ public:
+  explicit HaltingEngine(uint64_t body_bytes) : body_bytes_(body_bytes) {}
+
+  Rank rank() const override { return Rank(0); }
+  int32_t num_ranks() const override { return 2; }
+  WorkPtr send(Rank, Tag, const at::Tensor&) override { return nullptr; }
+  WorkPtr receive(Rank, Tag tag, const at::Tensor& bytes) override {
+    const bool comes = tag == kFrameTag && !has_come_;
+    if (comes) {
+      FrameHead head;
+      head.kind = FrameKind::kHeartbeat;
+      head.body_follows = 1;
+      head.body_bytes = body_bytes_;
+      seal(head);
+      std::memcpy(bytes.mutable_data_ptr(), &head, sizeof(head));
+      has_come_ = true;
+    }
+    return std::make_shared<HaltingWork>(comes);
+  }
+
+ private:
+  class HaltingWork final : public Work {
+   public:
+    explicit HaltingWork(bool is_done) : is_done_(is_done) {}
+    bool wait() override {
+      while (!is_done_ && !interrupted_) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      return is_done_;
+    }
+    void interrupt() override { interrupted_ = true; }
+
+   private:
+    const bool is_done_;
+    std::atomic<bool> interrupted_{false};
+  };
+
+  uint64_t body_bytes_;
+  bool has_come_ = false;
+};
+
+class NoListener final : public InboxListener {
+ public:
+  void on_value(Rank, const FrameHead&, c10::IValue) override {}
+  void on_damaged(Rank, const FrameHead&, const std::string&) override {}
+  void on_control(Rank, const FrameHead&, std::string_view) override {}
+  void on_answer(Rank, const FrameHead&) override {}
+  void on_lost(Rank, const std::string&) override {}
+  void on_closed(Rank) override {}
+};
+
+// Until the body has been waited for a while, as far as that can be seen from here.
+std::chrono::duration<double> silence_within(uint64_t body_bytes) {
+  HaltingEngine engine(body_bytes);
+  NoListener listener;
+  Inbox inbox(engine, Rank(1), listener);
+  inbox.start();
+  std::this_thread::sleep_for(std::chrono::milliseconds(1500));
+  const auto now = Deadline::Clock::now();
+  return now - inbox.last_heard();
+}
+
+TEST(Inbox, AMessageThatStopsArrivingIsSilenceAfterAWhile) {
+  EXPECT_GT(silence_within(100'000).count(), 0.5);
+  EXPECT_LE(silence_within(500'000'000).count(), 0);
 }
 
 TEST(Meetings, TakePlaceForAllOrForNone) {

@@ -43,6 +43,10 @@ sockaddr_in name_of(int fd) {
   return address;
 }
 
+bool is_loopback(const sockaddr_in& address) {
+  return address.sin_family == AF_INET && (ntohl(address.sin_addr.s_addr) >> 24U) == 127;
+}
+
 }  // namespace
 
 Socket::~Socket() {
@@ -59,7 +63,11 @@ int Socket::release() {
 }
 
 bool is_loopback(const std::string& host) {
-  return (ntohl(resolve(host).sin_addr.s_addr) >> 24U) == 127;
+  return is_loopback(resolve(host));
+}
+
+bool is_on_loopback(int fd) {
+  return is_loopback(name_of(fd));
 }
 
 Socket listen_on(const std::string& address, uint16_t port) {

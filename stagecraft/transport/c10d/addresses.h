@@ -23,6 +23,8 @@ class Socket {
 
 /// Whether `host` names this machine's loopback. ArgumentError for a host that is not known.
 bool is_loopback(const std::string& host);
+/// Whether the socket is bound to it.
+bool is_on_loopback(int fd);
 /// A socket that listens there; port 0: any. ArgumentError when it cannot.
 Socket listen_on(const std::string& address, uint16_t port);
 /// The port that it listens on.

@@ -2,11 +2,13 @@
 
 #include <chrono>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
+#include "stagecraft/base/check.h"
 #include "stagecraft/transport/c10d/sigpipe.h"
 
 namespace stagecraft::detail {
@@ -60,6 +62,16 @@ std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::Backend>
 }
 
 std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+  std::string name = "none";
+  try {
+    name = group->getBackend(c10::DeviceType::CPU)->getBackendName();
+  } catch (const c10::Error&) {
+    // It has none for the CPU.
+  }
+  if (name != "gloo") {
+    throw ArgumentError(fmt::format(
+        "a world needs a group whose backend for the CPU is gloo, this one's is {}", name));
+  }
   return std::make_unique<C10dEngine<c10d::ProcessGroup>>(group);
 }
 

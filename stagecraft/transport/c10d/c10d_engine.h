@@ -13,8 +13,8 @@ class ProcessGroup;
 
 namespace stagecraft::detail {
 
-/// An engine over a group that has tags, such as gloo's. Nobody else may send or receive in the
-/// group.
+/// An engine over a group of gloo's (ArgumentError for a group of another backend). Nobody else may
+/// send or receive in the group.
 std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::Backend>& group);
 std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

@@ -2,7 +2,9 @@
 
 #include <algorithm>
 #include <bit>
+#include <condition_variable>
 #include <map>
+#include <memory>
 #include <mutex>
 #include <random>
 #include <string>
@@ -85,13 +87,64 @@ Facts read_facts(std::string_view text) {
   return facts;
 }
 
-// Worlds that this process makes at one store are numbered, so that one does not read what an
-// earlier one has left.
+// Worlds that this process makes at a store that outlives them are numbered, so that one does not
+// read what an earlier one has left.
 int next_world(const std::string& where) {
   static std::mutex mutex;
   static std::map<std::string, int> worlds;
   const std::lock_guard lock(mutex);
   return worlds[where]++;
+}
+
+// Without a token nothing may listen where others can reach it: neither the store nor this rank.
+void require_local(const ProcessWorldOptions& options, bool keeps_store) {
+  const auto refuse = [](const std::string& what) {
+    throw ArgumentError(what + ", which others can reach, need a token (STAGECRAFT_TOKEN)");
+  };
+  if (!is_loopback(options.host)) refuse("ranks that meet at " + options.host);
+  if (keeps_store && options.listen_fd && !is_on_loopback(*options.listen_fd)) {
+    refuse("ranks that meet at the socket that was handed in");
+  }
+  if (keeps_store && !options.listen_fd && !is_loopback(options.listen)) {
+    refuse(fmt::format("ranks whose store listens on {} (STAGECRAFT_LISTEN)", options.listen));
+  }
+  if (!options.address.empty() && !is_loopback(options.address)) {
+    refuse(fmt::format("ranks at {} (STAGECRAFT_ADDRESS)", options.address));
+  }
+}
+
+// c10d's store, made by a thread of its own: its constructor waits for ever for a listener that
+// says nothing. Null at the deadline; then the thread is left to itself.
+c10::intrusive_ptr<c10d::Store> make_store(const std::string& host, Socket listener,
+                                           c10d::TCPStoreOptions options, Deadline deadline) {
+  struct Making {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_over = false;
+    c10::intrusive_ptr<c10d::Store> store;
+    std::string problem;
+  };
+  const auto making = std::make_shared<Making>();
+  if (listener.get() >= 0) options.masterListenFd = listener.get();
+  std::thread([making, host, options, owned = std::move(listener)]() mutable {
+    c10::intrusive_ptr<c10d::Store> store;
+    std::string problem;
+    try {
+      store = c10::make_intrusive<c10d::TCPStore>(host, options);
+      owned.release();  // the store's now
+    } catch (const std::exception& error) {
+      problem = error.what();
+    }
+    const std::lock_guard lock(making->mutex);
+    making->store = std::move(store);
+    making->problem = std::move(problem);
+    making->is_over = true;
+    making->changed.notify_all();
+  }).detach();
+  std::unique_lock lock(making->mutex);
+  making->changed.wait_until(lock, deadline.at(), [&] { return making->is_over; });
+  if (!making->problem.empty()) log(LogLevel::kInfo, "store: " + making->problem);
+  return std::move(making->store);
 }
 
 void check(const ProcessWorldOptions& options) {
@@ -102,12 +155,7 @@ void check(const ProcessWorldOptions& options) {
                          options.num_ranks);
   const bool keeps_store = options.rank.value() == 0 && !options.store_is_elsewhere;
   const bool is_local = is_loopback(options.host);
-  if (!is_local && options.token.empty()) {
-    throw ArgumentError(
-        fmt::format("ranks that meet at {}, which others can reach, need a token "
-                    "(STAGECRAFT_TOKEN)",
-                    options.host));
-  }
+  if (options.token.empty()) require_local(options, keeps_store);
   if (keeps_store && !options.listen_fd && !is_local && is_loopback(options.listen)) {
     throw ArgumentError(
         fmt::format("the ranks meet at {}, but the store listens on {} only: give the address to "
@@ -163,20 +211,15 @@ class Joining {
                                     : listen_on(options_.listen, options_.port);
       port_ = port_of(listener);
       store.isServer = true;
-      store.masterListenFd = listener.get();
     }
     store.port = port_;
     store.waitWorkers = false;
     store.timeout = time_left();
-    const int number = next_world(where() + "/" + options_.job);
+    // A store of our own is a new one.
+    const int number = options_.store_is_elsewhere ? next_world(where() + "/" + options_.job) : 0;
     if (!keeps_store() && !wait_for_listener(options_.host, port_, deadline_)) throw_no_store();
-    try {
-      base_ = c10::make_intrusive<c10d::TCPStore>(options_.host, store);
-    } catch (const std::exception& error) {
-      log(LogLevel::kInfo, fmt::format("store: {}", error.what()));
-      throw_no_store();
-    }
-    listener.release();  // the store's now
+    base_ = make_store(options_.host, std::move(listener), store, deadline_);
+    if (!base_) throw_no_store();
     store_ = c10::make_intrusive<c10d::PrefixStore>(
         fmt::format("stagecraft/{}/{}", options_.job, number), base_);
   }
@@ -253,6 +296,7 @@ class Joining {
       }
       store_->set(key(me()), value);
     }
+    is_admitted_ = true;
     std::vector<Facts> by_rank;
     std::vector<Rank> missing;
     for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
@@ -320,10 +364,12 @@ class Joining {
   // Who keeps the store waits until nobody reads it any more.
   void leave_store(Deadline deadline) {
     try {
-      int64_t done = store_->add("done", 1);
-      while (keeps_store() && done < options_.num_ranks && !deadline.has_passed()) {
+      const auto key = [](int32_t rank) { return "done/" + std::to_string(rank); };
+      if (is_admitted_) store_->set(key(me()), bytes_of("1"));
+      std::vector<std::string> all;
+      for (int32_t rank = 0; rank < options_.num_ranks; ++rank) all.push_back(key(rank));
+      while (keeps_store() && !store_->check(all) && !deadline.has_passed()) {
         std::this_thread::sleep_for(milliseconds(1));
-        done = store_->add("done", 0);
       }
     } catch (const std::exception& error) {
       log(LogLevel::kInfo, fmt::format("leaving the store: {}", error.what()));
@@ -338,6 +384,7 @@ class Joining {
   c10::intrusive_ptr<c10d::Store> base_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string salt_;
+  bool is_admitted_ = false;  ///< this process is its rank
 };
 
 }  // namespace

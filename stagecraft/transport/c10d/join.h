@@ -8,12 +8,12 @@
 namespace stagecraft::detail {
 
 /// Meets the other ranks at the store, sees that all are of the job and of one kind, and connects
-/// with them. Nothing of the store is left when it returns.
+/// with them. The store, where rank 0 keeps it, lives as long as the engine.
 ///
 ///   rank 0 puts a salt there, signed with the token, so that others know whether they have it
 ///   every rank puts its facts there, signed with the token and the salt, and reads all others'
 ///   the ranks connect
-///   every rank says that it is done; who keeps the store closes it when all have
+///   every rank says that it is done; who keeps the store waits for that
 std::unique_ptr<Engine> join(const ProcessWorldOptions& options);
 
 }  // namespace stagecraft::detail

@@ -48,9 +48,9 @@ struct ProcessWorldOptions {
   /// Of worlds that share a store, for instance one after another.
   std::string job;
 
-  /// Known to this job's ranks only: who does not have it is not admitted. Needed unless all is on
-  /// the loopback address. It keeps out who comes by mistake; what travels afterwards is neither
-  /// secret nor signed, so the network between the ranks must be trusted.
+  /// Known to this job's ranks only: who does not have it is not admitted. Needed unless all
+  /// listen on the loopback address. It keeps out who comes by mistake; what travels afterwards is
+  /// neither secret nor signed, so the network between the ranks must be trusted.
   std::string token;
   /// What the ranks must agree on besides version and number: schedule, stages, kinds of devices.
   /// One of the same name ("version") stands for the built-in one.
@@ -79,9 +79,10 @@ class ProcessWorld {
   /// the job's token, or where another process is this rank; MetadataError on every rank if they
   /// differ in version or number (agree.h).
   explicit ProcessWorld(const ProcessWorldOptions& options);
-  /// A world over a group of c10d that exists already, as long as its engine has tags: gloo and
-  /// MPI, not NCCL. Nobody else may send or receive in the group. Whoever made it sees to SIGPIPE,
-  /// which gloo raises when another process dies.
+  /// A world over a group of c10d that exists already and whose backend for the CPU is gloo
+  /// (ArgumentError otherwise): others have no tags, or none that were tried. Nobody else may send
+  /// or receive in the group. Whoever made it sees to SIGPIPE, which gloo raises when another
+  /// process dies.
   explicit ProcessWorld(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                         const ProcessTransportOptions& options = {});
   static ProcessWorld from_environment() {

@@ -1,5 +1,6 @@
 #include "stagecraft/transport/wire/inbox.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 #include <vector>
@@ -21,6 +22,9 @@ std::string_view text_of(const at::Tensor& bytes) {
           static_cast<std::size_t>(bytes.numel())};
 }
 
+// A message that arrives more slowly, 1 MB/s, is one that has stopped.
+constexpr auto kLongestPerByte = std::chrono::microseconds(1);
+constexpr uint64_t kMaxCounted = uint64_t{1} << 48U;
 // How long the thread does not read after somebody has waited for what it would read.
 constexpr auto kLeaveToOthers = std::chrono::milliseconds(1);
 
@@ -55,8 +59,10 @@ void Inbox::stop() {
 }
 
 Clock::time_point Inbox::last_heard() const {
-  if (is_arriving_) return Clock::now();
-  return Clock::time_point(Clock::duration(last_heard_.load()));
+  const Clock::time_point last{Clock::duration(last_heard_.load())};
+  const int64_t bytes = arriving_bytes_;
+  if (bytes == 0) return last;
+  return std::min(Clock::now(), last + bytes * kLongestPerByte);
 }
 
 void Inbox::touch() {
@@ -167,13 +173,13 @@ bool Inbox::read_message(Reader reader) {
   }
   if (!message_ && !begin_message(reader)) return false;
   for (;;) {
-    is_arriving_ = !message_->awaited.empty();
+    arriving_bytes_ = message_->awaited.empty() ? 0 : message_->num_bytes();
     while (!message_->awaited.empty()) {
       if (!await(message_->awaited.front(), reader)) return false;
       message_->awaited.pop_front();
       touch();
     }
-    is_arriving_ = false;
+    arriving_bytes_ = 0;
     if (message_->has_body) break;
     begin_parts();
   }
@@ -199,6 +205,12 @@ bool Inbox::begin_message(Reader reader) {
 std::string_view Inbox::Message::body() const {
   if (separate.defined()) return text_of(separate);
   return text_of(frame.bytes).substr(sizeof(head), head.body_bytes);
+}
+
+int64_t Inbox::Message::num_bytes() const {
+  const uint64_t bytes =
+      1 + std::min(head.body_bytes, kMaxCounted) + std::min(head.tensor_bytes, kMaxCounted);
+  return static_cast<int64_t>(bytes);
 }
 
 void Inbox::begin_parts() {

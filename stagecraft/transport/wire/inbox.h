@@ -68,7 +68,8 @@ class Inbox {
   void call_off();
 
   IncomingLayouts& layouts() { return layouts_; }
-  /// When something came last. Within a value that is still arriving: now.
+  /// When something came last. Within a message that is still arriving: now, for as long as one of
+  /// its size may take.
   Deadline::Clock::time_point last_heard() const;
   /// As if something had come now.
   void touch();
@@ -89,6 +90,8 @@ class Inbox {
     std::deque<Engine::WorkPtr> awaited;
 
     std::string_view body() const;
+    /// Of all of it, about.
+    int64_t num_bytes() const;
   };
 
   enum class Reader { kThread, kCaller };
@@ -120,7 +123,7 @@ class Inbox {
   bool is_broken_ = false;  ///< nothing can be read any more
 
   std::atomic<int64_t> last_heard_{0};
-  std::atomic<bool> is_arriving_{false};
+  std::atomic<int64_t> arriving_bytes_{0};  ///< of the message that is; 0: none
   std::mutex mutex_;
   Engine::WorkPtr current_;
   Reader current_reader_ = Reader::kThread;

@@ -1,5 +1,6 @@
 #include "stagecraft/transport/wire/tensor_layout.h"
 
+#include <algorithm>
 #include <limits>
 #include <utility>
 
@@ -22,6 +23,21 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
     strides[i - 1] = strides[i] * std::max<int64_t>(sizes[i], 1);
   }
   return strides;
+}
+
+// Whether every place in memory belongs to exactly one element.
+bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
+  std::vector<std::pair<int64_t, int64_t>> dims;
+  for (std::size_t i = 0; i < sizes.size(); ++i) {
+    if (sizes[i] > 1) dims.emplace_back(strides[i], sizes[i]);
+  }
+  std::sort(dims.begin(), dims.end());
+  int64_t next = 1;
+  for (const auto& [stride, size] : dims) {
+    if (stride != next) return false;
+    next *= size;
+  }
+  return true;
 }
 
 at::Tensor view_bytes(const at::Tensor& tensor, std::size_t size) {
@@ -127,6 +143,9 @@ TensorLayout TensorLayout::read(ByteReader& in) {
     layout.strides.push_back(in.get<int64_t>());
     require<MetadataError>(layout.strides.back() >= 0, "a message has a tensor of negative stride");
   }
+  require<MetadataError>(
+      layout.form != Form::kDense || is_dense(layout.base_sizes(), layout.strides),
+      "a message has a dense tensor with gaps or overlaps");
   return layout;
 }
 
@@ -134,11 +153,13 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor) {
   const std::size_t size = layout.num_bytes();
   if (size == 0) return {};
   const at::NoGradGuard no_grad;
-  const bool is_lazy = tensor.is_conj() || tensor.is_neg();
-  at::Tensor base = is_lazy ? tensor.resolve_conj().resolve_neg() : tensor;
+  at::Tensor base = tensor;
   if (!base.is_non_overlapping_and_dense()) {
     base = base.as_strided(layout.base_sizes(), base.strides());
   }
+  // What is conjugated or negated lazily is a copy from here on; of an expanded tensor that would
+  // have other strides.
+  if (base.is_conj() || base.is_neg()) base = base.resolve_conj().resolve_neg();
   if (layout.form == TensorLayout::Form::kCopy) base = base.contiguous();
   if (!base.is_cpu()) base = base.to(at::kCPU);
   return view_bytes(base, size);

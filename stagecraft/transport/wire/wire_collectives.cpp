@@ -130,7 +130,9 @@ at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline
   at::Tensor sum;
   if (is_here(mine)) {
     sum = value_of(parts[0]).toTensor();
-    for (std::size_t i = 1; i < parts.size(); ++i) sum.add_(value_of(parts[i]).toTensor());
+    for (std::size_t i = 1; i < parts.size(); ++i) {
+      sum.add_(value_of(parts[i]).toTensor().to(sum.device()));
+    }
   } else {
     sum = reduce_in_parts(flat, met->number, deadline);
   }

@@ -38,6 +38,12 @@ void WireTransport::spread_abort() {
   }
 }
 
+void WireTransport::tell_abort() {
+  if (!world().is_aborted()) return;
+  spread_abort();
+  wake();
+}
+
 void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   ByteReader in(body);
   const Rank origin(in.get<int32_t>());
@@ -91,8 +97,12 @@ void WireTransport::on_answer(Rank to, const FrameHead& head) {
 
 void WireTransport::on_lost(Rank from, const std::string& why) {
   if (peer(from).is_lost.exchange(true)) return;
-  peer(from).outbox.close();
-  if (is_leaving_) return on_closed(from);
+  if (is_leaving_) {
+    peer(from).outbox.close();
+    return on_closed(from);
+  }
+  // It is told too, where it can be: it may be alive, and only what it sends makes no sense. The
+  // watchdog closes the outbox.
   abort({from, fmt::format("rank {}: {}", from.value(), why)});
   exchange_.leave(from);
   on_closed(from);

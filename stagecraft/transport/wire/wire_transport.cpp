@@ -175,7 +175,7 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
     return {std::move(arrival.payload), arrival.sent};
   } catch (const PeerError&) {
     // A wait for a rank that has left aborts the world.
-    spread_abort();
+    tell_abort();
     throw;
   }
 }
@@ -189,7 +189,7 @@ void WireTransport::on_value(Rank from, const FrameHead& head, c10::IValue value
       deliver(from, head, std::move(value));
     }
   }
-  if (world().is_aborted()) spread_abort();
+  tell_abort();
 }
 
 void WireTransport::deliver(Rank from, const FrameHead& head, c10::IValue value) {
@@ -214,7 +214,10 @@ WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call
   using Outcome = MeetingPoint::Outcome;
   const auto begin = Deadline::Clock::now();
   auto result = meetings_.meet(is_recovery, epoch_, call, bytes, deadline);
-  if (result.outcome == Outcome::kAborted) world().throw_if_aborted();
+  if (result.outcome == Outcome::kAborted) {
+    tell_abort();
+    world().throw_if_aborted();
+  }
   if (result.outcome == Outcome::kLeft || result.outcome == Outcome::kAborted) {
     const auto left = world().ranks_that_left();
     const Rank other = left.empty() ? rank_ : left.front();
@@ -240,18 +243,24 @@ void WireTransport::recover(Deadline deadline) {
 
 void WireTransport::on_recovered() {
   Exchange<c10::IValue>::Forgotten forgotten;
-  const std::lock_guard lock(epoch_mutex_);
-  forgotten = exchange_.forget();
-  ++epoch_;
-  for (const auto& peer : peers_) {
-    if (peer) peer->inbox.layouts().expect_nothing(epoch_);
+  {
+    const std::lock_guard lock(epoch_mutex_);
+    forgotten = exchange_.forget();
+    ++epoch_;
+    for (const auto& peer : peers_) {
+      if (peer) peer->inbox.layouts().expect_nothing(epoch_);
+    }
+    for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
+      if (epoch != epoch_) continue;
+      // Whoever said so has told the others.
+      spread_ = epoch_ + 1;
+      exchange_.abort(std::move(reason));
+    }
+    for (auto& early : std::exchange(early_, {})) {
+      if (early.head.epoch == epoch_) deliver(early.from, early.head, std::move(early.value));
+    }
   }
-  for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
-    if (epoch == epoch_) exchange_.abort(std::move(reason));
-  }
-  for (auto& early : std::exchange(early_, {})) {
-    if (early.head.epoch == epoch_) deliver(early.from, early.head, std::move(early.value));
-  }
+  tell_abort();
 }
 
 std::size_t WireTransport::num_posted() const {

@@ -97,6 +97,8 @@ class WireTransport final : public Transport, private InboxListener {
   void say_goodbye();
   /// Tells the others why this rank has aborted, once.
   void spread_abort();
+  /// If the world is aborted: tells the others, and whoever waits here.
+  void tell_abort();
   [[noreturn]] void throw_gone(Rank other, const std::string& what);
   at::Tensor reduce_in_parts(const at::Tensor& flat, uint64_t meeting, Deadline deadline);
   Met meet(bool is_recovery, const std::string& call, const std::string& bytes, Deadline deadline);
