@@ -83,10 +83,12 @@ void ForwardState::put_back() const {
 }
 
 ForwardStateScope::ForwardStateScope(const ForwardState& state) : outside_(state.now()) {
+  at::autocast::increment_nesting();  // what is cast here is let go of at the end
   state.put_back();
 }
 
 ForwardStateScope::~ForwardStateScope() {
+  if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   try {
     outside_.put_back();
   } catch (const std::exception& error) {

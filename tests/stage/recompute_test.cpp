@@ -164,17 +164,33 @@ TEST(Recompute, FindsAutocastAsItWas) {
       EXPECT_TRUE(again.tensors[i].allclose(plain.tensors[i], 1e-2, 1e-2)) << i;
     }
   }
-  // Another state in the backward than in the forward.
-  Stage stage(StageId(0), 1, body, {.recompute = true});
-  at::autocast::set_autocast_enabled(c10::kCPU, true);
+}
+
+/// A forward inside an autocast region and its backward behind it: the gradient of the input.
+Tensor grad_behind_region(Stage& stage, bool is_cast) {
+  at::autocast::set_autocast_enabled(c10::kCPU, is_cast);
   at::autocast::increment_nesting();
   stage.forward(MicrobatchId(0), {{rows(3).requires_grad_()}, {}});
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(c10::kCPU, false);
-  const Tensor grad = stage.backward(MicrobatchId(0), {rows(3)})[0].toTensor();
-  EXPECT_FALSE(at::autocast::is_autocast_enabled(c10::kCPU));
-  const Tensor in_float = rows(3).mm((w.mm(w.t())).t());
-  EXPECT_FALSE(grad.equal(in_float));
+  return stage.backward(MicrobatchId(0), {rows(3)})[0].toTensor();
+}
+
+TEST(Recompute, FindsAnAutocastRegionThatHasEnded) {
+  const Tensor w = weight();
+  const StageBody body =
+      stage_body([w](const Tensor& x) { return x.mm(w).tanh().mm(w).to(at::kFloat); }, {{"w", w}});
+  Stage plain(StageId(0), 1, body);
+  Stage again(StageId(0), 1, body, {.recompute = true});
+  // The second time with other weights: nothing that was cast before may be left.
+  for (int step = 0; step < 2; ++step) {
+    const Tensor expected = grad_behind_region(plain, true);
+    EXPECT_FALSE(expected.equal(grad_behind_region(plain, false)));
+    EXPECT_TRUE(expected.equal(grad_behind_region(again, true))) << step;
+    EXPECT_FALSE(at::autocast::is_autocast_enabled(c10::kCPU));
+    const c10::NoGradGuard no_grad;
+    w.mul_(1.5);
+  }
   w.mutable_grad().reset();
 }
 
