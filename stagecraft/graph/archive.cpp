@@ -1,11 +1,10 @@
 #include "stagecraft/graph/archive.h"
 
 #include <algorithm>
-#include <cstring>
+#include <cstddef>
 #include <exception>
 #include <filesystem>
 #include <functional>
-#include <numeric>
 #include <optional>
 #include <system_error>
 #include <utility>
@@ -17,6 +16,8 @@
 #include <ATen/ops/empty_strided.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/checksum.h"
+#include "stagecraft/base/dense.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
@@ -34,17 +35,8 @@ std::string tensor_record(std::size_t number) {
   return fmt::format("tensors/{}", number);
 }
 
-/// Every change of a single word changes it.
 uint64_t checksum(const void* data, std::size_t size) {
-  uint64_t hash = 0xcbf29ce484222325 ^ size;
-  const auto* bytes = static_cast<const unsigned char*>(data);
-  for (std::size_t i = 0; i < size; i += sizeof(uint64_t)) {
-    uint64_t word = 0;
-    std::memcpy(&word, bytes + i, std::min(sizeof(word), size - i));
-    hash = (hash ^ word) * 0x9e3779b97f4a7c15;
-    hash ^= hash >> 29;
-  }
-  return hash;
+  return detail::checksum({static_cast<const std::byte*>(data), size});
 }
 
 /// A text behind its checksum, and the way back; nothing when they do not fit.
@@ -58,25 +50,6 @@ std::optional<std::string> unsealed(const std::string& record) {
   std::string text = record.substr(kHead);
   if (sealed(text) != record) return std::nullopt;
   return text;
-}
-
-/// Whether the elements fill their memory without gaps, in whatever order of dimensions. The
-/// product of the sizes fits.
-bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
-  if (sizes.size() != strides.size()) return false;
-  if (std::ranges::count(sizes, 0) > 0) {
-    return std::ranges::all_of(strides, [](int64_t stride) { return stride >= 0; });
-  }
-  std::vector<std::size_t> order(sizes.size());
-  std::iota(order.begin(), order.end(), std::size_t{0});
-  std::erase_if(order, [&](std::size_t dim) { return sizes[dim] == 1; });
-  std::ranges::sort(order, {}, [&](std::size_t dim) { return strides[dim]; });
-  int64_t expected = 1;
-  for (const std::size_t dim : order) {
-    if (strides[dim] != expected) return false;
-    expected *= sizes[dim];
-  }
-  return true;
 }
 
 void check_savable(const Graph& graph) {
@@ -251,7 +224,7 @@ at::Tensor ArchiveReader::tensor(std::size_t number) {
       fail(fmt::format("{} has {} bytes, expected {}", record, impl_->in->getRecordSize(record),
                        bytes));
     }
-    if (!is_dense(sizes, strides)) fail(record + " has absurd strides");
+    if (!detail::is_dense(sizes, strides)) fail(record + " has absurd strides");
     at::Tensor read = at::empty_strided(sizes, strides, at::TensorOptions().dtype(*dtype));
     impl_->in->getRecord(record, read.mutable_data_ptr(), read.nbytes());
     if (checksum(read.const_data_ptr(), read.nbytes()) != entry.at("checksum").get<uint64_t>()) {

@@ -18,12 +18,12 @@
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 
+#include "stagecraft/base/checksum.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/transport/agree.h"
 #include "stagecraft/transport/c10d/sha256.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/checksum.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/inbox.h"
 #include "stagecraft/transport/wire/meetings.h"

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/checksum.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/checksum.h"
 
 namespace stagecraft::detail {
 namespace {

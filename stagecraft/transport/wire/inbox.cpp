@@ -8,8 +8,8 @@
 #include <ATen/ops/empty.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/checksum.h"
 #include "stagecraft/base/log.h"
-#include "stagecraft/transport/wire/checksum.h"
 #include "stagecraft/transport/wire/name_thread.h"
 
 namespace stagecraft::detail {

@@ -5,8 +5,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include "stagecraft/base/checksum.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/checksum.h"
 #include "stagecraft/transport/wire/name_thread.h"
 
 namespace stagecraft::detail {

@@ -10,6 +10,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/dense.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -23,21 +24,6 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
     strides[i - 1] = strides[i] * std::max<int64_t>(sizes[i], 1);
   }
   return strides;
-}
-
-// Whether every place in memory belongs to exactly one element.
-bool is_dense(const std::vector<int64_t>& sizes, const std::vector<int64_t>& strides) {
-  std::vector<std::pair<int64_t, int64_t>> dims;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (sizes[i] > 1) dims.emplace_back(strides[i], sizes[i]);
-  }
-  std::sort(dims.begin(), dims.end());
-  int64_t next = 1;
-  for (const auto& [stride, size] : dims) {
-    if (stride != next) return false;
-    next *= size;
-  }
-  return true;
 }
 
 at::Tensor view_bytes(const at::Tensor& tensor, std::size_t size) {

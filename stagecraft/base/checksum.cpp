@@ -1,4 +1,4 @@
-#include "stagecraft/transport/wire/checksum.h"
+#include "stagecraft/base/checksum.h"
 
 #include <array>
 #include <cstring>
