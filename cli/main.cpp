@@ -3,8 +3,10 @@
 #include <csignal>
 #include <exception>
 #include <new>
+#include <string_view>
 #include <variant>
 
+#include "cli/beside.h"
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/options.h"
@@ -27,6 +29,7 @@ int main(int argc, char** argv) {
   // A reader that closes the pipe early has what it wanted; see write_output.
   std::signal(SIGPIPE, SIG_IGN);
   try {
+    if (argc > 1 && std::string_view(argv[1]) == "train") run_beside("stagecraft-train", argv + 2);
     const Command command = parse_command_line(argc, argv);
     return std::visit([](const auto& chosen) { return run(chosen); }, command);
   } catch (const BadUsage& error) {

@@ -1,7 +1,5 @@
 #include "cli/options.h"
 
-#include <algorithm>
-#include <charconv>
 #include <memory>
 #include <optional>
 #include <sstream>
@@ -14,89 +12,12 @@
 #include <fmt/format.h>
 
 #include "cli/failure.h"
-#include "stagecraft/base/text_cursor.h"
+#include "cli/option_kinds.h"
 #include "stagecraft/base/version.h"
-#include "stagecraft/schedule/action.h"
 #include "stagecraft/schedule/builders/builders.h"
 
 namespace stagecraft::cli {
 namespace {
-
-constexpr int32_t kMost = Action::kMaxMicrobatch;
-
-/// Help without CLI11's remarks on what needs and excludes what; required options stand in the
-/// usage.
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App* app, std::string name) const override {
-    std::string text = "\nUsage: " + name;
-    for (const CLI::Option* option : app->get_options()) {
-      if (!option->get_required()) continue;
-      text += ' ' + option->get_name(option->get_positional());
-      if (!option->get_positional()) text += ' ' + option->get_type_name();
-    }
-    text += " [OPTIONS]";
-    if (!app->get_subcommands({}).empty()) text += " SUBCOMMAND ...";
-    return text + '\n';
-  }
-
-  std::string make_option_opts(const CLI::Option* option) const override {
-    return option->get_positional() || option->get_type_name().empty()
-               ? std::string()
-               : ' ' + option->get_type_name();
-  }
-};
-
-int32_t parse_count(const std::string& option, const std::string& text, int32_t least) {
-  int64_t value = -1;
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, value);
-  if (error != std::errc() || stop != end || value < least || value > kMost) {
-    throw BadUsage(fmt::format("{} takes a whole number from {} to {}, got {}", option, least,
-                               kMost, quote(text)));
-  }
-  return static_cast<int32_t>(value);
-}
-
-/// A whole number of at least `least`, into anything that an int32_t can be assigned to.
-template <typename Target>
-CLI::Option* add_count(CLI::App* app, const std::string& name, Target& target, int32_t least,
-                       const std::string& letter, const std::string& what) {
-  return app
-      ->add_option_function<std::string>(
-          name,
-          [name, least, &target](const std::string& text) {
-            target = parse_count(name, text, least);
-          },
-          what)
-      ->type_name(letter);
-}
-
-template <typename Target>
-CLI::Option* add_text(CLI::App* app, const std::string& name, Target& target,
-                      const std::string& type, const std::string& what) {
-  return app
-      ->add_option_function<std::string>(
-          name, [&target](const std::string& text) { target = text; }, what)
-      ->type_name(type);
-}
-
-template <typename Target>
-CLI::Option* add_choice(CLI::App* app, const std::string& name, Target& target,
-                        const std::vector<std::string>& words, const std::string& what) {
-  return app
-      ->add_option_function<std::string>(
-          name,
-          [name, words, &target](const std::string& text) {
-            if (std::find(words.begin(), words.end(), text) == words.end()) {
-              throw BadUsage(fmt::format("{} is {}, got {}", name, CLI::detail::join(words, " or "),
-                                         quote(text)));
-            }
-            target = text;
-          },
-          what)
-      ->type_name(CLI::detail::join(words, "|"));
-}
 
 void add_shape(CLI::App* app, Source& source, bool required) {
   const std::string group = required ? "Shape" : "Shape (of a schedule by name)";
@@ -317,25 +238,6 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   sub->add_flag("--json", command.json, "the table as JSON");
 }
 
-// CLI11 puts two empty lines between groups.
-std::string single_spaced(std::string text) {
-  for (std::size_t at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n")) {
-    text.erase(at, 1);
-  }
-  return text;
-}
-
-std::string describe_extras(const CLI::App& app) {
-  const std::vector<std::string> extras = app.remaining(true);
-  const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {
-    return extra.size() > 1 && extra.front() == '-';
-  });
-  if (option != extras.end()) return fmt::format("there is no option {}", *option);
-  if (!app.get_subcommands().empty())
-    return fmt::format("{} is one argument too many", quote(extras.front()));
-  return fmt::format("there is no subcommand {}", quote(extras.front()));
-}
-
 Command parse(CLI::App& app, Commands& commands, int argc, char** argv) {
   try {
     app.parse(argc, argv);
@@ -360,8 +262,10 @@ Command parse(CLI::App& app, Commands& commands, int argc, char** argv) {
 }  // namespace
 
 Command parse_command_line(int argc, char** argv) {
-  CLI::App app("Stagecraft: pipeline schedules as data. Build, lower, verify, time and draw them.",
-               "stagecraft");
+  CLI::App app(
+      "Stagecraft: pipeline schedules as data. Build, lower, verify, time and draw them; train "
+      "with them.",
+      "stagecraft");
   app.set_version_flag("--version", "stagecraft " + std::string(version()));
   app.require_subcommand(0, 1);
   app.formatter(std::make_shared<HelpFormatter>());
@@ -381,6 +285,9 @@ Examples:
   add_simulate(app, commands.simulate);
   add_draw(app, commands.draw);
   add_compare(app, commands.compare);
+  // main.cpp starts it with all its arguments; here for the list of subcommands.
+  app.add_subcommand("train",
+                     "Train a language model through a pipeline: stagecraft train --help.");
   try {
     return parse(app, commands, argc, argv);
   } catch (const BadUsage& error) {

@@ -38,6 +38,8 @@ QUOTED = {
 }
 TORCH_FREE = {"stagecraft/base", "stagecraft/schedule", "stagecraft/sim", "stagecraft/viz", "stagecraft/transport/core",
               "stagecraft/runtime/record", "cli"}
+# Below a folder of TORCH_FREE, and yet with torch: programs beside the tool.
+TORCH_ALLOWED = {"cli/train"}
 TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 UMBRELLAS = {"torch/torch.h", "torch/script.h", "torch/all.h", "torch/extension.h", "ATen/ATen.h", "ATen/Functions.h"}
 UMBRELLA_FREE = ("stagecraft/", "cli/")
@@ -57,6 +59,8 @@ def reachable(folder):
 
 def torch_free(path):
     """The folder of TORCH_FREE that `path` is in, or None."""
+    if any(str(folder) in TORCH_ALLOWED for folder in pathlib.PurePosixPath(path).parents):
+        return None
     return next((str(folder) for folder in pathlib.PurePosixPath(path).parents if str(folder) in TORCH_FREE), None)
 
 

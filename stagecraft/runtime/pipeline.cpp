@@ -127,6 +127,7 @@ class Pipeline::Impl {
     }
   }
 
+  StepCounter& counter() { return counter_; }
   int32_t num_ranks() const { return placement().num_ranks(); }
   const Placement& placement() const { return source_.placement(); }
   Callbacks& callbacks() { return callbacks_; }
@@ -298,6 +299,14 @@ StepResult Pipeline::eval(const Args& args, const Kwargs& kwargs, const c10::IVa
 
 StepResult Pipeline::eval(Microbatches batch, const StepOptions& options) {
   return impl_->run(complete_batch(std::move(batch), options), options, false);
+}
+
+uint64_t Pipeline::completed_steps() const {
+  return impl_->counter().completed();
+}
+
+void Pipeline::set_completed_steps(uint64_t steps) {
+  impl_->counter().set_completed(steps);
 }
 
 int32_t Pipeline::num_ranks() const {

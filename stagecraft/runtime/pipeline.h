@@ -86,6 +86,11 @@ class Pipeline {
                   const StepOptions& options = {});
   StepResult eval(Microbatches batch, const StepOptions& options = {});
 
+  /// How many steps trained it, on which random numbers depend: to go on where another pipeline
+  /// was, set what that one had.
+  uint64_t completed_steps() const;
+  void set_completed_steps(uint64_t steps);
+
   int32_t num_ranks() const;
   int32_t num_stages() const;
   const Placement& placement() const;

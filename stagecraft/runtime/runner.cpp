@@ -131,6 +131,7 @@ class Runner::Impl {
 
   Executor& executor() { return executor_; }
   Callbacks& callbacks() { return callbacks_; }
+  StepCounter& counter() { return counter_; }
   Stage& stage(StageId stage) {
     const int32_t local = stage.value() >= 0 && stage.value() < source_.placement().num_stages()
                               ? wiring_.local_index(stage)
@@ -240,6 +241,14 @@ StepResult Runner::eval(const Args& args, const Kwargs& kwargs, const c10::IValu
 
 StepResult Runner::eval(Microbatches batch, const StepOptions& options) {
   return impl_->run([&] { return complete_batch(std::move(batch), options); }, options, false);
+}
+
+uint64_t Runner::completed_steps() const {
+  return impl_->counter().completed();
+}
+
+void Runner::set_completed_steps(uint64_t steps) {
+  impl_->counter().set_completed(steps);
 }
 
 Callbacks& Runner::callbacks() {

@@ -77,6 +77,11 @@ class Runner {
                   const StepOptions& options = {});
   StepResult eval(Microbatches batch, const StepOptions& options = {});
 
+  /// How many steps trained it, on which random numbers depend: to go on where another run was, set
+  /// what that one had, on all ranks.
+  uint64_t completed_steps() const;
+  void set_completed_steps(uint64_t steps);
+
   Callbacks& callbacks();
   Stage& stage(StageId stage);
   /// What this rank did in its last step.

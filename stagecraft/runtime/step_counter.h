@@ -19,6 +19,10 @@ class StepCounter {
   }
   void complete(bool is_training) { ++(is_training ? trained_ : evaluated_); }
 
+  /// Of training.
+  uint64_t completed() const { return trained_; }
+  void set_completed(uint64_t steps) { trained_ = steps; }
+
  private:
   static constexpr uint64_t kEvaluations = uint64_t{1} << 63U;
   uint64_t id_ = 0;

@@ -1,0 +1,71 @@
+#include "cli/option_kinds.h"
+
+#include <charconv>
+#include <cmath>
+
+#include "stagecraft/schedule/action.h"
+
+namespace stagecraft::cli {
+
+const int32_t kMostCount = Action::kMaxMicrobatch;
+
+std::string HelpFormatter::make_usage(const CLI::App* app, std::string name) const {
+  std::string text = "\nUsage: " + name;
+  for (const CLI::Option* option : app->get_options()) {
+    if (!option->get_required()) continue;
+    text += ' ' + option->get_name(option->get_positional());
+    if (!option->get_positional()) text += ' ' + option->get_type_name();
+  }
+  text += " [OPTIONS]";
+  if (!app->get_subcommands({}).empty()) text += " SUBCOMMAND ...";
+  return text + '\n';
+}
+
+std::string HelpFormatter::make_option_opts(const CLI::Option* option) const {
+  return option->get_positional() || option->get_type_name().empty()
+             ? std::string()
+             : ' ' + option->get_type_name();
+}
+
+int64_t parse_count(const std::string& option, const std::string& text, int64_t least,
+                    int64_t most) {
+  int64_t value = -1;
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || value < least || value > most) {
+    throw BadUsage(fmt::format("{} takes a whole number from {} to {}, got {}", option, least, most,
+                               quote(text)));
+  }
+  return value;
+}
+
+double parse_number(const std::string& option, const std::string& text, double least, double most) {
+  double value = std::nan("");
+  const char* const end = text.data() + text.size();
+  const auto [stop, error] = std::from_chars(text.data(), end, value);
+  if (error != std::errc() || stop != end || !(value >= least) || !(value <= most)) {
+    throw BadUsage(
+        fmt::format("{} takes a number from {} to {}, got {}", option, least, most, quote(text)));
+  }
+  return value;
+}
+
+std::string single_spaced(std::string text) {
+  for (std::size_t at = text.find("\n\n\n"); at != std::string::npos; at = text.find("\n\n\n")) {
+    text.erase(at, 1);
+  }
+  return text;
+}
+
+std::string describe_extras(const CLI::App& app) {
+  const std::vector<std::string> extras = app.remaining(true);
+  const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {
+    return extra.size() > 1 && extra.front() == '-';
+  });
+  if (option != extras.end()) return fmt::format("there is no option {}", *option);
+  if (!app.get_subcommands().empty())
+    return fmt::format("{} is one argument too many", quote(extras.front()));
+  return fmt::format("there is no subcommand {}", quote(extras.front()));
+}
+
+}  // namespace stagecraft::cli

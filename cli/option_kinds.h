@@ -1,0 +1,95 @@
+#pragma once
+
+// What options of our programs have in common. CLI11 takes seconds to compile: for the sources that
+// define options alone.
+
+#include <algorithm>
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/failure.h"
+#include "stagecraft/base/text_cursor.h"
+
+namespace stagecraft::cli {
+
+/// Help without CLI11's remarks on what needs and excludes what; required options stand in the
+/// usage.
+class HelpFormatter : public CLI::Formatter {
+ public:
+  std::string make_usage(const CLI::App* app, std::string name) const override;
+  std::string make_option_opts(const CLI::Option* option) const override;
+};
+
+/// BadUsage, which names the option, unless the text is a number in the range.
+int64_t parse_count(const std::string& option, const std::string& text, int64_t least,
+                    int64_t most);
+double parse_number(const std::string& option, const std::string& text, double least, double most);
+
+/// As many as a schedule can have of anything.
+extern const int32_t kMostCount;
+
+/// A whole number of at least `least`, into anything that an int32_t can be assigned to.
+template <typename Target>
+CLI::Option* add_count(CLI::App* app, const std::string& name, Target& target, int32_t least,
+                       const std::string& letter, const std::string& what) {
+  return app
+      ->add_option_function<std::string>(
+          name,
+          [name, least, &target](const std::string& text) {
+            target = static_cast<int32_t>(parse_count(name, text, least, kMostCount));
+          },
+          what)
+      ->type_name(letter);
+}
+
+/// Any number from `least` to `most`.
+template <typename Target>
+CLI::Option* add_number(CLI::App* app, const std::string& name, Target& target, double least,
+                        double most, const std::string& letter, const std::string& what) {
+  return app
+      ->add_option_function<std::string>(
+          name,
+          [name, least, most, &target](const std::string& text) {
+            target = parse_number(name, text, least, most);
+          },
+          what)
+      ->type_name(letter);
+}
+
+template <typename Target>
+CLI::Option* add_text(CLI::App* app, const std::string& name, Target& target,
+                      const std::string& type, const std::string& what) {
+  return app
+      ->add_option_function<std::string>(
+          name, [&target](const std::string& text) { target = text; }, what)
+      ->type_name(type);
+}
+
+template <typename Target>
+CLI::Option* add_choice(CLI::App* app, const std::string& name, Target& target,
+                        const std::vector<std::string>& words, const std::string& what) {
+  return app
+      ->add_option_function<std::string>(
+          name,
+          [name, words, &target](const std::string& text) {
+            if (std::find(words.begin(), words.end(), text) == words.end()) {
+              throw BadUsage(fmt::format("{} is {}, got {}", name, CLI::detail::join(words, " or "),
+                                         quote(text)));
+            }
+            target = text;
+          },
+          what)
+      ->type_name(CLI::detail::join(words, "|"));
+}
+
+/// CLI11 puts two empty lines between groups: one of them.
+std::string single_spaced(std::string text);
+
+/// What is wrong with arguments that no option takes.
+std::string describe_extras(const CLI::App& app);
+
+}  // namespace stagecraft::cli

@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stagecraft/train/gpt.h"
+#include "stagecraft/train/learning_rate.h"
+
+namespace stagecraft::cli {
+
+/// What `stagecraft-train` was asked to do.
+struct TrainCommand {
+  std::vector<std::string> data;  ///< empty: the corpus that comes with the program
+  double held_out = 0.1;
+
+  GptSizes model;
+
+  int32_t ranks = 2;
+  std::string schedule = "1F1B";  ///< a name or a file
+  std::optional<int32_t> stages = std::nullopt;
+  std::string split;  ///< names of modules, each of which begins a stage
+  std::string policy = "cost";
+  std::string recompute;  ///< "all", or stages
+  int32_t threads = 1;
+  std::string device = "cpu";
+  double timeout = 60;  ///< seconds
+
+  int32_t steps = 400;
+  int32_t batch = 16;  ///< rows an update
+  int32_t microbatches = 8;
+  int32_t accumulate = 1;
+  LearningRate learning_rate = {.peak = 3e-3, .least = 3e-4, .warmup = 20, .steps = 0};
+  bool has_least_rate = false;  ///< otherwise it is a tenth of the peak
+  double weight_decay = 0.1;
+  double clip = 1;
+  bool bf16 = false;
+  int32_t seed = 1;
+
+  int32_t eval_every = 100;  ///< 0: never
+  int32_t eval_batches = 4;
+  int32_t sample = 200;  ///< bytes of text at the end; 0: none
+  std::string prompt = "\n";
+  double temperature = 0.8;
+
+  std::string checkpoint;  ///< folder; empty: none are written
+  int32_t save_every = 100;
+  int32_t keep = 2;
+  std::string resume;
+
+  bool is_quiet = false;
+  bool is_json = false;
+  std::string report;
+  std::string report_json;
+  std::string trace;
+
+  /// What was given, by option, to be said again when the run is taken up: "--width" -> "64".
+  std::map<std::string, std::vector<std::string>> given;
+};
+
+}  // namespace stagecraft::cli

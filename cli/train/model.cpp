@@ -1,0 +1,167 @@
+#include "cli/train/model.h"
+
+#include <algorithm>
+#include <charconv>
+#include <chrono>
+#include <exception>
+#include <numeric>
+#include <string_view>
+#include <sys/auxv.h>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ATen/Context.h>
+#include <ATen/ops/cross_entropy_loss.h>
+
+#include "cli/failure.h"
+#include "cli/input.h"
+#include "stagecraft/base/text_cursor.h"
+#include "stagecraft/schedule/builders/builders.h"
+
+namespace stagecraft::cli {
+namespace {
+
+std::vector<std::string> words_of(std::string_view list) {
+  std::vector<std::string> words;
+  while (!list.empty()) {
+    const std::size_t comma = std::min(list.find(','), list.size());
+    words.emplace_back(list.substr(0, comma));
+    list.remove_prefix(std::min(comma + 1, list.size()));
+  }
+  return words;
+}
+
+/// The schedule of a file; nothing where the option is a name. The command takes ranks, stages and
+/// microbatches from it.
+std::optional<ScheduleSource> find_source(TrainCommand& command) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    if (kind.name == command.schedule) return std::nullopt;
+  }
+  const bool is_file = command.schedule.find_first_of("./") != std::string::npos;
+  if (!is_file) {
+    get_schedule_kind(command.schedule);  // in another case, or an error that lists the names
+    return std::nullopt;
+  }
+  const Schedule schedule = read_schedule(command.schedule);
+  const auto must_be = [&](const char* option, int32_t& value, int32_t expected) {
+    if (command.given.contains(option) && value != expected) {
+      throw BadUsage(fmt::format("{} {} does not fit {}, which has {}", option, value,
+                                 command.schedule, expected));
+    }
+    value = expected;
+  };
+  must_be("--ranks", command.ranks, schedule.num_ranks());
+  must_be("--microbatches", command.microbatches, schedule.num_microbatches());
+  int32_t stages = command.stages.value_or(schedule.num_stages());
+  must_be("--stages", stages, schedule.num_stages());
+  command.stages = stages;
+  return ScheduleSource::fixed(schedule);
+}
+
+Split make_split(const TrainCommand& command) {
+  Split split;
+  if (!command.split.empty()) {
+    for (std::string& name : words_of(command.split)) {
+      split.points.emplace_back(std::move(name), SplitPoint::kBeginning);
+    }
+    return split;
+  }
+  int32_t stages = command.stages.value_or(0);
+  if (stages == 0) {
+    stages = command.ranks * get_schedule_kind(command.schedule).default_stages_per_rank;
+  }
+  if (stages % command.ranks != 0) {
+    throw BadUsage(
+        fmt::format("--stages {} cannot be dealt out evenly to --ranks {}", stages, command.ranks));
+  }
+  split.policy = command.policy == "parameters"  ? equal_parameters(stages)
+                 : command.policy == "operators" ? equal_stages(stages)
+                                                 : equal_cost(stages);
+  return split;
+}
+
+std::vector<int32_t> recomputing_stages(const std::string& text, int32_t stages) {
+  std::vector<int32_t> list;
+  if (text == "all") {
+    list.resize(static_cast<std::size_t>(stages));
+    std::iota(list.begin(), list.end(), 0);
+    return list;
+  }
+  for (const std::string& word : words_of(text)) {
+    int32_t stage = -1;
+    const char* const end = word.data() + word.size();
+    const auto [stop, error] = std::from_chars(word.data(), end, stage);
+    if (error != std::errc() || stop != end || stage < 0 || stage >= stages) {
+      throw BadUsage(fmt::format("--recompute takes all, or stages from 0 to {}, got {}",
+                                 stages - 1, quote(word)));
+    }
+    list.push_back(stage);
+  }
+  return list;
+}
+
+/// Where the processor has no instructions for bfloat16, torch tries a library that needs them and
+/// warns at length before it takes another.
+void avoid_missing_instructions() {
+#if defined(__aarch64__)
+  if ((::getauxval(AT_HWCAP2) & HWCAP2_BF16) == 0) at::globalContext().setUserEnabledMkldnn(false);
+#endif
+}
+
+c10::Device parse_device(const std::string& text) {
+  try {
+    const c10::Device device(text);
+    const bool is_there = device.is_cpu() || (device.is_cuda() && at::globalContext().hasCUDA());
+    if (is_there) return device;
+  } catch (const std::exception&) {
+    throw BadUsage(fmt::format("--device takes cpu, cuda or cuda:N, got {}", quote(text)));
+  }
+  throw BadUsage(fmt::format(
+      "--device {}: there is none on this machine, or this torch has no support for it", text));
+}
+
+}  // namespace
+
+Trainer make_trainer(TrainCommand& command) {
+  const std::optional<ScheduleSource> source = find_source(command);
+  const c10::Device device = parse_device(command.device);
+  const Gpt gpt(command.model, static_cast<uint64_t>(command.seed));
+  const Split split = make_split(command);
+  const int64_t parts = int64_t{command.microbatches} * command.accumulate;
+  const int64_t rows = (command.batch + parts - 1) / parts;
+  GptUse use{.max_rows = rows};
+  if (command.bf16) {
+    use.autocast = at::kBFloat16;
+    avoid_missing_instructions();
+  }
+  Pipe pipe = gpt.cut(split, use);
+  std::optional<Pipe> evaluation;
+  if (!device.is_cpu()) pipe = pipe.to(device);
+  if (command.model.dropout > 0) {
+    if (!device.is_cpu()) throw BadUsage("--dropout needs --device cpu for now");
+    use.is_training = false;
+    evaluation = gpt.cut(split, use);
+  }
+  const auto loss = [](const at::Tensor& logits, const at::Tensor& targets) {
+    return at::cross_entropy_loss(logits.flatten(0, 1).to(at::kFloat), targets.flatten());
+  };
+  TrainerOptions options{.schedule = command.schedule,
+                         .ranks = command.ranks,
+                         .source = source,
+                         .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
+                             std::chrono::duration<double>(command.timeout)),
+                         .seed = static_cast<uint64_t>(command.seed),
+                         .threads_per_rank = command.threads,
+                         .microbatches = command.microbatches,
+                         .accumulate = command.accumulate,
+                         .learning_rate = command.learning_rate,
+                         .clip = command.clip,
+                         .recompute = recomputing_stages(command.recompute, pipe.num_stages()),
+                         .evaluation = std::move(evaluation)};
+  options.adamw.weight_decay = command.weight_decay;
+  return Trainer(std::move(pipe), loss, std::move(options));
+}
+
+}  // namespace stagecraft::cli

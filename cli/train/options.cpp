@@ -1,0 +1,252 @@
+#include "cli/train/options.h"
+
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <sstream>
+#include <string_view>
+#include <utility>
+
+#include <CLI/CLI.hpp>
+#include <fmt/format.h>
+
+#include "cli/failure.h"
+#include "cli/option_kinds.h"
+#include "stagecraft/base/version.h"
+
+namespace stagecraft::cli {
+namespace {
+
+/// Options of one call of the program, not of the training.
+constexpr std::array<std::string_view, 7> kOfThisCall = {
+    "--resume", "--quiet", "--json", "--report", "--report-json", "--trace", "--help"};
+
+CLI::Option* add_list(CLI::App* app, const std::string& name, std::vector<std::string>& target,
+                      const std::string& type, const std::string& what) {
+  return app->add_option(name, target, what)->type_name(type)->expected(1, 1 << 20);
+}
+
+void add_model(CLI::App* app, TrainCommand& command, std::string& positions, bool& untied) {
+  GptSizes& sizes = command.model;
+  std::vector<CLI::Option*> options = {
+      add_count(app, "--layers", sizes.layers, 1, "N", "blocks; default: 4"),
+      add_count(app, "--width", sizes.width, 1, "N", "default: 128"),
+      add_count(app, "--heads", sizes.heads, 1, "N", "of attention; default: 4"),
+      add_count(app, "--context", sizes.context, 1, "N", "bytes in a row; default: 64"),
+      add_choice(app, "--positions", positions, {"rotary", "learned"}, "default: rotary"),
+      app->add_flag("--untied", untied, "the head has a weight of its own, not the embedding's"),
+      add_number(app, "--dropout", sizes.dropout, 0, 0.99, "P", "default: 0"),
+  };
+  for (CLI::Option* option : options) option->group("Model");
+}
+
+void add_data(CLI::App* app, TrainCommand& command) {
+  add_list(app, "--data", command.data, "FILE...",
+           "texts to train on; default: the first chapters of Pride and Prejudice")
+      ->group("Data");
+  add_number(app, "--held-out", command.held_out, 0, 0.9, "SHARE",
+             "the end of the text that is for evaluation; default: 0.1")
+      ->group("Data");
+}
+
+void add_pipeline(CLI::App* app, TrainCommand& command) {
+  CLI::Option* split = add_text(app, "--split", command.split, "NAME,...",
+                                "modules at which a stage begins: blocks.1,blocks.3,head");
+  CLI::Option* stages = add_count(app, "--stages", command.stages, 1, "N",
+                                  "default: as many as the ranks have under the schedule");
+  CLI::Option* policy =
+      add_choice(app, "--policy", command.policy, {"cost", "parameters", "operators"},
+                 "what stages have the same of; default: cost");
+  split->excludes(stages)->excludes(policy);
+  std::vector<CLI::Option*> options = {
+      add_count(app, "--ranks", command.ranks, 1, "P", "each a thread; default: 2"),
+      add_text(app, "--schedule", command.schedule, "NAME|FILE",
+               "a schedule's name, or one as CSV or JSON; default: 1F1B"),
+      stages,
+      split,
+      policy,
+      add_text(app, "--recompute", command.recompute, "all|S,...",
+               "stages that run forward again instead of keeping activations"),
+      add_count(app, "--threads", command.threads, 1, "N", "inside operators, a rank; default: 1"),
+      add_text(app, "--device", command.device, "NAME", "cpu, cuda, cuda:1, ...; default: cpu"),
+      add_number(app, "--timeout", command.timeout, 1e-6, 1e6, "SECONDS",
+                 "how long ranks wait for each other; default: 60"),
+  };
+  for (CLI::Option* option : options) option->group("Pipeline");
+}
+
+void add_training(CLI::App* app, TrainCommand& command) {
+  LearningRate& rate = command.learning_rate;
+  std::vector<CLI::Option*> options = {
+      add_count(app, "--steps", command.steps, 1, "N", "updates in all; default: 400"),
+      add_count(app, "--batch", command.batch, 1, "N", "rows an update; default: 16"),
+      add_count(app, "--microbatches", command.microbatches, 1, "M", "default: 8"),
+      add_count(app, "--accumulate", command.accumulate, 1, "K",
+                "steps of the pipeline, with M microbatches each, for one update; default: 1"),
+      add_number(app, "--lr", rate.peak, 0, 1e3, "RATE", "at its peak; default: 0.003"),
+      add_number(app, "--min-lr", rate.least, 0, 1e3, "RATE",
+                 "at the end of the cosine; default: a tenth of the peak"),
+      add_count(app, "--warmup", rate.warmup, 0, "N", "steps; default: 20"),
+      add_number(app, "--weight-decay", command.weight_decay, 0, 1e3, "X",
+                 "of weights with two dimensions; default: 0.1"),
+      add_number(app, "--clip", command.clip, 0, 1e9, "NORM",
+                 "of all gradients together; 0: no clipping; default: 1"),
+      app->add_flag("--bf16", command.bf16, "compute in bfloat16 where that is safe (autocast)"),
+      add_count(app, "--seed", command.seed, 0, "N", "default: 1"),
+  };
+  for (CLI::Option* option : options) option->group("Training");
+}
+
+void add_looking(CLI::App* app, TrainCommand& command) {
+  std::vector<CLI::Option*> options = {
+      add_count(app, "--eval-every", command.eval_every, 0, "N", "steps; 0: never; default: 100"),
+      add_count(app, "--eval-batches", command.eval_batches, 1, "N", "default: 4"),
+      add_count(app, "--sample", command.sample, 0, "N", "bytes of text at the end; default: 200"),
+      add_text(app, "--prompt", command.prompt, "TEXT", "that the sample goes on from"),
+      add_number(app, "--temperature", command.temperature, 0.01, 100, "T", "default: 0.8"),
+  };
+  for (CLI::Option* option : options) option->group("Evaluation and sample");
+}
+
+void add_files(CLI::App* app, TrainCommand& command) {
+  std::vector<CLI::Option*> options = {
+      add_text(app, "--checkpoint", command.checkpoint, "FOLDER", "save there"),
+      add_count(app, "--save-every", command.save_every, 1, "N", "steps; default: 100"),
+      add_count(app, "--keep", command.keep, 0, "N", "checkpoints; 0: all; default: 2"),
+      add_text(app, "--resume", command.resume, "FOLDER",
+               "go on from the newest checkpoint there, or from that one, with the options of "
+               "then; options given now count"),
+      add_text(app, "--report", command.report, "FILE", "an HTML page of the run"),
+      add_text(app, "--report-json", command.report_json, "FILE", "its numbers as JSON"),
+      add_text(app, "--trace", command.trace, "FILE", "the last step, for ui.perfetto.dev"),
+  };
+  for (CLI::Option* option : options) option->group("Files");
+  CLI::Option* quiet = app->add_flag("--quiet", command.is_quiet, "say nothing but errors");
+  app->add_flag("--json", command.is_json, "a line of JSON a step")->excludes(quiet);
+}
+
+std::map<std::string, std::vector<std::string>> given_options(const CLI::App& app) {
+  std::map<std::string, std::vector<std::string>> given;
+  for (const CLI::Option* option : app.get_options()) {
+    const std::string name = option->get_name();
+    if (option->count() == 0) continue;
+    if (std::find(kOfThisCall.begin(), kOfThisCall.end(), name) != kOfThisCall.end()) continue;
+    given[name] = option->get_type_size() == 0 ? std::vector<std::string>() : option->results();
+  }
+  return given;
+}
+
+void check(const TrainCommand& command) {
+  const auto parts = int64_t{command.microbatches} * command.accumulate;
+  if (command.batch < parts) {
+    throw BadUsage(fmt::format("--batch {} has fewer rows than there are microbatches: {} x {}",
+                               command.batch, command.microbatches, command.accumulate));
+  }
+  if (command.learning_rate.warmup > command.steps) {
+    throw BadUsage(fmt::format("--warmup {} is longer than --steps {}",
+                               command.learning_rate.warmup, command.steps));
+  }
+  if (command.learning_rate.least > command.learning_rate.peak) {
+    throw BadUsage(fmt::format("--min-lr {} is above --lr {}", command.learning_rate.least,
+                               command.learning_rate.peak));
+  }
+}
+
+void complete(TrainCommand& command, const std::string& positions, bool untied) {
+  if (!positions.empty()) {
+    command.model.positions = positions == "rotary" ? Positions::kRotary : Positions::kLearned;
+  }
+  command.model.is_tied = !untied;
+  command.learning_rate.steps = command.steps;
+  if (!command.given.contains("--min-lr")) {
+    command.learning_rate.least = command.learning_rate.peak / 10;
+  }
+  if (!command.given.contains("--warmup")) {
+    command.learning_rate.warmup = std::min<int64_t>(command.learning_rate.warmup, command.steps);
+  }
+  if (command.checkpoint.empty() && !command.resume.empty()) command.checkpoint = command.resume;
+}
+
+constexpr std::string_view kExamples =
+    R"(Exit status: 0 done, 1 training failed, 2 bad usage (or a file that cannot be read or written),
+130 after Ctrl-C.
+
+Examples:
+  stagecraft train --ranks 4 --report report.html
+  stagecraft train --data book.txt --layers 8 --width 256 --schedule ZBVZeroBubble --ranks 4
+  stagecraft train --checkpoint run --steps 2000
+  stagecraft train --resume run --ranks 2)";
+
+}  // namespace
+
+std::variant<TrainCommand, std::string> parse_train_options(const std::vector<std::string>& words) {
+  TrainCommand command;
+  std::string positions;
+  bool untied = false;
+  CLI::App app("Train a byte-level GPT on text files, through a pipeline.", "stagecraft train");
+  app.set_version_flag("--version", "stagecraft " + std::string(version()));
+  app.formatter(std::make_shared<HelpFormatter>());
+  app.get_formatter()->column_width(32);
+  app.footer(std::string(kExamples));
+  add_data(&app, command);
+  add_model(&app, command, positions, untied);
+  add_pipeline(&app, command);
+  add_training(&app, command);
+  add_looking(&app, command);
+  add_files(&app, command);
+  try {
+    try {
+      app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+    } catch (const CLI::Success& asked) {
+      std::ostringstream out;
+      app.exit(asked, out, out);
+      return single_spaced(out.str());
+    } catch (const CLI::ExtrasError&) {
+      throw BadUsage(describe_extras(app));
+    } catch (const CLI::ParseError& error) {
+      throw BadUsage(error.what());
+    }
+    command.given = given_options(app);
+    complete(command, positions, untied);
+    if (command.resume.empty()) check(command);
+  } catch (const BadUsage& error) {
+    throw BadUsage(fmt::format("{} (see stagecraft train --help)", error.what()));
+  }
+  return command;
+}
+
+TrainCommand take_up(const TrainCommand& now,
+                     const std::map<std::string, std::vector<std::string>>& then) {
+  std::map<std::string, std::vector<std::string>> options = then;
+  // What cuts the model in another way replaces the old way as a whole.
+  if (now.given.contains("--split")) {
+    options.erase("--stages");
+    options.erase("--policy");
+  }
+  if (now.given.contains("--stages") || now.given.contains("--policy")) options.erase("--split");
+  if (now.given.contains("--ranks") || now.given.contains("--schedule")) {
+    if (!now.given.contains("--stages")) options.erase("--stages");
+  }
+  for (const auto& [name, values] : now.given) options[name] = values;
+  std::vector<std::string> words;
+  for (const auto& [name, values] : options) {
+    if (values.size() == 1) {
+      words.push_back(name + "=" + values.front());  // a value may begin with a dash
+    } else {
+      words.push_back(name);
+      words.insert(words.end(), values.begin(), values.end());
+    }
+  }
+  auto parsed = parse_train_options(words);
+  TrainCommand command = std::get<TrainCommand>(std::move(parsed));
+  command.resume = now.resume;
+  if (command.checkpoint.empty()) command.checkpoint = now.checkpoint;
+  command.is_quiet = now.is_quiet;
+  command.is_json = now.is_json;
+  command.report = now.report;
+  command.report_json = now.report_json;
+  command.trace = now.trace;
+  return command;
+}
+
+}  // namespace stagecraft::cli

@@ -1,0 +1,47 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+
+#include "cli/train/command.h"
+#include "stagecraft/train/trainer.h"
+
+namespace stagecraft::cli {
+
+/// What the program says while it trains: on a terminal one line that is written over, elsewhere a
+/// line now and then, or a line of JSON a step, or nothing. All of it to standard output.
+class Progress {
+ public:
+  Progress(const TrainCommand& command, int64_t first_step);
+
+  void step(const TrainStep& step);
+  void evaluation(int64_t step, double loss);
+  void sample(const std::string& prompt, const std::string& text);
+  /// A line that is not about a step; not in JSON.
+  void say(const std::string& line);
+  /// Leaves the line that is written over.
+  void end();
+
+ private:
+  enum class Kind : uint8_t { kQuiet, kJson, kTerminal, kLines };
+
+  void write(const std::string& text);
+  void write_over(const std::string& text);
+  double seconds_left(const TrainStep& step) const;
+
+  Kind kind_;
+  int64_t steps_;
+  int64_t first_step_;
+  int64_t tokens_a_step_;
+  int64_t every_;  // of plain lines
+  bool is_open_ = false;
+  std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
+  std::chrono::steady_clock::time_point last_ = begin_;
+  double tokens_per_second_ = 0;
+};
+
+/// Bytes of memory of this process.
+int64_t resident_bytes();
+
+}  // namespace stagecraft::cli

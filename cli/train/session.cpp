@@ -1,0 +1,228 @@
+#include "cli/train/session.h"
+
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <optional>
+#include <string>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "cli/failure.h"
+#include "cli/train/interrupt.h"
+#include "cli/train/model.h"
+#include "cli/train/options.h"
+#include "cli/train/progress.h"
+#include "cli/train/sample.h"
+#include "stagecraft/stage/random_scope.h"
+#include "stagecraft/train/checkpoint.h"
+#include "stagecraft/train/text_data.h"
+
+namespace stagecraft::cli {
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::json;
+
+constexpr uint64_t kEvaluationRows = 1;
+constexpr uint64_t kSampleDraws = 2;
+
+/// Of what is not drawn in the model: rows of the text, the sample.
+uint64_t seed_of(const TrainCommand& command, uint64_t purpose) {
+  return mix_seed(static_cast<uint64_t>(command.seed), purpose, 0, kWholeModel);
+}
+
+/// The corpus that lies beside the program: built and installed alike.
+std::string own_corpus() {
+  std::error_code error;
+  const fs::path program = fs::read_symlink("/proc/self/exe", error);
+  const fs::path corpus =
+      program.parent_path().parent_path() / "share/stagecraft/corpus/pride_and_prejudice.txt";
+  if (!fs::exists(corpus, error)) {
+    throw BadUsage(fmt::format("the corpus is not at {}; give texts with --data", corpus.string()));
+  }
+  return corpus.string();
+}
+
+TextData read_data(TrainCommand& command) {
+  if (command.data.empty()) return TextData::read({own_corpus()}, command.held_out);
+  for (std::string& path : command.data) {
+    if (fs::is_directory(path)) throw BadUsage(fmt::format("--data {}: it is a folder", path));
+    path = fs::absolute(path).string();
+  }
+  command.given["--data"] = command.data;
+  return TextData::read(command.data, command.held_out);
+}
+
+TextRows make_rows(const TrainCommand& command, const at::Tensor& text, const char* which,
+                   uint64_t seed) {
+  if (text.numel() <= 2 * command.model.context) {
+    throw BadUsage(
+        fmt::format("the {} part of the text has {} bytes; --context {} needs at least {}", which,
+                    text.numel(), command.model.context, 2 * command.model.context + 1));
+  }
+  return TextRows(text, command.model.context, seed);
+}
+
+/// Finds out before training what would fail after it.
+void check_writable(const std::string& file) {
+  if (file.empty()) return;
+  const fs::path folder = fs::absolute(file).parent_path();
+  if (::access(folder.c_str(), W_OK) != 0) {
+    throw BadUsage(fmt::format("cannot write {}: {}", file, std::strerror(errno)));
+  }
+}
+
+class Session {
+ public:
+  Session(TrainCommand command, const std::optional<Checkpoint>& checkpoint)
+      : command_(std::move(command)),
+        data_(read_data(command_)),
+        rows_(make_rows(command_, data_.training(), "training", seed_of(command_, 0))),
+        trainer_(make_trainer(command_)) {
+    if (command_.eval_every > 0 && command_.held_out > 0) {
+      // Made once here to find out early whether the text is long enough.
+      make_rows(command_, data_.evaluation(), "held-out", 0);
+    }
+    if (checkpoint) restore(*checkpoint);
+  }
+
+  int run() {
+    Progress progress(command_, trainer_.steps());
+    introduce(progress);
+    while (trainer_.steps() < command_.steps) {
+      const auto [inputs, targets] = rows_.draw(command_.batch);
+      const TrainStep step =
+          trainer_.step({inputs.to(device())}, targets.to(device()), needs_memory());
+      progress.step(step);
+      const int64_t now = step.step;
+      if (command_.eval_every > 0 && command_.held_out > 0 &&
+          (now % command_.eval_every == 0 || now == command_.steps)) {
+        progress.evaluation(now, evaluate());
+      }
+      const bool is_over = noted_interrupt() != 0 || now == command_.steps;
+      if (!command_.checkpoint.empty() && (now % command_.save_every == 0 || is_over)) save();
+      if (noted_interrupt() != 0) return stop(progress);
+    }
+    if (command_.sample > 0) sample(progress);
+    progress.end();
+    return kGood;
+  }
+
+ private:
+  c10::Device device() const { return trainer_.states().front().tensor().device(); }
+  bool needs_memory() const {
+    return !command_.report.empty() || !command_.report_json.empty() || !command_.trace.empty();
+  }
+
+  void introduce(Progress& progress) {
+    int64_t parameters = 0;
+    for (const ModelState& state : trainer_.states()) {
+      if (state.is_trained()) parameters += state.tensor().numel();
+    }
+    progress.say(fmt::format(
+        "{} parameters in {} stages on {} ranks, {}, {} microbatches; {} bytes of text, unigram "
+        "entropy {:.4f} nats a byte",
+        parameters, trainer_.pipe().num_stages(), trainer_.pipeline().num_ranks(),
+        command_.schedule, command_.microbatches,
+        data_.training().numel() + data_.evaluation().numel(), data_.unigram_entropy()));
+    if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
+  }
+
+  /// The same rows each time.
+  double evaluate() {
+    TextRows rows =
+        make_rows(command_, data_.evaluation(), "held-out", seed_of(command_, kEvaluationRows));
+    double sum = 0;
+    for (int32_t i = 0; i < command_.eval_batches; ++i) {
+      const auto [inputs, targets] = rows.draw(command_.batch / command_.accumulate);
+      sum += trainer_.eval_loss({inputs.to(device())}, targets.to(device()));
+    }
+    return sum / command_.eval_batches;
+  }
+
+  void sample(Progress& progress) {
+    const std::string text = sample_text(trainer_, command_.prompt,
+                                         {.context = command_.model.context,
+                                          .length = command_.sample,
+                                          .rows = command_.microbatches,
+                                          .temperature = command_.temperature,
+                                          .seed = seed_of(command_, kSampleDraws),
+                                          .device = device()});
+    progress.sample(command_.prompt, text);
+  }
+
+  void save() {
+    const Json notes = {{"options", command_.given},
+                        {"rows_drawn", rows_.position()},
+                        {"text_checksum", data_.checksum()}};
+    saved_ = save_checkpoint(
+        command_.checkpoint,
+        trainer_.checkpoint(notes.dump(-1, ' ', false, Json::error_handler_t::replace)),
+        command_.keep);
+  }
+
+  void restore(const Checkpoint& checkpoint) {
+    const Json notes = Json::parse(checkpoint.notes);
+    if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
+      throw BadUsage(fmt::format("--resume {}: it was trained on another text than --data has",
+                                 command_.resume));
+    }
+    trainer_.restore(checkpoint);
+    rows_.set_position(notes.value("rows_drawn", int64_t{0}));
+  }
+
+  int stop(Progress& progress) {
+    const std::string where = saved_.empty()
+                                  ? "nothing was saved (--checkpoint FOLDER does that)"
+                                  : fmt::format("saved {}; stagecraft train --resume {} goes on",
+                                                saved_, command_.checkpoint);
+    progress.say(fmt::format("stopped after step {}: {}", trainer_.steps(), where));
+    return 128 + noted_interrupt();
+  }
+
+  TrainCommand command_;
+  TextData data_;
+  TextRows rows_;
+  Trainer trainer_;
+  std::string saved_;
+};
+
+/// A folder of checkpoints of another run is not written into.
+void check_folder(const TrainCommand& command) {
+  if (command.checkpoint.empty()) return;
+  if (command.resume.empty() && !list_checkpoints(command.checkpoint).empty()) {
+    throw BadUsage(
+        fmt::format("--checkpoint {}: there are checkpoints already; --resume {} goes on from them",
+                    command.checkpoint, command.checkpoint));
+  }
+}
+
+}  // namespace
+
+int train(TrainCommand command) {
+  std::optional<Checkpoint> checkpoint;
+  if (!command.resume.empty()) {
+    checkpoint = load_checkpoint(command.resume);
+    const Json notes = Json::parse(checkpoint->notes);
+    if (!notes.is_object() || !notes.contains("options")) {
+      throw BadUsage(fmt::format("--resume {}: that checkpoint was not written by this program",
+                                 command.resume));
+    }
+    command =
+        take_up(command, notes["options"].get<std::map<std::string, std::vector<std::string>>>());
+  }
+  check_folder(command);
+  for (const std::string& file : {command.report, command.report_json, command.trace}) {
+    check_writable(file);
+  }
+  note_interrupts();
+  return Session(std::move(command), checkpoint).run();
+}
+
+}  // namespace stagecraft::cli

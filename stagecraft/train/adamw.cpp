@@ -1,0 +1,117 @@
+#include "stagecraft/train/adamw.h"
+
+#include <algorithm>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/empty_like.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+
+#include "stagecraft/base/check.h"
+
+namespace stagecraft {
+
+namespace {
+
+/// What one call of the engine updates together.
+struct Batch {
+  c10::Device device;
+  c10::ScalarType dtype;
+  bool decays;
+  std::vector<at::Tensor> parameters;
+  std::vector<at::Tensor> grads;
+  std::vector<at::Tensor> averages;
+  std::vector<at::Tensor> squares;
+  std::vector<at::Tensor> updates;
+};
+
+Batch& find_or_add(std::vector<Batch>& batches, const at::Tensor& parameter) {
+  const bool decays = parameter.dim() >= 2;
+  for (Batch& batch : batches) {
+    if (batch.device == parameter.device() && batch.dtype == parameter.scalar_type() &&
+        batch.decays == decays) {
+      return batch;
+    }
+  }
+  return batches.emplace_back(
+      Batch{parameter.device(), parameter.scalar_type(), decays, {}, {}, {}, {}, {}});
+}
+
+/// The engine walks all tensors of a parameter in step, as they lie in memory.
+at::Tensor laid_out_like(const at::Tensor& parameter, const at::Tensor& grad) {
+  if (grad.strides() == parameter.strides()) return grad;
+  return at::empty_like(parameter).copy_(grad);
+}
+
+}  // namespace
+
+AdamW::AdamW(std::vector<ModelState> states, const AdamWOptions& options) : options_(options) {
+  for (const double beta : {options.beta1, options.beta2}) {
+    require<ArgumentError>(beta >= 0 && beta < 1, "AdamW: expected betas from 0 to below 1, got {}",
+                           beta);
+  }
+  require<ArgumentError>(options.epsilon >= 0 && options.weight_decay >= 0,
+                         "AdamW: expected epsilon and weight decay of at least 0, got {} and {}",
+                         options.epsilon, options.weight_decay);
+  std::size_t most_copies = 1;
+  for (ModelState& state : states) {
+    if (!state.is_trained()) continue;
+    most_copies = std::max(most_copies, state.copies.size());
+    states_.push_back(std::move(state));
+  }
+  moments_.resize(most_copies, std::vector<Moments>(states_.size()));
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    for (std::size_t c = 0; c < states_[i].copies.size(); ++c) {
+      const at::Tensor parameter = states_[i].copies[c].detach();
+      moments_[c][i] = {at::zeros_like(parameter), at::zeros_like(parameter),
+                        at::zeros({}, parameter.options().dtype(at::kFloat))};
+    }
+  }
+}
+
+void AdamW::step(double learning_rate) {
+  const at::NoGradGuard no_grad;
+  std::vector<Batch> batches;
+  for (std::size_t i = 0; i < states_.size(); ++i) {
+    for (std::size_t c = 0; c < states_[i].copies.size(); ++c) {
+      const at::Tensor& parameter = states_[i].copies[c];
+      if (!parameter.grad().defined()) continue;
+      const Moments& moments = moments_[c][i];
+      moments.updates.add_(1);
+      Batch& batch = find_or_add(batches, parameter);
+      batch.parameters.push_back(parameter);
+      batch.grads.push_back(laid_out_like(parameter, parameter.grad().detach()));
+      batch.averages.push_back(moments.average);
+      batch.squares.push_back(moments.average_square);
+      batch.updates.push_back(moments.updates);
+    }
+  }
+  for (const Batch& batch : batches) {
+    at::_fused_adamw_(batch.parameters, batch.grads, batch.averages, batch.squares, {},
+                      batch.updates, learning_rate, options_.beta1, options_.beta2,
+                      batch.decays ? options_.weight_decay : 0.0, options_.epsilon,
+                      /*amsgrad=*/false, /*maximize=*/false);
+  }
+}
+
+void AdamW::zero_grad() {
+  for (const ModelState& state : states_) {
+    for (const at::Tensor& copy : state.copies) copy.mutable_grad().reset();
+  }
+}
+
+void AdamW::spread_moments() {
+  for (std::size_t c = 1; c < moments_.size(); ++c) {
+    for (std::size_t i = 0; i < states_.size(); ++i) {
+      const Moments& copy = moments_[c][i];
+      if (!copy.average.defined()) continue;
+      copy.average.copy_(moments()[i].average);
+      copy.average_square.copy_(moments()[i].average_square);
+      copy.updates.copy_(moments()[i].updates);
+    }
+  }
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,202 @@
+#include "stagecraft/train/checkpoint.h"
+
+#include <algorithm>
+#include <charconv>
+#include <filesystem>
+#include <span>
+#include <string_view>
+#include <system_error>
+#include <unistd.h>
+#include <utility>
+
+#include <fmt/format.h>
+#include <nlohmann/json.hpp>
+
+#include "stagecraft/base/checksum.h"
+#include "stagecraft/base/version.h"
+#include "stagecraft/graph/archive.h"
+#include "stagecraft/train/durable_file.h"
+#include "stagecraft/train/state_file.h"
+
+namespace stagecraft {
+
+namespace {
+
+namespace fs = std::filesystem;
+using Json = nlohmann::ordered_json;
+
+constexpr const char* kFormat = "stagecraft checkpoint 1";
+constexpr const char* kIndex = "index.json";
+constexpr std::string_view kPrefix = "step-";
+/// Of a checkpoint that is being written, or that somebody was killed over.
+constexpr std::string_view kUnfinished = ".unfinished-";
+
+std::string hex(uint64_t number) {
+  return fmt::format("{:016x}", number);
+}
+
+/// The step of a checkpoint's folder; nothing for other names.
+std::optional<int64_t> step_of(const fs::path& path) {
+  const std::string name = path.filename().string();
+  if (!name.starts_with(kPrefix)) return std::nullopt;
+  int64_t step = 0;
+  const char* const end = name.data() + name.size();
+  const auto [stop, error] = std::from_chars(name.data() + kPrefix.size(), end, step);
+  if (error != std::errc() || stop != end) return std::nullopt;
+  return step;
+}
+
+/// Of an index without its own checksum.
+std::string checksum_of(const Json& index) {
+  const std::string text = index.dump();
+  return hex(detail::checksum(std::as_bytes(std::span(text))));
+}
+
+void make_folder(const fs::path& path) {
+  std::error_code error;
+  fs::create_directories(path, error);
+  if (error) {
+    throw FileError(fmt::format("{}: it cannot be made: {}", path.string(), error.message()));
+  }
+}
+
+/// What was left by those who were killed while they wrote. Others may be writing now.
+void remove_unfinished(const fs::path& folder) {
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with(kUnfinished)) continue;
+    const std::string owner = name.substr(kUnfinished.size());
+    if (!fs::exists("/proc/" + owner) || owner == std::to_string(::getpid())) {
+      fs::remove_all(entry.path(), ignored);
+    }
+  }
+}
+
+void write_all(const fs::path& folder, const Checkpoint& checkpoint) {
+  Json index = {{"format", kFormat},
+                {"written_by", fmt::format("stagecraft {}", version())},
+                {"step", checkpoint.step},
+                {"notes", Json::parse(checkpoint.notes)},
+                {"stages", Json::array()}};
+  for (std::size_t s = 0; s < checkpoint.stages.size(); ++s) {
+    const std::string name = fmt::format("stage-{}.pt", s);
+    const detail::FileSeal seal =
+        detail::write_state_file((folder / name).string(), checkpoint.stages[s]);
+    Json tensors = Json::object();
+    for (const auto& [section, entries] : checkpoint.stages[s]) {
+      for (const auto& [tensor, unused] : entries) tensors[section].push_back(tensor);
+    }
+    index["stages"].push_back({{"file", name},
+                               {"size", seal.size},
+                               {"checksum", hex(seal.checksum)},
+                               {"tensors", std::move(tensors)}});
+  }
+  index["checksum"] = checksum_of(index);
+  const std::string text = index.dump(1) + "\n";
+  detail::DurableFile file((folder / kIndex).string());
+  file.write(std::as_bytes(std::span(text)));
+  file.close();
+  detail::sync_folder(folder.string());
+}
+
+Json read_index(const std::string& path) {
+  const std::string text = detail::read_text(path);
+  Json index = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (!index.is_object() || !index.contains("format")) {
+    throw FileError(fmt::format("{}: it is no index of a checkpoint, or damaged", path));
+  }
+  if (index["format"] != kFormat) {
+    throw FileError(fmt::format("{}: expected the format \"{}\", got {}", path, kFormat,
+                                index["format"].dump()));
+  }
+  const Json expected = index.value("checksum", Json());
+  index.erase("checksum");
+  if (expected != checksum_of(index)) {
+    throw FileError(fmt::format("{}: it is damaged: its checksum is not that of its text", path));
+  }
+  return index;
+}
+
+void check_seal(const std::string& path, const Json& entry) {
+  const detail::FileSeal seal = detail::seal_of(path);
+  const auto size = entry.at("size").get<uint64_t>();
+  if (seal.size != size) {
+    throw FileError(
+        fmt::format("{}: it is damaged: expected {} bytes, got {}", path, size, seal.size));
+  }
+  if (hex(seal.checksum) != entry.at("checksum").get<std::string>()) {
+    throw FileError(fmt::format("{}: it is damaged: its checksum is not that of the index", path));
+  }
+}
+
+}  // namespace
+
+std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpoint, int32_t keep) {
+  make_folder(folder);
+  remove_unfinished(folder);
+  const fs::path unfinished = fs::path(folder) / fmt::format("{}{}", kUnfinished, ::getpid());
+  const fs::path path = fs::path(folder) / fmt::format("{}{:08}", kPrefix, checkpoint.step);
+  try {
+    make_folder(unfinished);
+    write_all(unfinished, checkpoint);
+    detail::replace_folder(unfinished.string(), path.string());
+  } catch (...) {
+    std::error_code ignored;
+    fs::remove_all(unfinished, ignored);
+    throw;
+  }
+  detail::sync_folder(folder);
+  if (keep > 0) {
+    std::vector<std::string> all = list_checkpoints(folder);
+    for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
+      // Under another name first: half a checkpoint must not look like one.
+      std::error_code error;
+      if (all[i] == path.string()) continue;
+      fs::rename(all[i], unfinished, error);
+      if (!error) fs::remove_all(unfinished, error);
+    }
+  }
+  return path.string();
+}
+
+std::vector<std::string> list_checkpoints(const std::string& folder) {
+  std::vector<std::pair<int64_t, std::string>> found;
+  std::error_code ignored;
+  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
+    if (const auto step = step_of(entry.path())) found.emplace_back(*step, entry.path().string());
+  }
+  std::sort(found.begin(), found.end());
+  std::vector<std::string> paths;
+  for (auto& [step, path] : found) paths.push_back(std::move(path));
+  return paths;
+}
+
+Checkpoint load_checkpoint(const std::string& path) {
+  fs::path folder = path;
+  if (!fs::exists(folder / kIndex)) {
+    const std::vector<std::string> all = list_checkpoints(path);
+    if (!step_of(folder) && all.empty()) {
+      throw FileError(fmt::format("{}: there is no checkpoint", path));
+    }
+    if (!all.empty()) folder = all.back();
+  }
+  const std::string index_path = (folder / kIndex).string();
+  const Json index = read_index(index_path);
+  Checkpoint checkpoint;
+  try {
+    checkpoint.step = index.at("step").get<int64_t>();
+    checkpoint.notes = index.at("notes").dump();
+    for (const Json& entry : index.at("stages")) {
+      const std::string file = (folder / entry.at("file").get<std::string>()).string();
+      check_seal(file, entry);
+      checkpoint.stages.push_back(detail::read_state_file(file));
+    }
+  } catch (const Json::exception& error) {
+    throw FileError(
+        fmt::format("{}: it is no index of a checkpoint: {}", index_path, error.what()));
+  }
+  return checkpoint;
+}
+
+}  // namespace stagecraft

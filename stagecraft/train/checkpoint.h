@@ -1,0 +1,41 @@
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stagecraft/stage/stage_body.h"
+
+namespace stagecraft {
+
+/// What a checkpoint holds: tensors by stage, and what the program needs to go on.
+struct Checkpoint {
+  int64_t step = 0;
+  /// The program's own, a text in JSON: where it is in its data, sizes of the model, ...
+  std::string notes = "null";
+  /// By stage, in sections: {"model": {"blocks.0.qkv.weight": ...}, ...}. Names are those of the
+  /// uncut model, so it does not matter into how many stages whoever loads it has cut.
+  std::vector<std::map<std::string, NamedTensors>> stages = {};
+};
+
+/// Writes FOLDER/step-00000200 with a file for each stage and an index with their checksums, and
+/// returns its path. It appears under that name when all of it is on the disk, and not before: who
+/// is killed at any moment finds the checkpoints of before. One of the same step is replaced.
+///
+/// A stage's file is in torch's own format; torch::pickle_load and Python's torch.load read it.
+/// Afterwards all but the newest `keep` are removed (0: none is). FileError, with path and cause,
+/// when something cannot be written; then nothing is removed and no half of a checkpoint is left.
+std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpoint,
+                            int32_t keep = 0);
+
+/// The checkpoints of a folder, oldest first; none where there is no such folder.
+std::vector<std::string> list_checkpoints(const std::string& folder);
+
+/// Reads one: `path` is that of a checkpoint, or a folder with some, of which the newest is taken.
+/// Tensors come to the CPU. FileError that names the file when one is missing, damaged or of
+/// another format.
+Checkpoint load_checkpoint(const std::string& path);
+
+}  // namespace stagecraft

@@ -1,0 +1,106 @@
+#include "stagecraft/train/state_file.h"
+
+#include <cstddef>
+#include <exception>
+#include <span>
+#include <utility>
+#include <vector>
+
+#include <caffe2/serialize/inline_container.h>
+#include <fmt/format.h>
+
+#include <ATen/core/Dict.h>
+#include <ATen/core/jit_type.h>
+#include <torch/csrc/jit/serialization/import_read.h>
+#include <torch/csrc/jit/serialization/pickler.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/graph/archive.h"
+#include "stagecraft/graph/op_types.h"
+
+namespace stagecraft::detail {
+
+namespace {
+
+std::span<const std::byte> bytes_of(const void* data, std::size_t size) {
+  return {static_cast<const std::byte*>(data), size};
+}
+
+/// A tensor whose storage holds nothing else, on the CPU.
+at::Tensor alone(const at::Tensor& tensor) {
+  at::Tensor data = tensor.detach().cpu();
+  if (data.storage().nbytes() != data.nbytes()) data = data.clone();
+  return data;
+}
+
+c10::IValue to_value(const StateSections& sections) {
+  c10::impl::GenericDict value(c10::StringType::get(), c10::AnyType::get());
+  for (const auto& [section, tensors] : sections) {
+    c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
+    for (const auto& [name, tensor] : tensors) dict.insert(name, alone(tensor));
+    value.insert(section, dict);
+  }
+  return value;
+}
+
+void write_archive(DurableFile& file, const c10::IValue& value) {
+  std::string text;
+  // Without tags of types, which only TorchScript knows.
+  torch::jit::Pickler pickler([&](const char* data, std::size_t size) { text.append(data, size); },
+                              nullptr, nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
+  pickler.protocol();
+  pickler.pushIValue(value);
+  pickler.stop();
+  // The writer cannot be left half way: it takes all, and what went wrong is thrown at the end.
+  std::exception_ptr failure;
+  caffe2::serialize::PyTorchStreamWriter archive([&](const void* data, std::size_t size) {
+    try {
+      if (failure == nullptr) file.write(bytes_of(data, size));
+    } catch (...) {
+      failure = std::current_exception();
+    }
+    return size;
+  });
+  for (std::size_t i = 0; i < pickler.tensorData().size(); ++i) {
+    const at::Tensor& tensor = pickler.tensorData()[i];
+    archive.writeRecord(fmt::format("data/{}", i), tensor.storage().data(),
+                        tensor.storage().nbytes());
+  }
+  archive.writeRecord("data.pkl", text.data(), text.size());
+  archive.writeEndOfFile();
+  if (failure != nullptr) std::rethrow_exception(failure);
+}
+
+}  // namespace
+
+FileSeal write_state_file(const std::string& path, const StateSections& sections) {
+  DurableFile file(path);
+  try {
+    write_archive(file, to_value(sections));
+  } catch (const FileError&) {
+    throw;
+  } catch (const std::exception& error) {
+    throw FileError(fmt::format("{}: it cannot be written: {}", path, message_of(error)));
+  }
+  return file.close();
+}
+
+StateSections read_state_file(const std::string& path) {
+  try {
+    caffe2::serialize::PyTorchStreamReader reader(path);
+    const c10::IValue value = torch::jit::readArchiveAndTensors("data", "", "", std::nullopt,
+                                                                std::nullopt, std::nullopt, reader);
+    StateSections sections;
+    for (const auto& section : value.toGenericDict()) {
+      NamedTensors& tensors = sections[section.key().toStringRef()];
+      for (const auto& entry : section.value().toGenericDict()) {
+        tensors.emplace_back(entry.key().toStringRef(), entry.value().toTensor());
+      }
+    }
+    return sections;
+  } catch (const std::exception& error) {
+    throw FileError(fmt::format("{}: it is no file of named tensors: {}", path, message_of(error)));
+  }
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,22 @@
+#pragma once
+
+#include <map>
+#include <string>
+
+#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/train/durable_file.h"
+
+namespace stagecraft::detail {
+
+/// Named tensors in sections: {"model": {"blocks.0.qkv.weight": ...}, "average": {...}}.
+using StateSections = std::map<std::string, NamedTensors>;
+
+/// Writes them as a dict of dicts, in torch's own format: torch::pickle_load and Python's
+/// torch.load(weights_only=True) read it. No second copy of the tensors is made. FileError when it
+/// cannot be written.
+FileSeal write_state_file(const std::string& path, const StateSections& sections);
+
+/// Reads it, to the CPU. FileError when it is not such a file.
+StateSections read_state_file(const std::string& path);
+
+}  // namespace stagecraft::detail
