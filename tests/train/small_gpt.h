@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/train/gpt.h"
+#include "stagecraft/train/trainer.h"
+
+namespace stagecraft {
+
+/// A model that trains in milliseconds.
+GptSizes small_sizes();
+
+at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets);
+
+/// A trainer of that model in so many stages, with fast learning and a clip that clips.
+struct TrainerSetup {
+  int32_t stages = 1;
+  TrainerOptions options = {};
+  GptSizes sizes = small_sizes();
+  GptUse use = {};
+};
+Trainer make_trainer(TrainerSetup setup);
+
+/// Inputs and targets of a step: other ones each time, the same in every call.
+std::pair<at::Tensor, at::Tensor> batch_of(int64_t step);
+
+/// Trains up to `until` steps; the losses and, behind each, the norm of the gradients.
+std::vector<double> curve(Trainer& trainer, int64_t until);
+
+/// Clones of all parameters and buffers.
+std::vector<at::Tensor> values_of(const Trainer& trainer);
+bool same_bits(const std::vector<at::Tensor>& a, const std::vector<at::Tensor>& b);
+
+}  // namespace stagecraft

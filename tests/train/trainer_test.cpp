@@ -1,0 +1,229 @@
+#include "stagecraft/train/trainer.h"
+
+#include <limits>
+#include <string>
+
+#include <ATen/core/grad_mode.h>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/train/clip.h"
+#include "tests/support/expect_error.h"
+#include "tests/train/small_gpt.h"
+
+namespace stagecraft {
+
+namespace {
+
+constexpr int64_t kSteps = 5;
+
+/// The same training without anything of a pipeline: the module itself, microbatch by microbatch.
+/// `reversed`: backward of the last microbatch first.
+std::vector<double> plain_curve(const GptSizes& sizes, int32_t microbatches, bool reversed) {
+  const Gpt gpt(sizes, 7);
+  const StageBody body = gpt.body();
+  std::vector<ModelState> states;
+  for (const auto& [name, tensor] : body.parameters) {
+    ModelState state;
+    state.name = name;
+    state.copies = {tensor};
+    states.push_back(state);
+  }
+  AdamW optimizer(states);
+  const LearningRate rate{.peak = 0.01, .least = 0.001, .warmup = 2, .steps = 12};
+  std::vector<double> numbers;
+  for (int64_t step = 0; step < kSteps; ++step) {
+    const auto [inputs, targets] = batch_of(step);
+    const auto input_parts = inputs.tensor_split(microbatches);
+    const auto target_parts = targets.tensor_split(microbatches);
+    optimizer.zero_grad();
+    double sum = 0;
+    std::vector<at::Tensor> losses;
+    for (std::size_t m = 0; m < input_parts.size(); ++m) {
+      const double weight =
+          static_cast<double>(input_parts[m].size(0)) / static_cast<double>(inputs.size(0));
+      const at::Tensor loss =
+          cross_entropy(body.forward({input_parts[m]}, {}).toTensor(), target_parts[m]);
+      sum += weight * loss.item<double>();
+      losses.push_back(loss.mul(weight));
+      if (!reversed) losses.back().backward();
+    }
+    if (reversed) {
+      for (auto loss = losses.rbegin(); loss != losses.rend(); ++loss) loss->backward();
+    }
+    const double norm = grad_norm(states);
+    clip_grads(states, norm, 0.5);
+    optimizer.step(rate.at(step));
+    numbers.push_back(sum);
+    numbers.push_back(norm);
+  }
+  return numbers;
+}
+
+std::vector<double> pipeline_curve(TrainerSetup setup) {
+  Trainer trainer = make_trainer(std::move(setup));
+  return curve(trainer, kSteps);
+}
+
+TrainerSetup setup_of(int32_t stages, const std::string& schedule, int32_t ranks) {
+  TrainerSetup setup;
+  setup.stages = stages;
+  setup.options.schedule = schedule;
+  setup.options.ranks = ranks;
+  return setup;
+}
+
+}  // namespace
+
+TEST(Trainer, HasTheCurveOfTheModelWithoutAPipeline) {
+  const std::vector<double> expected = plain_curve(small_sizes(), 4, false);
+  const std::vector<double> reversed = plain_curve(small_sizes(), 4, true);
+  EXPECT_NE(expected, reversed);
+  struct Case {
+    int32_t stages;
+    const char* schedule;
+    int32_t ranks;
+    bool is_reversed = false;
+  };
+  for (const Case& c : std::vector<Case>{{1, "1F1B", 1},
+                                         {2, "1F1B", 2},
+                                         {4, "1F1B", 4},
+                                         {2, "GPipe", 2},
+                                         {4, "GPipe", 4},
+                                         {4, "Interleaved1F1B", 2},
+                                         {4, "InterleavedZeroBubble", 2},
+                                         {2, "ZBVZeroBubble", 1},
+                                         {4, "ZBVZeroBubble", 2},
+                                         {4, "DualPipeV", 2},
+                                         {4, "LoopedBFS", 2, true}}) {
+    EXPECT_EQ(pipeline_curve(setup_of(c.stages, c.schedule, c.ranks)),
+              c.is_reversed ? reversed : expected)
+        << c.schedule << " with " << c.stages << " stages on " << c.ranks << " ranks";
+  }
+}
+
+TEST(Trainer, HasOneCurveForOtherModelsToo) {
+  for (const bool is_learned : {false, true}) {
+    TrainerSetup one = setup_of(1, "1F1B", 1);
+    one.sizes.positions = is_learned ? Positions::kLearned : Positions::kRotary;
+    one.sizes.is_tied = !is_learned;
+    one.sizes.dropout = 0.2;
+    one.use.autocast = is_learned ? std::nullopt : std::optional(at::kBFloat16);
+    TrainerSetup four = one;
+    four.stages = 4;
+    four.options.ranks = 2;
+    four.options.schedule = "ZBVZeroBubble";
+    four.options.recompute = {0, 2};
+    const std::vector<double> expected = pipeline_curve(one);
+    EXPECT_EQ(pipeline_curve(four), expected);
+    one.sizes.dropout = 0;
+    EXPECT_NE(pipeline_curve(one), expected);
+  }
+}
+
+TEST(Trainer, AccumulatesAsIfTheMicrobatchesWereInOneStep) {
+  TrainerSetup eight = setup_of(2, "1F1B", 2);
+  eight.options.microbatches = 8;
+  TrainerSetup twice = eight;
+  twice.options.microbatches = 4;
+  twice.options.accumulate = 2;
+  EXPECT_EQ(pipeline_curve(twice), pipeline_curve(eight));
+  // Another number of microbatches regroups sums.
+  TrainerSetup two = eight;
+  two.options.microbatches = 2;
+  const std::vector<double> a = pipeline_curve(eight);
+  const std::vector<double> b = pipeline_curve(two);
+  EXPECT_NE(a, b);
+  for (std::size_t i = 0; i < a.size(); i += 2) EXPECT_NEAR(a[i], b[i], 1e-5);
+}
+
+TEST(Trainer, CopiesOfATiedWeightStayTheSame) {
+  const Gpt gpt(small_sizes(), 7);
+  const Pipe cut = gpt.cut({.points = {}, .policy = equal_cost(2)});
+  // The same graph with a copy of the tied weight in each stage.
+  Pipe pipe(cut.graph(), {.points = {}, .policy = equal_cost(2)});
+  ASSERT_FALSE(pipe.ties().empty());
+  Trainer trainer(pipe, cross_entropy, {.schedule = "1F1B", .ranks = 2});
+  const std::vector<double> numbers = curve(trainer, kSteps);
+  int tied = 0;
+  for (const ModelState& state : trainer.states()) {
+    if (!state.is_parameter || state.copies.size() < 2) continue;
+    ++tied;
+    EXPECT_TRUE(same_bits({state.copies[0]}, {state.copies[1]}));
+  }
+  EXPECT_EQ(tied, 1);
+  const Checkpoint checkpoint = trainer.checkpoint();
+  Trainer one = make_trainer(setup_of(1, "1F1B", 1));
+  one.restore(checkpoint);
+  EXPECT_TRUE(same_bits(values_of(one), values_of(trainer)));
+}
+
+TEST(Trainer, EvaluatesWithoutChangingAnything) {
+  TrainerSetup setup = setup_of(2, "1F1B", 2);
+  setup.sizes.dropout = 0.3;
+  Trainer trainer = make_trainer(setup);
+  Trainer other = make_trainer(setup);
+  const auto [inputs, targets] = batch_of(50);
+  curve(trainer, 2);
+  curve(other, 2);
+  const double loss = trainer.eval_loss({inputs}, targets);
+  EXPECT_EQ(trainer.eval_loss({inputs}, targets), loss);  // no dropout
+  const at::Tensor logits = trainer.predict({inputs}).toTensor();
+  EXPECT_EQ(logits.sizes(), (at::IntArrayRef{9, 8, 32}));
+  EXPECT_NEAR(cross_entropy(logits, targets).item<double>(), loss, 1e-5);
+  EXPECT_EQ(curve(trainer, 4), curve(other, 4));
+}
+
+TEST(Trainer, StaysAsItWasWhenAStepFails) {
+  TrainerSetup setup = setup_of(2, "1F1B", 2);
+  setup.sizes.dropout = 0.2;
+  Trainer trainer = make_trainer(setup);
+  Trainer other = make_trainer(setup);
+  curve(trainer, 2);
+  const auto before = values_of(trainer);
+  const auto [inputs, targets] = batch_of(2);
+  // An id that the embedding has not, in a late microbatch.
+  at::Tensor bad = inputs.clone();
+  bad[8][3] = 1000;
+  EXPECT_THROW(trainer.step({bad}, targets), StageError);
+  EXPECT_EQ(trainer.steps(), 2);
+  EXPECT_TRUE(same_bits(values_of(trainer), before));
+  curve(other, 2);
+  EXPECT_EQ(curve(trainer, 5), curve(other, 5));
+}
+
+TEST(Trainer, StopsBeforeWeightsAreLost) {
+  Trainer trainer = make_trainer(setup_of(2, "1F1B", 2));
+  const auto before = values_of(trainer);
+  {
+    const at::NoGradGuard no_grad;
+    trainer.states().back().tensor().mul_(std::numeric_limits<double>::quiet_NaN());
+  }
+  const auto [inputs, targets] = batch_of(0);
+  EXPECT_ERROR(trainer.step({inputs}, targets), Error,
+               "has elements that are infinite or no numbers");
+  EXPECT_EQ(trainer.steps(), 0);
+  auto after = values_of(trainer);
+  after.pop_back();
+  EXPECT_TRUE(same_bits(after, {before.begin(), before.end() - 1}));
+}
+
+TEST(Trainer, RefusesOptionsThatDoNotFit) {
+  TrainerSetup setup = setup_of(2, "1F1B", 2);
+  setup.options.recompute = {2};
+  EXPECT_ERROR(make_trainer(setup), ArgumentError, "recompute: expected stages from 0 to 1, got 2");
+  setup = setup_of(2, "1F1B", 2);
+  setup.options.microbatches = 0;
+  EXPECT_ERROR(make_trainer(setup), ArgumentError, "at least one microbatch");
+  setup = setup_of(2, "1F1B", 2);
+  setup.options.threads_per_rank = 0;
+  EXPECT_ERROR(make_trainer(setup), ArgumentError, "at least one thread");
+  setup = setup_of(2, "Interleaved1F1B", 2);
+  EXPECT_THROW(make_trainer(setup), ArgumentError);
+  setup = setup_of(2, "1F1B", 2);
+  Trainer trainer = make_trainer(setup);
+  const auto [inputs, targets] = batch_of(0);
+  EXPECT_ERROR(trainer.step({inputs.slice(0, 0, 3)}, targets.slice(0, 0, 3)), ArgumentError,
+               "rows for 3 microbatches only");
+}
+
+}  // namespace stagecraft
