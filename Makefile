@@ -7,6 +7,7 @@
 #   make build        the tool at build/bin/stagecraft, libraries, tests, benchmarks, examples
 #   make bench        all benchmarks; make bench NAME=microbatch for one
 #   make docs         draws the pictures of docs/ anew
+#   make reference    the reference of the headers: build/reference/html/index.html
 #   make docs-test    compiles and runs the snippets of README.md and docs/
 #   make format lint  clang-format in place; clang-tidy
 #   make asan tsan    the tests under AddressSanitizer + UBSan; under ThreadSanitizer
@@ -25,7 +26,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(or $(STAGECRAFT_TORCH),ON) \
 	-DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)" >/dev/null
 
-.PHONY: bootstrap configure build test test-slow gpu-test demo bench format lint asan tsan docs docs-test clean
+.PHONY: bootstrap configure build test test-slow gpu-test demo bench format lint asan tsan docs docs-test reference clean
 
 bootstrap:
 	@scripts/bootstrap
@@ -47,6 +48,9 @@ gpu-test: build
 
 docs: build
 	cmake --build build --target docs_update
+
+reference: configure
+	cmake --build build --target reference
 
 docs-test: build
 	cd build && $(CTEST) -L docs

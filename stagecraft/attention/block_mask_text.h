@@ -7,6 +7,7 @@
 
 namespace stagecraft {
 
+/// How large a picture of a mask may be.
 struct BlockMaskTextOptions {
   /// How many (batch, head) pairs are drawn; the rest is counted in a last line.
   int64_t max_pictures = 4;

@@ -21,6 +21,7 @@ using ScoreFn =
     std::function<at::Tensor(const at::Tensor& score, const at::Tensor& b, const at::Tensor& h,
                              const at::Tensor& q, const at::Tensor& kv)>;
 
+/// What flex_attention does to the scores.
 struct FlexAttentionOptions {
   /// None: the scores as they are.
   ScoreFn score_fn = {};

@@ -6,6 +6,7 @@
 
 namespace stagecraft {
 
+/// How much a log line matters.
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
 /// Where log lines go. Called by one thread at a time; must not log itself.

@@ -13,6 +13,7 @@ namespace stagecraft {
 
 /// A dimension of the inputs that may change from call to call.
 struct SizeSpec {
+  /// A dimension of an input.
   struct Place {
     std::string input;  ///< `args[0]`, `args[1]["ids"]`, `kwargs["mask"]`
     int64_t dim = 0;
@@ -27,6 +28,7 @@ struct SizeSpec {
   std::optional<int64_t> probe = {};
 };
 
+/// What a capture may assume of the model.
 struct CaptureOptions {
   /// Empty: every size is that of the example, and the graph takes no other.
   std::vector<SizeSpec> sizes = {SizeSpec{}};

@@ -65,6 +65,7 @@ struct GraphNode {
 
 /// A tensor that the graph holds.
 struct GraphState {
+  /// What a tensor is to the model.
   enum class Kind : uint8_t { kParameter, kBuffer, kConstant };
 
   Kind kind = Kind::kParameter;
@@ -74,6 +75,7 @@ struct GraphState {
   bool is_persistent = true;                  ///< part of what is saved; false for buffers alone
 };
 
+/// All that a graph is made of.
 struct GraphParts {
   std::vector<GraphSize> sizes = {};
   std::vector<GraphValue> values = {};

@@ -12,6 +12,7 @@
 
 namespace stagecraft {
 
+/// Options of one run of a program.
 struct RunOptions {
   /// Calls an operator that draws random numbers, given its node; where there is none it is simply
   /// called. The way to give each of them numbers of its own.

@@ -25,6 +25,7 @@ struct TracedModel {
 /// How many elements are chosen where elements decide a shape.
 enum class ElementChange : uint8_t { kOne, kNone, kAll };
 
+/// Options of a trace.
 struct TraceOptions {
   /// Floating-point arguments require gradients, so that the history of all that is made of them
   /// can be looked at.

@@ -9,6 +9,7 @@
 
 namespace stagecraft {
 
+/// Options of merge_chunks.
 struct MergeOptions {
   /// The chunks come from a split with masked_debug: each has the full size, and only its own part
   /// of it counts.

@@ -9,6 +9,7 @@
 
 namespace stagecraft {
 
+/// Options of split_args_kwargs_into_chunks.
 struct SplitOptions {
   /// A tuple or list with one entry for each of args. Without it: ChunkSpec::default_for.
   std::optional<ChunkSpec> args_spec = std::nullopt;

@@ -22,6 +22,7 @@ std::size_t find_loss(const TreeSpec& output, const std::optional<c10::IValue>& 
 /// One line of the program that trains a pipe once: a stage is called, or its backward, or two
 /// gradients of one value are added.
 struct PipeStep {
+  /// What a line does.
   enum class Kind : uint8_t { kForward, kBackward, kAddGrads };
 
   Kind kind = Kind::kForward;
@@ -33,6 +34,7 @@ struct PipeStep {
   StageId from = {};
 };
 
+/// What a pipe is, in short.
 struct PipeInfo {
   std::string graph;  ///< the program, as text
   int32_t num_stages = 0;

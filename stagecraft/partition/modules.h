@@ -22,6 +22,7 @@ namespace stagecraft {
 /// before it for the others in order.
 class ModuleExtents {
  public:
+  /// From which node to which a module reaches.
   struct Extent {
     std::size_t first = 0;  ///< node
     std::size_t last = 0;

@@ -99,6 +99,7 @@ class Pipe {
   std::shared_ptr<const Ports> ports_;
 };
 
+/// Options of pipeline().
 struct PipeOptions {
   CaptureOptions capture = {};
   Sharing sharing = {};

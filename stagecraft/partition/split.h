@@ -13,6 +13,7 @@
 
 namespace stagecraft {
 
+/// On which side of a module the model is cut.
 enum class SplitPoint : uint8_t { kBeginning, kEnd };
 
 /// From a graph to the places where it is cut.

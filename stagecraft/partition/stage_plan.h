@@ -20,6 +20,7 @@ enum class SharedParameter : uint8_t {
   kTransmit,   ///< the first stage that uses it has it, sends its value and gets the gradients
 };
 
+/// What becomes of the parameters that several stages use.
 struct Sharing {
   SharedParameter by_default = SharedParameter::kReplicate;
   /// By any name of the parameter.
@@ -30,6 +31,7 @@ struct Sharing {
 struct FromArgument {
   int32_t argument = 0;
 };
+/// Where one argument of a stage comes from.
 using StageSource = std::variant<FromArgument, OutputPort>;
 
 /// One stage of a model that was cut.

@@ -66,6 +66,7 @@ class ActionContext {
 /// Called on the thread of the action's rank.
 using ActionHandler = std::function<void(ActionContext& context)>;
 
+/// When an observer is told.
 enum class ActionPhase : uint8_t { kBegin, kEnd };
 /// Told of every action, the parts of overlaps included, on the thread of its rank. What it throws
 /// fails the step.

@@ -20,6 +20,7 @@ struct RankMemory {
   int64_t total() const { return parameters + gradients + activations; }
 };
 
+/// What every rank will hold at the most.
 struct MemoryEstimate {
   std::vector<RankMemory> ranks;
 

@@ -22,6 +22,7 @@
 
 namespace stagecraft {
 
+/// Options of a Pipeline, for as long as it lives.
 struct PipelineOptions {
   /// A builder's name; the stages are dealt out to `ranks` ranks as it says.
   std::string schedule = "1F1B";

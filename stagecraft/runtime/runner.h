@@ -20,6 +20,7 @@
 
 namespace stagecraft {
 
+/// Options of a Runner, for as long as it lives.
 struct RunnerOptions {
   /// Needed on the rank of the last stage, to train.
   Loss loss = {};

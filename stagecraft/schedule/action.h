@@ -15,19 +15,19 @@ namespace stagecraft {
 
 /// What a rank does. The comment is the word in a schedule's text.
 enum class ActionType : uint8_t {
-  kForward,         // F
-  kBackwardInput,   // I            gradients of the stage's inputs
-  kBackwardWeight,  // W            gradients of its parameters, after I
-  kBackward,        // B            both at once
-  kSendForward,     // SEND_F       outputs to every other rank that reads them
-  kRecvForward,     // RECV_F       posts the receive of all inputs that come from other ranks
-  kSendBackward,    // SEND_B       gradients of inputs that came from other ranks
-  kRecvBackward,    // RECV_B       posts the receive of gradients from other ranks
-  kUnshard,         // UNSHARD      gathers the parameters of a stage
-  kReshard,         // RESHARD      lets go of them
-  kReduceGrad,      // REDUCE_GRAD  reduces a stage's gradients over replicas
-  kOverlap,         // OVERLAP_F_B  the actions that follow run side by side
-  kIdle,            // (empty)      nothing, for one time step
+  kForward,         ///< F
+  kBackwardInput,   ///< I            gradients of the stage's inputs
+  kBackwardWeight,  ///< W            gradients of its parameters, after I
+  kBackward,        ///< B            both at once
+  kSendForward,     ///< SEND_F       outputs to every other rank that reads them
+  kRecvForward,     ///< RECV_F       posts the receive of all inputs that come from other ranks
+  kSendBackward,    ///< SEND_B       gradients of inputs that came from other ranks
+  kRecvBackward,    ///< RECV_B       posts the receive of gradients from other ranks
+  kUnshard,         ///< UNSHARD      gathers the parameters of a stage
+  kReshard,         ///< RESHARD      lets go of them
+  kReduceGrad,      ///< REDUCE_GRAD  reduces a stage's gradients over replicas
+  kOverlap,         ///< OVERLAP_F_B  the actions that follow run side by side
+  kIdle,            ///< (empty)      nothing, for one time step
 };
 
 /// "F", "SEND_B", ...; empty for kIdle.

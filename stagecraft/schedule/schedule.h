@@ -12,6 +12,7 @@
 
 namespace stagecraft {
 
+/// What one rank does, in order.
 using ActionList = std::vector<Action>;
 
 /// How much a schedule says.

@@ -48,6 +48,7 @@ void append_text(std::string& text, const Slot& slot);
 ///   for (const Slot& slot : SlotRange(schedule.actions(rank))) ...
 class SlotRange {
  public:
+  /// Goes from slot to slot.
   class iterator {
    public:
     using iterator_category = std::forward_iterator_tag;

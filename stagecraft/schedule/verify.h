@@ -30,6 +30,7 @@ std::string_view to_string(VerifyMode mode);
 /// kForwardOnly when no I, W or B occurs, else kTraining.
 VerifyMode infer_mode(const Schedule& schedule);
 
+/// What verify expects of a schedule.
 struct VerifyOptions {
   VerifyMode mode = VerifyMode::kTraining;
   /// How many microbatches there have to be; without it, as many as occur.
@@ -38,6 +39,7 @@ struct VerifyOptions {
   std::size_t max_findings = 20;
 };
 
+/// What kind of thing is wrong.
 enum class FindingKind : uint8_t {
   kPlacement,   ///< a stage on another rank than its own, on none, or a rank without a stage
   kMissing,     ///< an action that has to be there and is not
@@ -52,6 +54,7 @@ enum class FindingKind : uint8_t {
 
 std::string_view to_string(FindingKind kind);
 
+/// One thing that is wrong with a schedule.
 struct Finding {
   FindingKind kind = FindingKind::kMissing;
   /// Where it shows; nothing when it shows nowhere, as with an action that is missing.
@@ -66,6 +69,7 @@ struct Finding {
 /// "rank 1, slot 7, 2F0: needs 2RECV_F0, which comes later, at slot 9".
 std::string to_string(const Finding& finding);
 
+/// What verify says.
 struct Verdict {
   std::vector<Finding> findings;
   std::size_t num_findings = 0;  ///< those that were not kept included

@@ -49,6 +49,7 @@ struct LinkCost {
 struct CostModel {
   StageCost stage;                ///< every stage that `stages` does not have
   std::vector<StageCost> stages;  ///< by stage
+  /// The cost of one microbatch on one stage.
   struct PerMicrobatch {
     StageId stage;
     MicrobatchId microbatch;
@@ -59,6 +60,7 @@ struct CostModel {
   std::vector<PerMicrobatch> microbatches;  ///< exceptions: one stage and microbatch each
 
   LinkCost link;  ///< between every two ranks that `links` does not have
+  /// The cost of one link, in one direction.
   struct PerLink {
     Rank from;
     Rank to;

@@ -32,6 +32,7 @@ struct MemorySample {
   friend bool operator==(const MemorySample&, const MemorySample&) = default;
 };
 
+/// What one rank did in a simulation.
 struct RankStats {
   double first_start = 0;  ///< of compute
   double last_end = 0;
@@ -44,6 +45,7 @@ struct RankStats {
 
 /// One step of the critical path: an action, and why it could not start earlier.
 struct PathStep {
+  /// Why a step could not start earlier.
   enum class Cause : uint8_t {
     kStart,     ///< it started at time 0
     kRank,      ///< its rank was busy with the step before
@@ -63,6 +65,7 @@ struct OverCap {
   double memory = 0;
 };
 
+/// What a simulation says of a schedule.
 struct Simulation {
   double makespan = 0;  ///< from 0 to the last end of any action
   double span = 0;      ///< over the ranks, the longest from own first start to own last end

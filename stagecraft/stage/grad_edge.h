@@ -9,6 +9,7 @@ namespace stagecraft {
 /// A place in the autograd graph where a gradient enters: all that has to be kept of an output for
 /// its backward.
 using GradEdge = torch::autograd::Edge;
+/// A node of the autograd graph.
 using GradNode = torch::autograd::Node;
 /// Nodes are owned by different kinds of pointers in different versions of libtorch.
 using GradNodePtr = decltype(GradEdge::function);

@@ -55,10 +55,12 @@ class Ports {
   Ports& feed(int32_t argument, InputPort to);
   Ports& feed(std::string name, InputPort to);
 
+  /// An output of a stage and an input that reads it.
   struct Connection {
     OutputPort from;
     InputPort to;
   };
+  /// An input of the model and a stage that takes it.
   struct Feed {
     std::optional<int32_t> argument;  ///< by position; otherwise by name
     std::string name;

@@ -17,6 +17,7 @@
 
 namespace stagecraft {
 
+/// Options of a stage, for as long as it lives.
 struct StageOptions {
   /// Where the stage computes. Inputs and gradients that come from elsewhere are copied to it;
   /// parameters have to be there already.
@@ -41,6 +42,7 @@ struct StageOptions {
   std::function<void()> on_reduce_grad = {};
 };
 
+/// Options of one forward.
 struct ForwardOptions {
   /// Keep what the backward needs; otherwise nothing is kept and no graph is made.
   bool is_training = true;

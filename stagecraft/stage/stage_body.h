@@ -11,6 +11,7 @@
 
 namespace stagecraft {
 
+/// Tensors and their names, in order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
 /// What a stage computes and what it trains. `stage_body(...)` of callable.h makes one of a module

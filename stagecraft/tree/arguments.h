@@ -11,6 +11,7 @@
 
 namespace stagecraft {
 
+/// Values by position.
 using Args = std::vector<c10::IValue>;
 
 /// Values by name, in the order in which they were given; no name twice.

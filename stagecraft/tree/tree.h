@@ -25,6 +25,7 @@ namespace stagecraft::tree {
 
 // Making trees ----------------------------------------------------------------------------------
 
+/// A tuple of values.
 c10::IValue tuple(std::vector<c10::IValue> elements);
 /// A list whose element type is that of the elements where they agree, otherwise Any.
 c10::IValue list(std::vector<c10::IValue> elements);
@@ -33,6 +34,7 @@ c10::IValue dict(std::vector<std::pair<std::string, c10::IValue>> entries);
 
 // Taking them apart and putting them together -----------------------------------------------------
 
+/// A tree taken apart: its leaves from left to right, and all the rest.
 struct Flat {
   std::vector<c10::IValue> leaves;
   TreeSpec spec;

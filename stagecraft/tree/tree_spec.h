@@ -22,6 +22,7 @@ namespace stagecraft {
 /// race).
 class TreeSpec {
  public:
+  /// What a node of a tree is.
   enum class Kind : uint8_t { kLeaf, kTuple, kList, kDict };
 
   /// What unflatten restores beyond the structure. Empty for specs that did not come from a value:

@@ -8,6 +8,7 @@
 
 namespace stagecraft {
 
+/// What draw_html writes around the drawing.
 struct HtmlOptions {
   std::string title = {};     ///< heading and name of the page
   std::string subtitle = {};  ///< a line below it; without it, the shape of the schedule

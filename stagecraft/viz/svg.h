@@ -10,6 +10,7 @@
 
 namespace stagecraft {
 
+/// What draw_svg draws.
 struct SvgOptions {
   std::string title = {};
   int32_t width = 960;  ///< of the figure, in pixels; 200 to 100000

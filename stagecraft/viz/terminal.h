@@ -8,12 +8,14 @@
 
 namespace stagecraft {
 
+/// Which colours the terminal has.
 enum class TerminalColor : uint8_t {
   kNone,       ///< ASCII alone: letters for types, lower case for every second stage of a rank
   k256,        ///< 256 colours
   kTrueColor,  ///< 24 bits
 };
 
+/// What draw_terminal draws.
 struct TerminalOptions {
   int32_t width = 100;  ///< columns in all; 40 to 100000
   TerminalColor color = TerminalColor::kTrueColor;

@@ -15,6 +15,7 @@ namespace stagecraft {
 /// What one rank did in a step. Times are nanoseconds since the start of the step, which is one and
 /// the same for all ranks.
 struct RankRecording {
+  /// When one action ran.
   struct ActionTimes {
     int64_t begin = -1;  ///< -1: it did not run
     int64_t end = -1;    ///< -1: it did not end

@@ -22,6 +22,7 @@ struct RankReport {
   std::optional<int64_t> peak_memory = std::nullopt;  ///< bytes
 };
 
+/// Where the time of a step went.
 struct StepReport {
   double makespan = 0;      ///< microseconds
   double bubble_share = 0;  ///< of all ranks' time

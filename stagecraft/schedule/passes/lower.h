@@ -10,6 +10,7 @@
 
 namespace stagecraft {
 
+/// Which passes lower runs, and how.
 struct LowerOptions {
   bool shard = true;  ///< UNSHARD and RESHARD (unless they are there already)
   int32_t max_active_stages = kDefaultActiveStages;

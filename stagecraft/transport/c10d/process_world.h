@@ -28,6 +28,7 @@ struct ProcessTransportOptions {
   std::chrono::nanoseconds linger = std::chrono::seconds(2);
 };
 
+/// Who this process is, and where the others are met.
 struct ProcessWorldOptions {
   Rank rank;
   int32_t num_ranks = 1;

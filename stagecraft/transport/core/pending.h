@@ -16,6 +16,7 @@ class Pending {
   /// Whether a wait would return at once, or throw.
   virtual bool is_done() const = 0;
 };
+/// How a posted send or receive is held.
 using PendingPtr = std::shared_ptr<Pending>;
 
 }  // namespace stagecraft

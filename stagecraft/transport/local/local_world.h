@@ -9,6 +9,7 @@
 
 namespace stagecraft {
 
+/// How threads wait for each other.
 struct LocalWorldOptions {
   /// A send is done only when its receive was posted: what a network without buffers does. For
   /// finding schedules that rely on buffering.

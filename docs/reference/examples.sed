@@ -1,0 +1,2 @@
+# An example in a comment is indented by three blanks; Markdown wants more to take it for code.
+s,^\( *///\)   ,\1       ,

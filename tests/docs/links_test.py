@@ -1,0 +1,52 @@
+"""Every link between the pages leads somewhere: files exist, and so do the headings behind a `#`.
+
+    links_test.py ROOT
+"""
+
+import pathlib
+import re
+import sys
+import unittest
+
+ROOT = pathlib.Path(sys.argv.pop(1)) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
+
+
+def without_code(text):
+    return re.sub(r"(?ms)^```.*?^```$", "", text)
+
+
+def anchors(path):
+    """What GitHub makes of the headings."""
+    found = set()
+    for heading in re.findall(r"(?m)^#+ (.*)$", without_code(path.read_text())):
+        found.add(re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-"))
+    return found
+
+
+def dead_links(page):
+    for link in re.findall(r"\]\(([^)\s]+)\)", re.sub(r"`[^`]*`", "", without_code(page.read_text()))):
+        if "://" in link:
+            continue
+        name, _, anchor = link.partition("#")
+        target = (page.parent / name).resolve() if name else page
+        if not target.exists():
+            yield f"{page.relative_to(ROOT)}: there is no {link}"
+        elif anchor and anchor not in anchors(target):
+            yield f"{page.relative_to(ROOT)}: {link} has no such heading"
+
+
+class Links(unittest.TestCase):
+    def test_lead_somewhere(self):
+        pages = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+        self.assertGreater(len(pages), 10)
+        self.assertEqual([link for page in pages for link in dead_links(page)], [])
+
+    def test_the_index_has_every_page(self):
+        index = (ROOT / "docs" / "README.md").read_text()
+        missing = [page.name for page in sorted((ROOT / "docs").glob("*.md"))
+                   if page.name != "README.md" and f"({page.name})" not in index]
+        self.assertEqual(missing, [], "put them into docs/README.md")
+
+
+if __name__ == "__main__":
+    unittest.main()
