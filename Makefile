@@ -1,6 +1,6 @@
 # Every verb sets up what it needs first (scripts/bootstrap) and says so; the second time it is silent.
 #
-#   make demo         the main job, to look at
+#   make demo         trains a language model on four ranks, and shows what the pipeline did
 #   make test         everything CI checks
 #   make test-slow    what takes longer
 #   make gpu-test     tests on a CUDA device (needs one)
@@ -55,15 +55,19 @@ reference: configure
 docs-test: build
 	cd build && $(CTEST) -L docs
 
+# Four ranks, about two minutes on two cores.
+DEMO = build/bin/stagecraft train --ranks 4 --schedule 1F1B --steps 300 --report demo/report.html --trace demo/trace.json
+
 demo: build
-	@[ "$(STAGECRAFT_TORCH)" = OFF ] || { printf 'Two stages on two ranks, trained with 1F1B (examples/two_stages.cpp):\n\n'; \
-	  build/bin/two_stages; printf '\n'; build/bin/demo; }
-	@printf '\nSchedules of 4 ranks and 8 microbatches, F = B = 10, W = 8, a transfer 1 (build/bin/stagecraft compare):\n\n'
+ifeq ($(STAGECRAFT_TORCH),OFF)
 	@build/bin/stagecraft compare --ranks 4 --microbatches 8 --costs F=10,B=10,W=8,C=1
-	@printf '\n'
 	@build/bin/stagecraft draw ZBVZeroBubble --ranks 4 --microbatches 8
-	@build/bin/stagecraft draw ZBVZeroBubble --ranks 4 --microbatches 8 --format html -o build/zbv.html
-	@printf '\nThe same to zoom into: build/zbv.html\n'
+else
+	@mkdir -p demo
+	@printf '%s\n\n' '$(DEMO)'
+	@$(DEMO)
+	@printf '\nWhat the pipeline did, in a browser: demo/report.html; in ui.perfetto.dev: demo/trace.json\n'
+endif
 
 bench: build
 	@"$(PYTHON)" benchmarks/run.py --build build $(if $(NAME),--name $(NAME))
@@ -86,4 +90,4 @@ tsan: bootstrap
 	cd build-tsan && $(CTEST) -LE 'slow|gpu|docs|package|oracle'
 
 clean:
-	rm -rf build build-release build-asan build-tsan build-tidy
+	rm -rf demo build build-release build-asan build-tsan build-tidy

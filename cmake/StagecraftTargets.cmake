@@ -39,8 +39,8 @@ endfunction()
 #
 # Makes stagecraft_NAME (alias Stagecraft::NAME) from the current folder. HDRS are installed;
 # INTERNAL_HDRS are for this project only. DEPS are names of other folders. TORCH: needs libtorch.
-# Every header also gets a source of its own that includes nothing else, so one that does not
-# compile alone breaks the build.
+# Every installed header also gets a source of its own that includes nothing else, so one that does not
+# compile alone breaks the build; an internal one does where no source of its name includes it first.
 function(sc_library)
   cmake_parse_arguments(ARG "TORCH" "NAME" "SRCS;HDRS;INTERNAL_HDRS;DEPS" ${ARGN})
   set(target stagecraft_${ARG_NAME})
@@ -63,7 +63,14 @@ function(sc_library)
   endif()
 
   set(alone)
-  foreach(header ${ARG_HDRS} ${ARG_INTERNAL_HDRS})
+  set(headers ${ARG_HDRS})
+  foreach(header ${ARG_INTERNAL_HDRS})
+    string(REGEX REPLACE "h$" "cpp" source "${header}")
+    if(NOT source IN_LIST ARG_SRCS)
+      list(APPEND headers ${header})
+    endif()
+  endforeach()
+  foreach(header ${headers})
     cmake_path(RELATIVE_PATH CMAKE_CURRENT_SOURCE_DIR BASE_DIRECTORY "${PROJECT_SOURCE_DIR}" OUTPUT_VARIABLE folder)
     string(MAKE_C_IDENTIFIER "${header}" id)
     set(source "${CMAKE_CURRENT_BINARY_DIR}/alone/${id}.cpp")

@@ -72,9 +72,8 @@ int main() {
   auto loss = [](const at::Tensor& logits, const at::Tensor& words) {
     return torch::cross_entropy_loss(logits.flatten(0, 1), words.flatten());
   };
-  Pipeline run(pipe.build_stages(),
-               {.schedule = "1F1B", .loss = loss, .ports = pipe.ports(), .ties = pipe.ties()});
-  torch::optim::AdamW optimizer(pipe.parameters(), torch::optim::AdamWOptions(3e-3));
+  Pipeline run(pipe, {.schedule = "1F1B", .loss = loss});
+  torch::optim::AdamW optimizer(run.parameters(), torch::optim::AdamWOptions(3e-3));
   for (int step = 0; step <= 40; ++step) {
     optimizer.zero_grad();
     const StepResult result =

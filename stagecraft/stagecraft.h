@@ -65,8 +65,6 @@
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
-#include "stagecraft/runtime/tied_weights.h"
-#include "stagecraft/stage/backward.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/grad_value.h"
 #include "stagecraft/stage/memory_meter.h"

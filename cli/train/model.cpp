@@ -77,7 +77,7 @@ Split make_split(const TrainCommand& command) {
         fmt::format("--stages {} cannot be dealt out evenly to --ranks {}", stages, command.ranks));
   }
   split.policy = command.policy == "parameters"  ? equal_parameters(stages)
-                 : command.policy == "operators" ? equal_stages(stages)
+                 : command.policy == "operators" ? equal_operators(stages)
                                                  : equal_cost(stages);
   return split;
 }

@@ -34,7 +34,7 @@ struct StageSummary {
 /// A model as a pipeline of stages that read each other's values.
 ///
 ///   Pipe pipe = pipeline(model, {{x}, {}}, {.policy = equal_cost(4)});
-///   Pipeline run(pipe.build_stages(), {.ports = pipe.ports(), .ties = pipe.ties()});
+///   Pipeline run(pipe, {.schedule = "1F1B"});
 ///
 /// The stages hold the model's own parameters, but for copies of shared ones: what trains the
 /// pipeline has to train parameters(). Immutable; a copy shares.

@@ -218,7 +218,7 @@ SplitPolicy equal_cost(int32_t stages) {
   };
 }
 
-SplitPolicy equal_stages(int32_t stages) {
+SplitPolicy equal_operators(int32_t stages) {
   check_stages(stages);
   return [stages](const Graph& graph) {
     std::vector<double> weights;

@@ -41,6 +41,6 @@ CutList find_cuts(const Graph& graph, const Split& split);
 /// than there are places.
 SplitPolicy equal_parameters(int32_t stages);
 SplitPolicy equal_cost(int32_t stages);
-SplitPolicy equal_stages(int32_t stages);
+SplitPolicy equal_operators(int32_t stages);
 
 }  // namespace stagecraft

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stagecraft/base/check.h"
+
 namespace stagecraft {
 
 namespace {
@@ -30,6 +32,9 @@ int64_t MemoryEstimate::peak() const {
 }
 
 MemoryEstimate estimate_memory(const Schedule& schedule, std::span<const StageMemory> stages) {
+  require<ArgumentError>(static_cast<int32_t>(stages.size()) >= schedule.num_stages(),
+                         "the schedule has {} stages, got the memory of {}", schedule.num_stages(),
+                         stages.size());
   MemoryEstimate estimate;
   for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
     RankMemory& rank = estimate.ranks.emplace_back();

@@ -31,7 +31,7 @@ struct MemoryEstimate {
 /// not measured counts as nothing): each rank's list is gone through in order, adding what each
 /// action keeps and frees, what it sends included. Values on their way between ranks are not
 /// counted. A B that was not measured counts as I and W, and the other way round: I as all of
-/// B, W as nothing.
+/// B, W as nothing. ArgumentError unless there is an entry for each stage of the schedule.
 MemoryEstimate estimate_memory(const Schedule& schedule, std::span<const StageMemory> stages);
 
 }  // namespace stagecraft

@@ -12,6 +12,7 @@
 #include <ATen/ops/add.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/executor.h"
 #include "stagecraft/runtime/rank_threads.h"
 #include "stagecraft/runtime/results.h"
@@ -25,7 +26,13 @@ namespace stagecraft {
 namespace {
 
 ScheduleSource source_for(const PipelineOptions& options, int32_t stages) {
-  if (options.source) return *options.source;
+  if (options.source) {
+    const int32_t own = options.source->placement().num_ranks();
+    require<ArgumentError>(options.ranks.value_or(own) == own,
+                           "the schedule is for {} ranks, the options say {}", own,
+                           options.ranks.value_or(own));
+    return *options.source;
+  }
   const int32_t per_rank = get_schedule_kind(options.schedule).default_stages_per_rank;
   const int32_t ranks = options.ranks.value_or(std::max(1, stages / per_rank));
   require<ArgumentError>(
@@ -70,6 +77,12 @@ void check_copies(const std::vector<TiedWeight>& ties, const std::vector<Stage>&
   }
 }
 
+PipelineOptions with_wiring(PipelineOptions options, const Pipe& pipe) {
+  if (!options.ports) options.ports = pipe.ports();
+  if (options.ties.empty()) options.ties = pipe.ties();
+  return options;
+}
+
 // Casts that autocast keeps for a step would otherwise outlive the weights they are of.
 void forget_casts() {
   at::autocast::clear_cache();
@@ -86,6 +99,10 @@ class Pipeline::Impl {
         graph_(stage_graph_of(ports_)),
         seed_(options_.seed.value_or(default_seed())),
         world_(source_.placement().num_ranks(), {.zero_buffering = options_.zero_buffering}) {
+    require_wait(options_.timeout);
+    require<ArgumentError>(options_.threads_per_rank.value_or(1) >= 1,
+                           "expected at least one thread for each rank, got {}",
+                           options_.threads_per_rank.value_or(1));
     sort_stages(stages, source_.placement().num_stages());
     check_copies(options_.ties, stages);
     for (int32_t r = 0; r < num_ranks(); ++r) {
@@ -118,6 +135,7 @@ class Pipeline::Impl {
     if (is_training && options.measure_memory) keep_memory();
     try {
       StepResult result = collect(options);
+      if (is_training) check_loss(result);
       for (const auto& rank : ranks_) rank->executor.commit();
       counter_.complete(is_training);
       return result;
@@ -170,7 +188,6 @@ class Pipeline::Impl {
   void start_threads() {
     const int32_t own = at::get_num_threads();
     const int32_t each = options_.threads_per_rank.value_or(std::max(1, own / num_ranks()));
-    require<ArgumentError>(each >= 1, "expected at least one thread for each rank, got {}", each);
     threads_ = std::make_unique<RankThreads>(num_ranks(), [each](Rank) {
       // A thread takes over the process's number at its first look, so look before setting it.
       at::get_num_threads();
@@ -249,6 +266,15 @@ class Pipeline::Impl {
     return result;
   }
 
+  // Without one there was nothing to run backward from.
+  void check_loss(const StepResult& result) const {
+    const bool has_added = std::any_of(result.added_losses.begin(), result.added_losses.end(),
+                                       [](const at::Tensor& loss) { return loss.defined(); });
+    require<ArgumentError>(options_.loss || has_added,
+                           "step: there is no loss, so nothing was trained; give "
+                           "PipelineOptions::loss, or call eval for the outputs alone");
+  }
+
   static std::vector<at::Tensor> sum_by_microbatch(
       const std::vector<std::vector<at::Tensor>>& by_rank) {
     std::vector<at::Tensor> sums(by_rank.front().size());
@@ -278,6 +304,9 @@ class Pipeline::Impl {
 
 Pipeline::Pipeline(std::vector<Stage> stages, PipelineOptions options)
     : impl_(std::make_unique<Impl>(std::move(stages), std::move(options))) {}
+
+Pipeline::Pipeline(const Pipe& pipe, PipelineOptions options)
+    : Pipeline(pipe.build_stages(), with_wiring(std::move(options), pipe)) {}
 
 Pipeline::~Pipeline() = default;
 Pipeline::Pipeline(Pipeline&&) noexcept = default;
@@ -323,6 +352,19 @@ const Placement& Pipeline::placement() const {
 
 Stage& Pipeline::stage(StageId stage) {
   return impl_->stage(stage);
+}
+
+std::vector<at::Tensor> Pipeline::parameters() {
+  std::vector<at::Tensor> all;
+  for (int32_t s = 0; s < num_stages(); ++s) {
+    for (const auto& [name, parameter] : stage(StageId(s)).parameters()) {
+      const bool is_known = std::any_of(
+          all.begin(), all.end(),
+          [&parameter = parameter](const at::Tensor& other) { return other.is_same(parameter); });
+      if (!is_known) all.push_back(parameter);
+    }
+  }
+  return all;
 }
 
 Callbacks& Pipeline::callbacks() {

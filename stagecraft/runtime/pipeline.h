@@ -16,11 +16,13 @@
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
-#include "stagecraft/runtime/tied_weights.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
+#include "stagecraft/stage/tied_weight.h"
 
 namespace stagecraft {
+
+class Pipe;
 
 /// Options of a Pipeline, for as long as it lives.
 struct PipelineOptions {
@@ -29,7 +31,7 @@ struct PipelineOptions {
   /// How many ranks, each of them a thread. Without it: one for each stage, or one for every two
   /// where the schedule wants two.
   std::optional<int32_t> ranks = std::nullopt;
-  /// Any other schedule, instead of `schedule` and `ranks`.
+  /// Any other schedule, instead of `schedule`; `ranks` is its own then.
   std::optional<ScheduleSource> source = std::nullopt;
 
   Loss loss = {};
@@ -42,7 +44,8 @@ struct PipelineOptions {
   /// pipeline is made.
   std::optional<uint64_t> seed = std::nullopt;
   /// Threads inside operators, for each rank. Without it: what the thread that makes the pipeline
-  /// has, divided among the ranks. Results can depend on it in their last bits.
+  /// has, divided among the ranks. Results can depend on it in their last bits. (One rank has no
+  /// thread of its own and leaves the caller's number alone.)
   std::optional<int32_t> threads_per_rank = std::nullopt;
   /// A send ends when its receive is posted, and is waited for: what the strictest network does.
   bool zero_buffering = false;
@@ -69,13 +72,15 @@ class Pipeline {
   /// All stages of the model, in any order. ArgumentError when stages, ranks, schedule and ports do
   /// not fit each other.
   explicit Pipeline(std::vector<Stage> stages, PipelineOptions options = {});
+  /// All stages of a model that was cut, with its ports and ties, which the options need not have.
+  explicit Pipeline(const Pipe& pipe, PipelineOptions options = {});
   ~Pipeline();
   Pipeline(Pipeline&&) noexcept;
   Pipeline& operator=(Pipeline&&) noexcept;
 
   /// Trains on a batch: forward and backward of all its microbatches. ArgumentError for a batch
-  /// that cannot be cut or a number of microbatches that the schedule cannot have, and where
-  /// gradients are switched off.
+  /// that cannot be cut or a number of microbatches that the schedule cannot have, where gradients
+  /// are switched off, and where there is no loss, neither here nor given to add_loss by a stage.
   StepResult step(const Args& args, const Kwargs& kwargs = {}, const c10::IValue& target = {},
                   const StepOptions& options = {});
   /// The same for a batch in microbatches.
@@ -96,6 +101,8 @@ class Pipeline {
   int32_t num_stages() const;
   const Placement& placement() const;
   Stage& stage(StageId stage);
+  /// All that the stages train, stage by stage, for an optimizer; a tensor comes once.
+  std::vector<at::Tensor> parameters();
   /// Called on the ranks' threads, by several at once.
   Callbacks& callbacks();
 

@@ -71,6 +71,11 @@ uint64_t default_seed() {
   return at::detail::getDefaultCPUGenerator().current_seed();
 }
 
+void require_wait(std::chrono::nanoseconds timeout) {
+  require<ArgumentError>(timeout.count() > 0, "expected a timeout above 0, got {} ns",
+                         timeout.count());
+}
+
 void check_grad_mode() {
   require<ArgumentError>(c10::GradMode::is_enabled(),
                          "step: gradients are switched off here (NoGradGuard); use eval");

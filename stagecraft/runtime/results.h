@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 
 #include <ATen/core/ivalue.h>
@@ -21,5 +22,7 @@ uint64_t default_seed();
 
 /// ArgumentError where gradients are switched off: a step would train nothing.
 void check_grad_mode();
+/// ArgumentError for a time that cannot be waited.
+void require_wait(std::chrono::nanoseconds timeout);
 
 }  // namespace stagecraft

@@ -82,6 +82,7 @@ class Runner::Impl {
         executor_(transport, wiring_, stages_, options_.loss, callbacks_, options_.ties,
                   source_.placement(),
                   {.timeout = options_.timeout, .wait_for_sends = options_.wait_for_sends}) {
+    require_wait(options_.timeout);
     require<ArgumentError>(transport.num_ranks() == source_.placement().num_ranks(),
                            "the schedule is for {} ranks, the world has {}",
                            source_.placement().num_ranks(), transport.num_ranks());

@@ -13,9 +13,9 @@
 #include "stagecraft/runtime/record/recording.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
-#include "stagecraft/runtime/tied_weights.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
+#include "stagecraft/stage/tied_weight.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft {

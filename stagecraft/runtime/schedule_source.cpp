@@ -14,14 +14,15 @@ ScheduleSource::ScheduleSource(std::string name, Placement placement,
                                std::function<Schedule(int32_t)> make)
     : name_(std::move(name)), placement_(std::move(placement)), make_(std::move(make)) {}
 
-ScheduleSource ScheduleSource::named(std::string name, int32_t ranks, int32_t stages_per_rank) {
+ScheduleSource ScheduleSource::named(std::string name, int32_t ranks,
+                                     std::optional<int32_t> stages_per_rank) {
   const ScheduleKind& kind = get_schedule_kind(name);
-  auto make = [&kind, ranks, stages_per_rank](int32_t microbatches) {
-    return kind.build(
-        {.ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank});
+  const int32_t per_rank = stages_per_rank.value_or(kind.default_stages_per_rank);
+  auto make = [&kind, ranks, per_rank](int32_t microbatches) {
+    return kind.build({.ranks = ranks, .microbatches = microbatches, .stages_per_rank = per_rank});
   };
   // Where the stages are does not depend on the microbatches; as many as this every schedule takes.
-  const int32_t enough = 2 * ranks * stages_per_rank;
+  const int32_t enough = 2 * ranks * per_rank;
   return {std::string(kind.name), make(enough).placement(), make};
 }
 

@@ -4,6 +4,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,8 +23,10 @@ namespace stagecraft {
 ///   ScheduleSource::made_by([](int32_t m) { return ...; }) your own
 class ScheduleSource {
  public:
-  /// A builder's. ArgumentError for a name that there is none of.
-  static ScheduleSource named(std::string name, int32_t ranks, int32_t stages_per_rank = 1);
+  /// A builder's; with as many stages a rank as it has by default, one or two. ArgumentError for a
+  /// name that there is none of.
+  static ScheduleSource named(std::string name, int32_t ranks,
+                              std::optional<int32_t> stages_per_rank = std::nullopt);
   /// For just as many microbatches as it has. A compute schedule is lowered; one that is lowered
   /// already is run as it is.
   static ScheduleSource fixed(Schedule schedule);

@@ -1,6 +1,7 @@
 #include "stagecraft/runtime/step.h"
 
 #include <algorithm>
+#include <cmath>
 #include <numeric>
 #include <span>
 #include <string_view>
@@ -100,6 +101,9 @@ void check_count(std::size_t got, std::size_t expected, std::string_view what) {
 void fill_weights(Microbatches& batch, std::size_t count, const StepOptions& options) {
   if (!options.weights.empty()) batch.weights = options.weights;
   check_count(batch.weights.size(), count, "a weight");
+  for (const double weight : batch.weights) {
+    require<ArgumentError>(std::isfinite(weight), "step: expected finite weights, got {}", weight);
+  }
   if (!batch.weights.empty()) return;
   if (options.scale == LossScale::kSum) {
     batch.weights.assign(count, 1.0);

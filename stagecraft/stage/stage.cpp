@@ -1,5 +1,7 @@
 #include "stagecraft/stage/stage.h"
 
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include <ATen/autocast_mode.h>
@@ -195,6 +197,12 @@ Stage::Stage(StageId index, int32_t num_stages, StageBody body, StageOptions opt
                          "stage {}: expected an index from 0 to {}", index.value(), num_stages - 1);
   require<ArgumentError>(static_cast<bool>(body_.forward), "stage {}: the body has no forward",
                          index.value());
+  std::set<std::string_view> names;
+  for (const auto& [name, parameter] : body_.parameters) {
+    require<ArgumentError>(names.insert(name).second,
+                           "stage {}: two of its parameters are called \"{}\"", index.value(),
+                           name);
+  }
 }
 
 Stage::~Stage() = default;

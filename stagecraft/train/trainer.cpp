@@ -173,22 +173,20 @@ class Trainer::Impl {
  private:
   Pipeline make_pipeline(const Pipe& pipe, const Loss& loss,
                          const std::vector<int32_t>& recompute) const {
-    std::vector<Stage> stages = pipe.build_stages();
+    Pipeline pipeline(pipe, {.schedule = options_.schedule,
+                             .ranks = options_.ranks,
+                             .source = options_.source,
+                             .loss = loss,
+                             .timeout = options_.timeout,
+                             .seed = options_.seed,
+                             .threads_per_rank = options_.threads_per_rank});
     for (const int32_t stage : recompute) {
       require<ArgumentError>(stage >= 0 && stage < pipe.num_stages(),
                              "recompute: expected stages from 0 to {}, got {}",
                              pipe.num_stages() - 1, stage);
-      stages[static_cast<std::size_t>(stage)].set_recompute(true);
+      pipeline.stage(StageId(stage)).set_recompute(true);
     }
-    return Pipeline(std::move(stages), {.schedule = options_.schedule,
-                                        .ranks = options_.ranks,
-                                        .source = options_.source,
-                                        .loss = loss,
-                                        .ports = pipe.ports(),
-                                        .ties = pipe.ties(),
-                                        .timeout = options_.timeout,
-                                        .seed = options_.seed,
-                                        .threads_per_rank = options_.threads_per_rank});
+    return pipeline;
   }
 
   /// All microbatches of an update, so many at a time; the loss of the whole batch.

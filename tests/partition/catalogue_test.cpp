@@ -145,7 +145,7 @@ TEST(TestStage, TracedStagesInGPipe) {
   for (const models::WholeModel& model :
        {models::example_code(kWidth, 4), models::multi_mlp(kWidth, 4)}) {
     const StageBody body = body_of(model);
-    const Pipe pipe = pipeline(body, batch(2), {.policy = equal_stages(4)});
+    const Pipe pipe = pipeline(body, batch(2), {.policy = equal_operators(4)});
     Pipeline run(
         pipe.build_stages(),
         {.schedule = "GPipe", .ports = pipe.ports(), .ties = pipe.ties(), .threads_per_rank = 1});

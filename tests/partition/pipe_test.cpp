@@ -242,7 +242,7 @@ TEST(Pipe, KeepsUpdatedBuffersInOneStage) {
   const Graph graph = capture({body.forward, {}, body.buffers}, batch(4));
   EXPECT_ERROR(Pipe(graph, {.policy = [](const Graph&) { return CutList{2}; }}), ArgumentError,
                "add_ changes %count in place, which is used on both sides");
-  EXPECT_EQ(Pipe(graph, {.policy = equal_stages(2)}).num_stages(), 2);
+  EXPECT_EQ(Pipe(graph, {.policy = equal_operators(2)}).num_stages(), 2);
 }
 
 TEST(Pipe, DrawsTheSameNumbersHoweverItIsCut) {
@@ -254,7 +254,7 @@ TEST(Pipe, DrawsTheSameNumbersHoweverItIsCut) {
   const Graph graph = capture({model.forward}, batch(4));
   std::vector<Tensor> outputs;
   for (const int32_t stages : {1, 2, 3, 4}) {
-    const Pipe pipe(graph, {.policy = equal_stages(stages)});
+    const Pipe pipe(graph, {.policy = equal_operators(stages)});
     Pipeline run(pipe.build_stages(), {.ports = pipe.ports(), .seed = 3});
     outputs.push_back(run.eval({rows(8)}, {}, {}, {.microbatches = 4}).output.toTensor());
     EXPECT_TRUE(outputs.back().equal(outputs.front())) << stages;

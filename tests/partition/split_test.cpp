@@ -160,7 +160,7 @@ TEST(Split, ChecksNames) {
 
 TEST(Split, PoliciesBalance) {
   const Graph graph = graph_of(8);
-  for (const auto& policy : {equal_parameters(4), equal_cost(4), equal_stages(4)}) {
+  for (const auto& policy : {equal_parameters(4), equal_cost(4), equal_operators(4)}) {
     const Pipe pipe(graph, {.policy = policy});
     ASSERT_EQ(pipe.num_stages(), 4);
     for (const StageSummary& stage : pipe.summary()) {
@@ -169,7 +169,7 @@ TEST(Split, PoliciesBalance) {
     }
   }
   EXPECT_ERROR(equal_cost(0), ArgumentError, "expected at least 1 stage, got 0");
-  EXPECT_ERROR(find_cuts(graph_of(1), {.policy = equal_stages(40)}), ArgumentError,
+  EXPECT_ERROR(find_cuts(graph_of(1), {.policy = equal_operators(40)}), ArgumentError,
                "the model has no 40 stages: it can be cut in");
 }
 

@@ -86,7 +86,7 @@ TEST(ZooFiles, RunInAnotherProcess) {
 std::vector<at::Tensor> trained(int32_t stages, const std::string& schedule, uint64_t seed) {
   const zoo::ZooModel model = zoo::with_dropout();  // the same weights every time
   const Graph graph = capture({model.body.forward, model.body.parameters, {}}, model.inputs(4));
-  const Pipe pipe(graph, {.policy = equal_stages(stages)});
+  const Pipe pipe(graph, {.policy = equal_operators(stages)});
   Pipeline run(pipe.build_stages(),
                {.schedule = schedule,
                 .loss = Loss([](const at::Tensor& output) { return output.pow(2).mean(); }),

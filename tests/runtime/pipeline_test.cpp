@@ -2,6 +2,8 @@
 
 #include <array>
 #include <atomic>
+#include <chrono>
+#include <cmath>
 #include <functional>
 #include <string>
 #include <utility>
@@ -20,6 +22,7 @@
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/schedule/csv.h"
 #include "stagecraft/stage/callable.h"
@@ -61,6 +64,72 @@ TEST(Pipeline, RefusesWhatDoesNotFit) {
   twice[1] = Stage(StageId(0), 2, stage_body([](const at::Tensor& x) { return x; }));
   EXPECT_ERROR(Pipeline(std::move(twice), {.ranks = 2}), ArgumentError,
                "expected stage 1 of 2, got stage 0 of 2");
+}
+
+TEST(Pipeline, RefusesOptionsThatContradictEachOtherOrMakeNoSense) {
+  const auto source = ScheduleSource::named("1F1B", 2);
+  EXPECT_ERROR(Pipeline(make_stages({kTanh, kTanh}), {.ranks = 7, .source = source}), ArgumentError,
+               "the schedule is for 2 ranks, the options say 7");
+  EXPECT_ERROR(Pipeline(make_stages({kTanh}), {.timeout = std::chrono::seconds(-1)}), ArgumentError,
+               "expected a timeout above 0, got -1000000000 ns");
+  EXPECT_ERROR(Pipeline(make_stages({kTanh}), {.threads_per_rank = 0}), ArgumentError,
+               "at least one thread for each rank, got 0");
+  Pipeline pipeline(make_stages({kTanh}), {.loss = mean_square});
+  EXPECT_ERROR(pipeline.step({at::ones({2, 2})}, {}, {}, {.weights = {std::nan("")}}),
+               ArgumentError, "expected finite weights, got nan");
+  StageBody body{.forward = [](const Args& args, const Kwargs&) { return args[0]; },
+                 .parameters = {{"w", at::ones({1})}, {"w", at::ones({2})}}};
+  EXPECT_ERROR(Stage(StageId(0), 1, body), ArgumentError,
+               "two of its parameters are called \"w\"");
+}
+
+TEST(Pipeline, WaitsAsLongAsThereIsTime) {
+  Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2,
+                                                  .loss = mean_square,
+                                                  .timeout = std::chrono::nanoseconds::max()});
+  EXPECT_TRUE(pipeline.step({at::ones({2, 2})}).loss().defined());
+}
+
+TEST(Pipeline, AStepWithoutALossIsNoTraining) {
+  Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2});
+  const at::Tensor x = at::ones({2, 2}).set_requires_grad(true);
+  EXPECT_ERROR(pipeline.step({x}), ArgumentError, "there is no loss, so nothing was trained");
+  EXPECT_TRUE(pipeline.eval({x}).output.isTensor());
+}
+
+TEST(Pipeline, TakesStagesPortsAndTiesFromAPipe) {
+  const at::Tensor weight = at::randn({3, 3}).set_requires_grad(true);
+  const StageBody model{.forward =
+                            [weight](const Args& args, const Kwargs&) -> c10::IValue {
+                              const at::Tensor x = args[0].toTensor();
+                              return at::tanh(at::tanh(x.matmul(weight)).matmul(weight)) + x;
+                            },
+                        .parameters = {{"weight", weight}}};
+  const Pipe pipe = stagecraft::pipeline(model, {{at::randn({2, 3})}, {}},
+                                         {.points = {}, .policy = equal_operators(2)});
+  ASSERT_EQ(pipe.ties().size(), 1U);
+  Pipeline pipeline(pipe, {.loss = mean_square});
+  EXPECT_EQ(pipeline.num_ranks(), 2);
+  ASSERT_EQ(pipeline.parameters().size(), 2U);
+  const at::Tensor x = at::randn({4, 3});
+  pipeline.step({x}, {}, {}, {.microbatches = 2});
+  EXPECT_TRUE(at::equal(pipeline.parameters()[0].grad(), pipeline.parameters()[1].grad()));
+  const at::Tensor grad = weight.grad().clone();
+  weight.mutable_grad().reset();
+  mean_square(model.forward({x}, {}).toTensor()).backward();
+  EXPECT_TRUE(at::allclose(grad, weight.grad(), 1e-5, 1e-6));
+}
+
+TEST(Pipeline, GoesOnWithTheRandomNumbersOfAnother) {
+  const Function noisy = [](const at::Tensor& x) { return x + at::randn(x.sizes()); };
+  const at::Tensor x = at::ones({2, 2}).set_requires_grad(true);
+  Pipeline first(make_stages({noisy}), {.loss = mean_square, .seed = 1});
+  first.step({x});
+  const double second_loss = first.step({x}).loss().item<double>();
+  EXPECT_EQ(first.completed_steps(), 2U);
+  Pipeline later(make_stages({noisy}), {.loss = mean_square, .seed = 1});
+  later.set_completed_steps(1);
+  EXPECT_EQ(later.step({x}).loss().item<double>(), second_loss);
 }
 
 TEST(Pipeline, RefusesBatchesThatCannotBeCut) {

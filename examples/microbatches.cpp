@@ -1,4 +1,4 @@
-// What exists so far, on one page: a batch of arguments, block mask included, is cut into
+// Microbatches on one page: a batch of arguments, block mask included, is cut into
 // microbatches; attention runs on each; the outputs and gradients are put together and compared
 // with the whole batch.
 
@@ -97,7 +97,7 @@ int main() {
     run();
     return 0;
   } catch (const std::exception& error) {
-    std::fprintf(stderr, "demo: %s\n", error.what());
+    std::fprintf(stderr, "microbatches: %s\n", error.what());
     return 1;
   }
 }

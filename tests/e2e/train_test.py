@@ -1,0 +1,254 @@
+#!/usr/bin/env python3
+"""`stagecraft train` as a user runs it: curves, checkpoints, kills, Ctrl-C, wrong inputs.
+
+    train_test.py STAGECRAFT [unittest options]
+
+SC_KILLS says how many times training is killed at a random moment (6 unless it is set); the seed of those moments is
+printed, and SC_SEED sets it.
+"""
+
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import unittest
+
+import tool_support
+from tool_support import ToolTest
+
+# A model that trains in milliseconds a step.
+SMALL = ["--layers", "4", "--width", "16", "--heads", "2", "--context", "16", "--batch", "8", "--microbatches", "4",
+         "--eval-every", "0", "--sample", "0", "--warmup", "5"]
+
+
+class TrainTest(ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.write("text.txt", " ".join(f"The {word} is {word}." for word in ["cat", "dog", "sun", "sea"] * 60))
+
+    def start(self, *arguments):
+        return subprocess.Popen([tool_support.tool, "train", *arguments], cwd=self.folder, stdout=subprocess.PIPE,
+                                stderr=subprocess.PIPE, text=True)
+
+    def lines(self, *arguments):
+        """The JSON lines of a run that must succeed."""
+        return [json.loads(line) for line in self.good("train", "--json", *arguments).splitlines()]
+
+    def curve(self, *arguments):
+        """Loss and norm by step."""
+        return {line["step"]: (line["loss"], line["grad_norm"])
+                for line in self.lines("--data", "text.txt", *SMALL, *arguments) if "loss" in line}
+
+    def resume(self, *arguments):
+        return {line["step"]: (line["loss"], line["grad_norm"])
+                for line in self.lines("--resume", "run", *arguments) if "loss" in line}
+
+    def weights(self, checkpoint):
+        """All tensors of a checkpoint by section and name, read by Python's torch."""
+        import torch
+        found = {}
+        for path in sorted((self.folder / checkpoint).glob("stage-*.pt")):
+            for section, tensors in torch.load(path, weights_only=True).items():
+                for name, tensor in tensors.items():
+                    self.assertNotIn((section, name), found)
+                    found[section, name] = tensor
+        return found
+
+    def assertSameWeights(self, a, b):
+        self.assertEqual(a.keys(), b.keys())
+        for key in a:
+            self.assertTrue(a[key].equal(b[key]), key)
+
+
+class Curves(TrainTest):
+    def test_do_not_depend_on_the_cut_nor_on_the_schedule(self):
+        one = self.curve("--steps", "6", "--ranks", "1", "--dropout", "0.1")
+        self.assertEqual(sorted(one), list(range(1, 7)))
+        self.write("own.csv", self.good("schedule", "1F1B", "--ranks", "2", "--microbatches", "4"))
+        for options in [["--ranks", "2"], ["--ranks", "4", "--schedule", "GPipe"],
+                        ["--ranks", "2", "--schedule", "ZBVZeroBubble", "--recompute", "all"],
+                        ["--schedule", "own.csv"], ["--ranks", "3", "--split", "blocks.1,head"],
+                        ["--ranks", "2", "--stages", "4", "--schedule", "Interleaved1F1B", "--policy", "parameters"]]:
+            self.assertEqual(self.curve("--steps", "6", "--dropout", "0.1", *options), one, options)
+        self.assertNotEqual(self.curve("--steps", "6", "--dropout", "0.1", "--seed", "2"), one)
+
+    def test_learning_beats_guessing_by_frequency(self):
+        text = self.good("train", "--data", "text.txt", *SMALL, "--steps", "150", "--sample", "40", "--eval-every", "75")
+        entropy = float(text.split("unigram entropy ")[1].split()[0])
+        losses = [float(line.split("loss ")[1].split()[0]) for line in text.splitlines() if "  loss " in line]
+        self.assertGreater(losses[0], 5)
+        self.assertLess(losses[-1], 0.7 * entropy)
+        self.assertIn("evaluation loss", text)
+        self.assertIn("sample:\n", text)
+
+    def test_the_corpus_comes_with_the_program(self):
+        self.assertIn("231267 bytes of text", self.good("train", *SMALL, "--steps", "1"))
+
+    def test_quiet_says_nothing(self):
+        self.assertEqual(self.good("train", "--data", "text.txt", *SMALL, "--steps", "2", "--quiet"), "")
+
+
+class Checkpoints(TrainTest):
+    def test_resume_at_another_number_of_stages_has_the_same_curve_and_weights(self):
+        whole = self.curve("--steps", "9", "--ranks", "2", "--dropout", "0.1", "--checkpoint", "whole")
+        self.curve("--steps", "9", "--ranks", "4", "--dropout", "0.1", "--checkpoint", "run", "--save-every", "3", "--keep", "0")
+        shutil.rmtree(self.folder / "run/step-00000009")
+        shutil.rmtree(self.folder / "run/step-00000006")
+        self.assertEqual(self.resume("--ranks", "1"), {step: whole[step] for step in range(4, 10)})
+        self.assertSameWeights(self.weights("run/step-00000009"), self.weights("whole/step-00000009"))
+        shutil.rmtree(self.folder / "run/step-00000009")
+        self.assertEqual(self.resume("--ranks", "2", "--schedule", "ZBVZeroBubble")[9], whole[9])
+
+    def test_a_kill_at_any_moment_loses_nothing_that_was_saved(self):
+        kills = int(os.environ.get("SC_KILLS", "6"))
+        seed = int(os.environ.get("SC_SEED", str(random.randrange(1 << 30))))
+        print(f"kills: {kills}, seed {seed}", file=sys.stderr)
+        draw = random.Random(seed)
+        options = ["--data", "text.txt", *SMALL, "--steps", "40", "--save-every", "1", "--keep", "2", "--quiet",
+                   "--dropout", "0.1"]
+        self.good("train", *options, "--checkpoint", "whole")
+        expected = self.weights("whole/step-00000040")
+        process = self.start(*options, "--checkpoint", "run")
+        while not list(self.folder.glob("run/step-*")):
+            self.assertIsNone(process.poll(), process.stderr)
+            time.sleep(0.01)
+        reached = []
+        for i in range(kills):
+            time.sleep(draw.uniform(0, 0.5))
+            process.kill()
+            process.communicate()
+            steps = sorted(int(path.name[5:]) for path in self.folder.glob("run/step-*"))
+            self.assertTrue(steps)
+            reached.append(steps[-1])
+            if steps[-1] == 40:
+                shutil.rmtree(self.folder / "run/step-00000040")  # done: once more from the one before
+            process = self.start("--resume", "run", "--quiet", "--ranks", str(draw.choice([1, 2, 4])))
+            # Until it is at work again.
+            limit = time.monotonic() + 60
+            while process.poll() is None and time.monotonic() < limit:
+                if any(int(path.name[5:]) > steps[-1] for path in self.folder.glob("run/step-*")):
+                    break
+                time.sleep(0.005)
+        out, err = process.communicate(timeout=120)
+        self.assertEqual((process.returncode, out, err), (0, "", ""))
+        print(f"killed after steps {reached}", file=sys.stderr)
+        self.assertSameWeights(self.weights("run/step-00000040"), expected)
+        self.assertEqual(list(self.folder.glob("run/.unfinished*")), [])
+
+    def test_damage_is_named_and_refused(self):
+        self.curve("--steps", "4", "--checkpoint", "run", "--save-every", "2")
+        path = self.folder / "run/step-00000004/stage-1.pt"
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+        self.bad(2, "train", "--resume", "run", says="run/step-00000004/stage-1.pt: it is damaged")
+        self.assertEqual(sorted(self.resume_from("run/step-00000002")), [3, 4])
+
+    def resume_from(self, checkpoint):
+        return [line["step"] for line in self.lines("--resume", checkpoint, "--checkpoint", "other")]
+
+    def test_a_folder_in_use_and_another_text_are_refused(self):
+        self.curve("--steps", "2", "--checkpoint", "run")
+        self.bad(2, "train", "--data", "text.txt", *SMALL, "--checkpoint", "run", says="--resume run goes on")
+        self.write("other.txt", "Something else. " * 100)
+        self.bad(2, "train", "--resume", "run", "--data", "other.txt", says="trained on another text")
+        self.bad(1, "train", "--resume", "run", "--width", "32", says="the checkpoint has")
+        self.bad(2, "train", "--resume", "nothing", says="nothing: there is no checkpoint")
+
+    def test_python_finds_the_unsplit_names(self):
+        self.curve("--steps", "1", "--ranks", "4", "--checkpoint", "run")
+        names = {name for section, name in self.weights("run/step-00000001") if section == "model"}
+        self.assertIn("blocks.3.qkv.weight", names)
+        self.assertIn("embed.tokens.weight", names)
+
+    def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(self):
+        small = self.folder / "small"
+        small.mkdir()
+        if os.geteuid() != 0 or subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", small],
+                                               stderr=subprocess.DEVNULL).returncode != 0:
+            self.skipTest("a small file system needs the right to mount")
+        self.addCleanup(subprocess.run, ["umount", "-l", small])
+        result = self.bad(2, "train", "--data", "text.txt", *SMALL, "--steps", "50", "--save-every", "1", "--keep", "0",
+                          "--quiet", "--checkpoint", "small/run", says="it cannot be written: No space left on device")
+        self.assertIn("small/run/.unfinished", result.err)
+        steps = sorted(path.name for path in (small / "run").iterdir())
+        self.assertTrue(steps)
+        self.assertTrue(all(name.startswith("step-") for name in steps), steps)
+        self.good("train", "--resume", f"small/run/{steps[-1]}", "--checkpoint", "run", "--steps", "12", "--quiet")
+
+
+class Interrupts(TrainTest):
+    def test_ctrl_c_finishes_the_step_and_saves(self):
+        for number, code in [(signal.SIGINT, 130), (signal.SIGTERM, 143)]:
+            shutil.rmtree(self.folder / "run", ignore_errors=True)
+            process = self.start("--data", "text.txt", *SMALL, "--steps", "100000", "--checkpoint", "run",
+                                 "--save-every", "100000")
+            process.stdout.readline()
+            process.stdout.readline()  # the first step
+            process.send_signal(number)
+            out, err = process.communicate(timeout=60)
+            self.assertEqual((process.returncode, err), (code, ""))
+            self.assertRegex(out, r"stopped after step \d+: saved run/step-\d+; stagecraft train --resume run goes on\n\Z")
+            step = int(out.split("stopped after step ")[1].split(":")[0])
+            self.assertEqual(min(self.resume("--steps", str(step + 2), "--warmup", "0")), step + 1)
+
+    def test_without_a_folder_nothing_is_saved(self):
+        process = self.start("--data", "text.txt", *SMALL, "--steps", "100000")
+        process.stdout.readline()
+        process.stdout.readline()
+        process.send_signal(signal.SIGINT)
+        out, _ = process.communicate(timeout=60)
+        self.assertEqual(process.returncode, 130)
+        self.assertIn("nothing was saved", out)
+
+
+class WrongInputs(TrainTest):
+    def refused(self, *arguments, says, code=2):
+        self.bad(code, "train", "--data", "text.txt", *SMALL, *arguments, says=says)
+
+    def test_flags(self):
+        self.bad(2, "train", "--nonsense", says="there is no option --nonsense (see stagecraft train --help)")
+        self.bad(2, "train", "word", says="'word'")
+        self.refused("--steps", "0", says="--steps takes a whole number from 1")
+        self.refused("--lr", "fast", says="--lr takes a number from 0 to 1000, got 'fast'")
+        self.refused("--batch", "3", says="--batch 3 has fewer rows than there are microbatches: 4 x 1")
+        self.refused("--accumulate", "4", says="4 x 4")
+        self.refused("--steps", "4", "--warmup", "10", says="--warmup 10 is longer than --steps 4")
+        self.refused("--min-lr", "1", says="--min-lr 1 is above --lr")
+        self.refused("--quiet", "--json", says="excludes")
+        self.refused("--stages", "3", "--ranks", "2", says="--stages 3 cannot be dealt out evenly to --ranks 2")
+        self.refused("--split", "blocks.1", "--stages", "2", says="excludes")
+        self.refused("--split", "blocks.7", says="there is no module 'blocks.7'", code=1)
+        self.refused("--schedule", "2F2B", says="there is no schedule '2F2B'", code=1)
+        self.refused("--schedule", "none.csv", says="none.csv")
+        self.refused("--recompute", "5", says="--recompute takes all, or stages from 0 to 1, got '5'")
+        self.refused("--device", "toaster", says="--device takes cpu, cuda or cuda:N, got 'toaster'")
+        self.refused("--heads", "3", says="a width that 3 heads divide, got 16", code=1)
+        self.write("own.csv", self.good("schedule", "1F1B", "--ranks", "2", "--microbatches", "6"))
+        self.refused("--schedule", "own.csv", says="--microbatches 4 does not fit own.csv, which has 6")
+
+    def test_files(self):
+        self.bad(2, "train", "--data", "missing.txt", says="missing.txt: it cannot be read: No such file or directory")
+        self.bad(2, "train", "--data", ".", says="it is a folder")
+        self.bad(2, "train", "--data", self.write("short.txt", "too short"), says="the training part of the text has 8 bytes")
+        self.bad(1, "train", "--data", self.write("empty.txt", ""), says="expected a text, got an empty one")
+        self.refused("--report", "no/such/folder/report.html", says="cannot write no/such/folder/report.html")
+        self.refused("--checkpoint", "/proc/run", "--steps", "1", "--quiet", says="/proc/run: it cannot be made")
+
+    def test_a_failing_rank_ends_all_with_its_name(self):
+        self.refused("--timeout", "0.00001", "--quiet", says="rank ", code=1)
+
+    def test_help(self):
+        text = self.good("train", "--help")
+        for word in ["--schedule", "--resume", "Exit status", "Examples:"]:
+            self.assertIn(word, text)
+        self.assertIn("train", self.good("--help"))
+        self.assertEqual(self.good("train", "--version"), self.good("--version"))
+
+
+if __name__ == "__main__":
+    tool_support.main()
