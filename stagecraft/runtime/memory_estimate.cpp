@@ -1,6 +1,7 @@
 #include "stagecraft/runtime/memory_estimate.h"
 
 #include <algorithm>
+#include <cstddef>
 
 namespace stagecraft {
 
@@ -21,6 +22,20 @@ ActionMemory memory_of(const StageMemory& stage, ActionType type) {
   }
 }
 
+/// Goes through a rank's list: `visit(offset, most, after)` for each action that has memory, in
+/// bytes above what the rank holds before the step.
+template <typename Visit>
+void walk(std::span<const Action> list, std::span<const StageMemory> stages, const Visit& visit) {
+  int64_t held = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!has_microbatch(list[i].type())) continue;
+    const ActionMemory memory =
+        memory_of(stages[static_cast<std::size_t>(list[i].stage().value())], list[i].type());
+    visit(i, held + memory.peak, held + memory.change);
+    held += memory.change;
+  }
+}
+
 }  // namespace
 
 int64_t MemoryEstimate::peak() const {
@@ -37,19 +52,33 @@ MemoryEstimate estimate_memory(const Schedule& schedule, std::span<const StageMe
       rank.parameters += stages[static_cast<std::size_t>(stage.value())].parameters;
       rank.gradients += stages[static_cast<std::size_t>(stage.value())].gradients;
     }
-    int64_t held = 0;
-    for (const Action action : schedule.actions(Rank(r))) {
-      if (!has_microbatch(action.type())) continue;
-      const ActionMemory memory =
-          memory_of(stages[static_cast<std::size_t>(action.stage().value())], action.type());
-      if (held + memory.peak > rank.activations) {
-        rank.activations = held + memory.peak;
-        rank.at = to_string(action);
-      }
-      held += memory.change;
-    }
+    const std::span<const Action> list = schedule.actions(Rank(r));
+    walk(list, stages, [&](std::size_t i, int64_t most, int64_t) {
+      if (most <= rank.activations) return;
+      rank.activations = most;
+      rank.at = to_string(list[i]);
+    });
   }
   return estimate;
+}
+
+std::vector<std::vector<MemorySample>> estimate_memory_over_time(
+    const Schedule& schedule, const std::vector<std::vector<Interval>>& timeline,
+    std::span<const StageMemory> stages) {
+  const MemoryEstimate estimate = estimate_memory(schedule, stages);
+  std::vector<std::vector<MemorySample>> memory;
+  for (std::size_t r = 0; r < estimate.ranks.size(); ++r) {
+    const auto before =
+        static_cast<double>(estimate.ranks[r].parameters + estimate.ranks[r].gradients);
+    std::vector<MemorySample>& samples = memory.emplace_back();
+    samples.push_back({0, before});
+    walk(schedule.lists()[r], stages, [&](std::size_t i, int64_t most, int64_t after) {
+      const Interval& time = timeline[r][i];
+      samples.push_back({time.start, before + static_cast<double>(most)});
+      samples.push_back({time.end, before + static_cast<double>(after)});
+    });
+  }
+  return memory;
 }
 
 }  // namespace stagecraft

@@ -145,6 +145,10 @@ class Pipeline::Impl {
     return recording;
   }
 
+  const std::string& schedule_name() const { return source_.name(); }
+  const StageGraph& graph() const { return graph_; }
+  std::span<const StageMemory> stage_memory() const { return memory_; }
+
   MemoryEstimate estimate(int32_t microbatches) const {
     require<ArgumentError>(!memory_.empty(),
                            "an estimate needs a step with StepOptions::measure_memory first");
@@ -314,6 +318,22 @@ const Placement& Pipeline::placement() const {
 
 Stage& Pipeline::stage(StageId stage) {
   return impl_->stage(stage);
+}
+
+const Stage& Pipeline::stage(StageId stage) const {
+  return impl_->stage(stage);
+}
+
+const std::string& Pipeline::schedule_name() const {
+  return impl_->schedule_name();
+}
+
+const StageGraph& Pipeline::graph() const {
+  return impl_->graph();
+}
+
+std::span<const StageMemory> Pipeline::stage_memory() const {
+  return impl_->stage_memory();
 }
 
 Callbacks& Pipeline::callbacks() {

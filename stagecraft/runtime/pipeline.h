@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 
 #include "stagecraft/runtime/action_context.h"
+#include "stagecraft/runtime/action_memory.h"
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/record/recording.h"
@@ -17,6 +19,7 @@
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/runtime/tied_weights.h"
+#include "stagecraft/schedule/stage_graph.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
 
@@ -90,6 +93,10 @@ class Pipeline {
   int32_t num_stages() const;
   const Placement& placement() const;
   Stage& stage(StageId stage);
+  const Stage& stage(StageId stage) const;
+  /// The schedule's name, "own schedule" for one that has none; and who reads whose output.
+  const std::string& schedule_name() const;
+  const StageGraph& graph() const;
   /// Called on the ranks' threads, by several at once.
   Callbacks& callbacks();
 
@@ -101,6 +108,8 @@ class Pipeline {
   /// What a step of so many microbatches will hold at its peak, as large as those of the last step
   /// that had StepOptions::measure_memory. ArgumentError before one.
   MemoryEstimate peak_memory_estimate(int32_t microbatches) const;
+  /// What that step measured, by stage; empty before one.
+  std::span<const StageMemory> stage_memory() const;
 
  private:
   class Impl;

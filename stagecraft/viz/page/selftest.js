@@ -29,7 +29,7 @@ function selfTestPlan(app, check) {
     const planned = sameBar(data, data.plan, bar);
     if (planned < 0 || view.boxOf(bar).width < 2 || view.planBoxOf(planned).width < 2) continue;
     tried++;
-    const wanted = `planned${numberText(data.plan.runStart[planned])} to ${numberText(data.plan.runEnd[planned])}, takes ${numberText(data.plan.runLength[planned])}`;
+    const wanted = `planned${timeText(data.plan.runStart[planned])} to ${timeText(data.plan.runEnd[planned])}, takes ${timeText(data.plan.runLength[planned])}`;
     for (const box of [view.boxOf(bar), view.planBoxOf(planned)]) {
       app.setHover(-1);
       moveTo(box);
