@@ -73,6 +73,8 @@ class Recorder {
     return offset == kNone ? std::nullopt : std::optional(offset);
   }
 
+  /// What start() was given.
+  Time zero() const { return zero_; }
   /// What was recorded since start().
   const RankRecording& view() const { return recording_; }
   /// The same, moved out; the next start() allocates anew.
