@@ -7,7 +7,7 @@ namespace stagecraft {
 
 namespace {
 
-ActionMemory memory_of(const StageMemory& stage, ActionType type) {
+ActionMemory measured(const StageMemory& stage, ActionType type) {
   const ActionMemory& own = stage.of(type);
   if (own.is_measured) return own;
   const ActionMemory& input = stage.of(ActionType::kBackwardInput);
@@ -20,6 +20,27 @@ ActionMemory memory_of(const StageMemory& stage, ActionType type) {
     default:
       return {};
   }
+}
+
+/// What a microbatch leaves behind when its last backward has ended.
+int64_t left_by(const StageMemory& stage, bool is_split) {
+  const int64_t left = measured(stage, ActionType::kForward).change +
+                       measured(stage, ActionType::kSendForward).change +
+                       measured(stage, ActionType::kSendBackward).change;
+  if (!is_split) return left + measured(stage, ActionType::kBackward).change;
+  return left + measured(stage, ActionType::kBackwardInput).change +
+         measured(stage, ActionType::kBackwardWeight).change;
+}
+
+// Ranks that are threads share what goes from one to the other: while an action was measured,
+// another rank may have let go of a value on this rank's account. A microbatch gives back no more
+// than it took.
+ActionMemory memory_of(const StageMemory& stage, ActionType type) {
+  ActionMemory memory = measured(stage, type);
+  if (type == ActionType::kBackward || type == ActionType::kBackwardWeight) {
+    memory.change -= std::min<int64_t>(left_by(stage, type == ActionType::kBackwardWeight), 0);
+  }
+  return memory;
 }
 
 /// Goes through a rank's list: `visit(offset, most, after)` for each action that has memory, in

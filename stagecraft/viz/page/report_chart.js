@@ -134,6 +134,6 @@ function makeChart(width, height, x, y, label) {
 
 function ticksBetween(from, to, step) {
   const ticks = [];
-  for (let i = Math.ceil(from / step - 1e-9); i * step <= to * (1 + 1e-9); i++) ticks.push(i * step);
+  for (let i = Math.ceil(from / step - 1e-9) + 0; i * step <= to * (1 + 1e-9); i++) ticks.push(i * step);
   return ticks;
 }

@@ -49,7 +49,7 @@ function addComparison(report) {
     const memory = columnText(kByteUnits, schedules.map((one) => one.peak_memory));
     const hasMemory = schedules.some((one) => one.peak_memory > 0);
     const ran = { schedule: `${report.schedule.name}, as it ran`, makespan: report.step.makespan, ran: true,
-                  bubble_share: report.step.bubble_share,
+                  bubble_share: 1 - report.step.compute_share,
                   peak_memory: Math.max(0, ...report.ranks.map((rank) => rank.memory.recorded_peak || 0)) };
     const bar = (one) => {
       const stack = make("div", undefined, "stack"), piece = make("i");
@@ -64,7 +64,7 @@ function addComparison(report) {
       { title: "", className: "bars", cell: bar },
       { title: "Step", unit: times.unit, cell: (one) => times.text(one.makespan) },
       { title: own ? "Against this one" : "Against the run", cell: (one) => (one.ran && own ? null : signedPercent(one.makespan / ((own || ran).makespan || 1) - 1)) },
-      { title: "Bubble", cell: (one) => percentText(one.bubble_share) },
+      { title: "Without compute", unit: "of all ranks' time", cell: (one) => percentText(one.bubble_share) },
       ...(hasMemory ? [{ title: "Peak memory", unit: memory.unit, cell: (one) => (one.peak_memory > 0 ? memory.text(one.peak_memory) : null) }] : []),
     ], [ran, ...schedules], (one) => (one.is_this_run ? "this" : ""));
   }

@@ -7,12 +7,14 @@ const kCauses = [
   { key: "waiting_for_gradients", name: "For gradients", color: "var(--forGradients)", meaning: "bubble: gradients were not sent yet" },
   { key: "exposed_activations", name: "Exposed, activations", color: "var(--exposedActivations)", meaning: "activations were under way" },
   { key: "exposed_gradients", name: "Exposed, gradients", color: "var(--exposedGradients)", meaning: "gradients were under way" },
-  { key: "other", name: "Other", color: "var(--otherTime)", meaning: "sends, bookkeeping" },
+  { key: "other", name: "Other", color: "var(--otherTime)", meaning: "sends, bookkeeping, waiting for a core" },
   { key: "run_out", name: "Run-out", color: "var(--runOut)", meaning: "bubble: after the last action" },
 ];
 
 function fillReportHead(report) {
   const { schedule, step, plan } = report;
+  // Lanes of a good height, but never more than fits a screen.
+  document.getElementById("timeline").style.height = `clamp(300px, ${150 + 118 * schedule.ranks}px, max(420px, 60vh))`;
   document.getElementById("subtitle").textContent = [schedule.name, plural(schedule.ranks, "rank"), plural(schedule.stages, "stage"),
     plural(schedule.microbatches, "microbatch", "microbatches")].join(" · ");
   const figures = document.getElementById("figures");
@@ -25,7 +27,7 @@ function fillReportHead(report) {
     figures.append(entry);
   };
   add("step", timeText(step.makespan), plan ? `plan ${timeText(plan.makespan)}` : "", "From the start of the step to the end of its last action");
-  add("bubble", percentText(step.bubble_share), plan ? `plan ${percentText(plan.bubble_share)}` : "", "Share of all ranks' time spent waiting for what was not sent yet, or after the last action");
+  add("bubble", percentText(step.bubble_share), "", "Share of all ranks' time spent waiting for what was not sent yet, or after the last action");
   add("exposed transfer", percentText(step.exposed_transfer_share), "", "Share of all ranks' time spent waiting for what was under way");
   const peaks = report.ranks.map((rank) => rank.memory.recorded_peak).filter((peak) => peak !== null);
   if (peaks.length > 0) add("peak memory", memoryText(Math.max(...peaks)), "", "The most that any rank held, parameters and gradients included");
