@@ -14,7 +14,7 @@ namespace stagecraft {
 
 /// What a rank tells the others of its last step.
 struct GatheredRank {
-  RankRecording recording;
+  RankRecording recording = {};
   /// By the rank's own clock, in nanoseconds: when its recording begins, and when all ranks met.
   int64_t zero = 0;
   int64_t met = 0;

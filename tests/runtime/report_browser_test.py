@@ -79,7 +79,7 @@ class Report(unittest.TestCase):
     def test_pictures(self):
         path, _ = make_report("picture", "1F1B", 4, 4)
         for theme, page in (("light", (255, 255, 255)), ("dark", (16, 20, 27))):
-            picture = browser.photograph(f"report_{theme}", f"{path.as_uri()}#theme={theme}", "--window-size=1200,3300",
+            picture = browser.photograph(f"report_{theme}", f"{path.as_uri()}#theme={theme}", "--window-size=1200,1700",
                                          folder=FOLDER)
             counts = browser.count_colors(picture)
             self.assertGreater(browser.share_of(counts, page), 0.4)

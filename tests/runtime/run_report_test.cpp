@@ -198,7 +198,7 @@ TEST(MakeRunReport, TakesAStepThatFailed) {
   const TestModel model = chain_model(3);
   Pipeline pipeline = make_pipeline(model);
   pipeline.callbacks().observe([](Rank, Action action, ActionPhase phase) {
-    if (phase == ActionPhase::kBegin && to_string(action) == "1B1") throw Boom("no");
+    if (phase == ActionPhase::kBegin && to_string(action) == "1B1") throw Boom();
   });
   EXPECT_THROW(pipeline.step(random_batch(4, 8, 5, 1), kMeasured), StageError);
   const RunReport report = make_run_report(pipeline, {.failure = "1B1: no"});
