@@ -18,7 +18,9 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/gathered_rank.h"
+#include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/recut.h"
+#include "stagecraft/schedule/builders/builders.h"
 #include "tests/runtime/faults.h"
 #include "tests/runtime/harness.h"
 #include "tests/support/expect_error.h"
@@ -269,6 +271,28 @@ TEST(Align, ClocksOfOtherMachinesMeetWhereTheirRanksMet) {
   EXPECT_EQ(other[0].recording.actions[0].begin, 0);
   EXPECT_EQ(other[1].recording.actions[0].begin, 300);
   EXPECT_EQ(other[1].recording.actions[0].end, 310);
+}
+
+// While 0B was measured another rank let go of 40 bytes of this one's account: over many
+// microbatches the prediction must not fall below nothing.
+TEST(EstimateMemory, AMicrobatchGivesBackNoMoreThanItTook) {
+  std::vector<StageMemory> stages(1);
+  stages[0].parameters = 1000;
+  stages[0].gradients = 500;
+  stages[0].of(ActionType::kForward) = {true, 60, 80};
+  stages[0].of(ActionType::kBackward) = {true, -100, 10};
+  const Schedule schedule = build_schedule("1F1B", {.ranks = 1, .microbatches = 3});
+  const Simulation plan = simulate(schedule);
+  const auto memory = estimate_memory_over_time(schedule, plan.timeline, stages);
+  const std::vector<MemorySample> expected = {{0, 1500}, {0, 1580}, {1, 1560}, {1, 1570}, {3, 1500},
+                                              {3, 1580}, {4, 1560}, {4, 1570}, {6, 1500}, {6, 1580},
+                                              {7, 1560}, {7, 1570}, {9, 1500}};
+  ASSERT_EQ(memory.size(), 1u);
+  EXPECT_EQ(memory[0], expected);
+  EXPECT_EQ(estimate_memory(schedule, stages).peak(), 1580);
+  // What it keeps for good, such as outputs, stays.
+  stages[0].of(ActionType::kBackward).change = -50;
+  EXPECT_EQ(estimate_memory_over_time(schedule, plan.timeline, stages)[0].back().memory, 1530);
 }
 
 TEST(Recut, KeepsTheModelsCost) {
