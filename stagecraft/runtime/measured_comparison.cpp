@@ -105,8 +105,7 @@ class Comparer {
       all.push_back(
           "Peak memory is that of the fullest rank, estimated from what one microbatch of each "
           "stage "
-          "held; where stages are cut anew or stay whole backwards, what lies at their borders is "
-          "approximate.");
+          "held; what lies at the borders of stages that are cut anew is approximate.");
     }
     return all;
   }

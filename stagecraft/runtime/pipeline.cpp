@@ -146,7 +146,6 @@ class Pipeline::Impl {
   }
 
   const std::string& schedule_name() const { return source_.name(); }
-  const StageGraph& graph() const { return graph_; }
   std::span<const StageMemory> stage_memory() const { return memory_; }
 
   MemoryEstimate estimate(int32_t microbatches) const {
@@ -326,10 +325,6 @@ const Stage& Pipeline::stage(StageId stage) const {
 
 const std::string& Pipeline::schedule_name() const {
   return impl_->schedule_name();
-}
-
-const StageGraph& Pipeline::graph() const {
-  return impl_->graph();
 }
 
 std::span<const StageMemory> Pipeline::stage_memory() const {

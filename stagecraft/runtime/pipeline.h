@@ -19,7 +19,6 @@
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/runtime/tied_weights.h"
-#include "stagecraft/schedule/stage_graph.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
 
@@ -94,9 +93,8 @@ class Pipeline {
   const Placement& placement() const;
   Stage& stage(StageId stage);
   const Stage& stage(StageId stage) const;
-  /// The schedule's name, "own schedule" for one that has none; and who reads whose output.
+  /// "own schedule" for one that has no name.
   const std::string& schedule_name() const;
-  const StageGraph& graph() const;
   /// Called on the ranks' threads, by several at once.
   Callbacks& callbacks();
 

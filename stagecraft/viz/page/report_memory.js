@@ -120,7 +120,7 @@ function addLoss(report) {
     addKey(section, [{ name: "training", color: "var(--loss)", line: "line" }, { name: "evaluation", color: "var(--evaluation)", line: "line" }]);
   }
   const chart = makeChart(1150, 280, { from: first, to: last > first ? last : first + 1, ticks: ticksBetween(first, last, xStep), text: (tick) => numberText(tick) },
-    { from: low - pad, to: high + pad, ticks: ticksBetween(low - pad, high + pad, yStep), text: (tick) => fixedText(tick, digits) }, "Loss by step");
+    { from: low - pad, to: high + pad, ticks: ticksBetween(low - pad, high + pad, yStep), text: (tick) => tick.toFixed(digits) }, "Loss by step");
   const draw = (points, color, dots) => {
     const path = thinOut(points, 1000).map(([step, loss], i) => `${i ? "L" : "M"}${chart.xOf(step).toFixed(1)} ${chart.yOf(loss).toFixed(1)}`).join("");
     chart.svg.append(svgElement("path", { d: path, fill: "none", stroke: color, "stroke-width": 1.6, "stroke-linejoin": "round" }));

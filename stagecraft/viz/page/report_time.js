@@ -39,7 +39,7 @@ function fillReportHead(report) {
     failure.hidden = false;
   }
   document.getElementById("timelineNote").textContent =
-    `${plan ? plan.note + " " : ""}Zoom with Ctrl and the wheel, or with the wheel alone after a click on the timeline; ? lists the keys.`;
+    `${plan ? plan.note + " " : ""}Zoom with Ctrl and the wheel, or after a click with the wheel alone; ? lists the keys.`;
 }
 
 function addTime(report) {
