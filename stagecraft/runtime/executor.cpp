@@ -35,6 +35,18 @@ StageMemory memory_of(const Stage& stage) {
   return memory;
 }
 
+/// Of parameters and the gradients that they have.
+int64_t bytes_held_by(std::span<const Stage> stages) {
+  int64_t bytes = 0;
+  for (const Stage& stage : stages) {
+    for (const auto& [name, parameter] : stage.parameters()) {
+      bytes += static_cast<int64_t>(parameter.nbytes());
+      if (parameter.grad().defined()) bytes += static_cast<int64_t>(parameter.grad().nbytes());
+    }
+  }
+  return bytes;
+}
+
 }  // namespace
 
 Executor::Executor(Transport& transport, const Wiring& wiring, std::span<Stage> stages,
@@ -66,6 +78,7 @@ void Executor::run(const StepPlan& plan) {
       const MemoryMeter::Scope scope(*plan.meter, transport_.rank().value());
       plan.meter->reset_peak(transport_.rank().value());
       for (const Stage& stage : stages_) memory_.push_back(memory_of(stage));
+      recorder_.start_memory(bytes_held_by(stages_));
       run_list(list);
       recorder_.set_peak_memory(
           std::max(peak_memory_, plan.meter->peak(transport_.rank().value())));
@@ -135,7 +148,7 @@ void Executor::run_action(Action action, std::size_t offset) {
 void Executor::run_recorded(Action action, std::size_t offset) {
   begin(action, offset);
   if (plan_.meter != nullptr && has_microbatch(action.type())) {
-    run_measured(action);
+    run_measured(action, offset);
   } else {
     run_built_in(action);
   }
@@ -198,7 +211,7 @@ void Executor::run_built_in(Action action) {
   }
 }
 
-void Executor::run_measured(Action action) {
+void Executor::run_measured(Action action, std::size_t offset) {
   MemoryMeter& meter = *plan_.meter;
   const int account = transport_.rank().value();
   peak_memory_ = std::max(peak_memory_, meter.peak(account));
@@ -208,9 +221,11 @@ void Executor::run_measured(Action action) {
   ActionMemory& memory =
       memory_[static_cast<std::size_t>(wiring_.local_index(action.stage()))].of(action.type());
   memory.is_measured = true;
-  memory.change = meter.current(account) - before;
-  memory.peak = meter.peak(account) - before;
-  peak_memory_ = std::max(peak_memory_, meter.peak(account));
+  const RankRecording::Held held{meter.peak(account), meter.current(account)};
+  memory.change = held.after - before;
+  memory.peak = held.most - before;
+  recorder_.set_held(offset, held);
+  peak_memory_ = std::max(peak_memory_, held.most);
 }
 
 ForwardOptions Executor::forward_options(Action action) const {

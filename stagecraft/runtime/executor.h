@@ -78,7 +78,7 @@ class Executor {
   void run_action(Action action, std::size_t offset);
   void run_recorded(Action action, std::size_t offset);
   void run_built_in(Action action);
-  void run_measured(Action action);
+  void run_measured(Action action, std::size_t offset);
   void begin(Action action, std::size_t offset);
   void end(Action action, std::size_t offset);
   void finish_forward(Action action, const c10::IValue& output);

@@ -1,6 +1,7 @@
 #include "stagecraft/runtime/memory_estimate.h"
 
 #include <algorithm>
+#include <cstddef>
 
 #include "stagecraft/base/check.h"
 
@@ -8,7 +9,7 @@ namespace stagecraft {
 
 namespace {
 
-ActionMemory memory_of(const StageMemory& stage, ActionType type) {
+ActionMemory measured(const StageMemory& stage, ActionType type) {
   const ActionMemory& own = stage.of(type);
   if (own.is_measured) return own;
   const ActionMemory& input = stage.of(ActionType::kBackwardInput);
@@ -20,6 +21,41 @@ ActionMemory memory_of(const StageMemory& stage, ActionType type) {
       return stage.of(ActionType::kBackward);
     default:
       return {};
+  }
+}
+
+/// What a microbatch leaves behind when its last backward has ended.
+int64_t left_by(const StageMemory& stage, bool is_split) {
+  const int64_t left = measured(stage, ActionType::kForward).change +
+                       measured(stage, ActionType::kSendForward).change +
+                       measured(stage, ActionType::kSendBackward).change;
+  if (!is_split) return left + measured(stage, ActionType::kBackward).change;
+  return left + measured(stage, ActionType::kBackwardInput).change +
+         measured(stage, ActionType::kBackwardWeight).change;
+}
+
+// Ranks that are threads share what goes from one to the other: while an action was measured,
+// another rank may have let go of a value on this rank's account. A microbatch gives back no more
+// than it took.
+ActionMemory memory_of(const StageMemory& stage, ActionType type) {
+  ActionMemory memory = measured(stage, type);
+  if (type == ActionType::kBackward || type == ActionType::kBackwardWeight) {
+    memory.change -= std::min<int64_t>(left_by(stage, type == ActionType::kBackwardWeight), 0);
+  }
+  return memory;
+}
+
+/// Goes through a rank's list: `visit(offset, most, after)` for each action that has memory, in
+/// bytes above what the rank holds before the step.
+template <typename Visit>
+void walk(std::span<const Action> list, std::span<const StageMemory> stages, const Visit& visit) {
+  int64_t held = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!has_microbatch(list[i].type())) continue;
+    const ActionMemory memory =
+        memory_of(stages[static_cast<std::size_t>(list[i].stage().value())], list[i].type());
+    visit(i, held + memory.peak, held + memory.change);
+    held += memory.change;
   }
 }
 
@@ -42,19 +78,33 @@ MemoryEstimate estimate_memory(const Schedule& schedule, std::span<const StageMe
       rank.parameters += stages[static_cast<std::size_t>(stage.value())].parameters;
       rank.gradients += stages[static_cast<std::size_t>(stage.value())].gradients;
     }
-    int64_t held = 0;
-    for (const Action action : schedule.actions(Rank(r))) {
-      if (!has_microbatch(action.type())) continue;
-      const ActionMemory memory =
-          memory_of(stages[static_cast<std::size_t>(action.stage().value())], action.type());
-      if (held + memory.peak > rank.activations) {
-        rank.activations = held + memory.peak;
-        rank.at = to_string(action);
-      }
-      held += memory.change;
-    }
+    const std::span<const Action> list = schedule.actions(Rank(r));
+    walk(list, stages, [&](std::size_t i, int64_t most, int64_t) {
+      if (most <= rank.activations) return;
+      rank.activations = most;
+      rank.at = to_string(list[i]);
+    });
   }
   return estimate;
+}
+
+std::vector<std::vector<MemorySample>> estimate_memory_over_time(
+    const Schedule& schedule, const std::vector<std::vector<Interval>>& timeline,
+    std::span<const StageMemory> stages) {
+  const MemoryEstimate estimate = estimate_memory(schedule, stages);
+  std::vector<std::vector<MemorySample>> memory;
+  for (std::size_t r = 0; r < estimate.ranks.size(); ++r) {
+    const auto before =
+        static_cast<double>(estimate.ranks[r].parameters + estimate.ranks[r].gradients);
+    std::vector<MemorySample>& samples = memory.emplace_back();
+    samples.push_back({0, before});
+    walk(schedule.lists()[r], stages, [&](std::size_t i, int64_t most, int64_t after) {
+      const Interval& time = timeline[r][i];
+      samples.push_back({time.start, before + static_cast<double>(most)});
+      samples.push_back({time.end, before + static_cast<double>(after)});
+    });
+  }
+  return memory;
 }
 
 }  // namespace stagecraft

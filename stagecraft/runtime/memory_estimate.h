@@ -7,6 +7,7 @@
 
 #include "stagecraft/runtime/action_memory.h"
 #include "stagecraft/schedule/schedule.h"
+#include "stagecraft/sim/simulate.h"
 
 namespace stagecraft {
 
@@ -33,5 +34,12 @@ struct MemoryEstimate {
 /// counted. A B that was not measured counts as I and W, and the other way round: I as all of
 /// B, W as nothing. ArgumentError unless there is an entry for each stage of the schedule.
 MemoryEstimate estimate_memory(const Schedule& schedule, std::span<const StageMemory> stages);
+
+/// The same over time, by rank: parameters and gradients from the start on, during an action the
+/// most that it holds on top of them, between actions what stays. `timeline` is of `schedule`, as
+/// Simulation has it.
+std::vector<std::vector<MemorySample>> estimate_memory_over_time(
+    const Schedule& schedule, const std::vector<std::vector<Interval>>& timeline,
+    std::span<const StageMemory> stages);
 
 }  // namespace stagecraft

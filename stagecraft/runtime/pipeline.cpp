@@ -164,6 +164,9 @@ class Pipeline::Impl {
     return recording;
   }
 
+  const std::string& schedule_name() const { return source_.name(); }
+  std::span<const StageMemory> stage_memory() const { return memory_; }
+
   MemoryEstimate estimate(int32_t microbatches) const {
     require<ArgumentError>(!memory_.empty(),
                            "an estimate needs a step with StepOptions::measure_memory first");
@@ -354,7 +357,19 @@ Stage& Pipeline::stage(StageId stage) {
   return impl_->stage(stage);
 }
 
-std::vector<at::Tensor> Pipeline::parameters() {
+const Stage& Pipeline::stage(StageId stage) const {
+  return impl_->stage(stage);
+}
+
+const std::string& Pipeline::schedule_name() const {
+  return impl_->schedule_name();
+}
+
+std::span<const StageMemory> Pipeline::stage_memory() const {
+  return impl_->stage_memory();
+}
+
+std::vector<at::Tensor> Pipeline::parameters() const {
   std::vector<at::Tensor> all;
   for (int32_t s = 0; s < num_stages(); ++s) {
     for (const auto& [name, parameter] : stage(StageId(s)).parameters()) {

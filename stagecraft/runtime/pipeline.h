@@ -4,12 +4,14 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 
 #include "stagecraft/runtime/action_context.h"
+#include "stagecraft/runtime/action_memory.h"
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/record/recording.h"
@@ -101,8 +103,11 @@ class Pipeline {
   int32_t num_stages() const;
   const Placement& placement() const;
   Stage& stage(StageId stage);
+  const Stage& stage(StageId stage) const;
+  /// "own schedule" for one that has no name.
+  const std::string& schedule_name() const;
   /// All that the stages train, stage by stage, for an optimizer; a tensor comes once.
-  std::vector<at::Tensor> parameters();
+  std::vector<at::Tensor> parameters() const;
   /// Called on the ranks' threads, by several at once.
   Callbacks& callbacks();
 
@@ -114,6 +119,8 @@ class Pipeline {
   /// What a step of so many microbatches will hold at its peak, as large as those of the last step
   /// that had StepOptions::measure_memory. ArgumentError before one.
   MemoryEstimate peak_memory_estimate(int32_t microbatches) const;
+  /// What that step measured, by stage; empty before one.
+  std::span<const StageMemory> stage_memory() const;
 
  private:
   class Impl;

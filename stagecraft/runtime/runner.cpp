@@ -5,6 +5,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/runtime/executor.h"
+#include "stagecraft/runtime/gathered_rank.h"
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/step_counter.h"
 #include "stagecraft/runtime/wiring.h"
@@ -31,38 +32,6 @@ std::vector<Stage> sort_stages(std::vector<Stage> stages, const Placement& place
                            stage.num_stages(), placement.num_stages());
   }
   return stages;
-}
-
-c10::IValue to_value(const RankRecording& recording) {
-  std::vector<int64_t> numbers = {recording.bytes_sent, recording.bytes_received,
-                                  recording.peak_memory.value_or(-1),
-                                  static_cast<int64_t>(recording.actions.size())};
-  for (const auto& action : recording.actions) {
-    numbers.insert(numbers.end(), {action.begin, action.end, action.waited});
-  }
-  for (const auto& wait : recording.waits) {
-    numbers.insert(numbers.end(),
-                   {static_cast<int64_t>(wait.offset), wait.begin, wait.end, wait.sent});
-  }
-  return c10::IValue(std::move(numbers));
-}
-
-RankRecording recording_of(const c10::IValue& value) {
-  const std::vector<int64_t> numbers = value.toIntVector();
-  RankRecording recording;
-  recording.bytes_sent = numbers[0];
-  recording.bytes_received = numbers[1];
-  if (numbers[2] >= 0) recording.peak_memory = numbers[2];
-  const auto actions = static_cast<std::size_t>(numbers[3]);
-  std::size_t at = 4;
-  for (std::size_t i = 0; i < actions; ++i, at += 3) {
-    recording.actions.push_back({numbers[at], numbers[at + 1], numbers[at + 2]});
-  }
-  for (; at < numbers.size(); at += 4) {
-    recording.waits.push_back(
-        {static_cast<std::size_t>(numbers[at]), numbers[at + 1], numbers[at + 2], numbers[at + 3]});
-  }
-  return recording;
 }
 
 }  // namespace
@@ -119,15 +88,24 @@ class Runner::Impl {
     }
   }
 
-  Recording gather() {
+  RecordedRun gather() {
     require<ArgumentError>(last_schedule_ != nullptr,
                            "there is no recording before the first step");
-    Recording recording{*last_schedule_, graph_, {}};
-    for (const c10::IValue& value :
-         transport_.all_gather(to_value(executor_.recorder().view()), deadline())) {
-      recording.ranks.push_back(recording_of(value));
+    const auto nanoseconds = [](Recorder::Time time) {
+      return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+    };
+    transport_.barrier(deadline());
+    GatheredRank own{.recording = executor_.recorder().view(),
+                     .zero = nanoseconds(executor_.recorder().zero()),
+                     .met = nanoseconds(Recorder::Clock::now()),
+                     .memory = memory_};
+    for (const Stage& stage : stages_) own.stages.push_back(state_of(stage));
+    std::vector<GatheredRank> ranks;
+    for (const c10::IValue& value : transport_.all_gather(to_value(own), deadline())) {
+      ranks.push_back(gathered_rank_of(value));
     }
-    return recording;
+    align(ranks);
+    return merge(std::move(ranks));
   }
 
   Executor& executor() { return executor_; }
@@ -172,6 +150,28 @@ class Runner::Impl {
                    .draw = counter_.draw(is_training),
                    .zero = Recorder::Clock::now(),
                    .meter = meter ? &*meter : nullptr});
+    if (is_training && meter) memory_.assign(executor_.memory().begin(), executor_.memory().end());
+  }
+
+  RecordedRun merge(std::vector<GatheredRank> ranks) const {
+    const Placement& placement = source_.placement();
+    const auto stages = static_cast<std::size_t>(placement.num_stages());
+    RecordedRun run{.recording = {*last_schedule_, graph_, {}}, .schedule_name = source_.name()};
+    run.stages.resize(stages);
+    const bool has_memory = std::all_of(ranks.begin(), ranks.end(), [](const GatheredRank& rank) {
+      return rank.memory.size() == rank.stages.size();
+    });
+    if (has_memory) run.memory.resize(stages);
+    for (std::size_t r = 0; r < ranks.size(); ++r) {
+      const auto own = placement.stages(Rank(static_cast<int32_t>(r)));
+      for (std::size_t i = 0; i < own.size(); ++i) {
+        const auto s = static_cast<std::size_t>(own[i].value());
+        run.stages[s] = std::move(ranks[r].stages[i]);
+        if (has_memory) run.memory[s] = ranks[r].memory[i];
+      }
+      run.recording.ranks.push_back(std::move(ranks[r].recording));
+    }
+    return run;
   }
 
   // All ranks end a step together: a failure anywhere is one everywhere. Then the rank of the last
@@ -217,6 +217,7 @@ class Runner::Impl {
   StepCounter counter_;
   bool must_recover_ = false;
   std::shared_ptr<const Schedule> last_schedule_;
+  std::vector<StageMemory> memory_;  // of the last step that measured it
 };
 
 Runner::Runner(Transport& transport, ScheduleSource source, std::vector<Stage> stages,
@@ -265,6 +266,10 @@ const RankRecording& Runner::recording() const {
 }
 
 Recording Runner::gather_recording() {
+  return impl_->gather().recording;
+}
+
+RecordedRun Runner::gather_run() {
   return impl_->gather();
 }
 

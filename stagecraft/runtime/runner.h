@@ -11,6 +11,7 @@
 #include "stagecraft/runtime/action_context.h"
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/record/recording.h"
+#include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/stage/ports.h"
@@ -87,8 +88,10 @@ class Runner {
   Stage& stage(StageId stage);
   /// What this rank did in its last step.
   const RankRecording& recording() const;
-  /// What all did; called by all ranks.
+  /// What all did, on one clock; called by all ranks.
   Recording gather_recording();
+  /// The same with what make_run_report needs (run_report.h); called by all ranks.
+  RecordedRun gather_run();
 
  private:
   class Impl;

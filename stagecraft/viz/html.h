@@ -16,6 +16,8 @@ struct HtmlOptions {
   /// under each lane, on the same time axis, and told beside the times of an action. Must outlive
   /// the call.
   const Simulation* plan = nullptr;
+  /// Times are microseconds and memory is bytes, as in recordings: "1.25 ms", "3.5 MiB".
+  bool real_units = false;
 };
 
 /// A page to look at in a browser, complete in one file that loads nothing: zoom, pan, what each

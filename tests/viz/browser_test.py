@@ -34,17 +34,21 @@ def find_browser():
 
 
 def browse(url, *flags):
-    """Runs the browser on `url` with a profile of its own; returns what it prints."""
+    """Runs the browser on `url` with a profile of its own; returns what it prints. What a page says on its console, such
+    as an error or something that it may not load, is a failure."""
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
         command = [
             find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
             "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--disable-dev-shm-usage", "--hide-scrollbars", f"--user-data-dir={profile}",
+            "--disable-dev-shm-usage", "--hide-scrollbars", "--enable-logging=stderr", f"--user-data-dir={profile}",
             "--window-size=1440,900", *flags, url]
         run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False,
                              env={**os.environ, "HOME": profile})
     if run.returncode != 0:
         raise AssertionError(f"{' '.join(command)}\nexit status {run.returncode}\n{run.stderr[-2000:]}")
+    said = [line for line in run.stderr.splitlines() if ":CONSOLE" in line]
+    if said:
+        raise AssertionError(f"{url}: on the console:\n" + "\n".join(said))
     return run.stdout
 
 
@@ -57,9 +61,9 @@ def write_drawing(name, form, schedule, ranks, microbatches, title=None, variant
     return path
 
 
-def self_test(path):
+def self_test(path, fragment="selftest", *flags):
     """What the page says of itself."""
-    dom = browse(f"{path.as_uri()}#selftest", "--dump-dom", "--virtual-time-budget=20000")
+    dom = browse(f"{path.as_uri()}#{fragment}", "--dump-dom", "--virtual-time-budget=20000", *flags)
     found = re.search(r'<html[^>]* data-stagecraft="([^"]*)"', dom)
     if not found:
         errors = re.search(r'<html[^>]* data-errors="([^"]*)"', dom)
@@ -121,8 +125,8 @@ def count_colors(path, every=3):
     return counts
 
 
-def photograph(name, url, *flags):
-    path = FOLDER / f"{name}.png"
+def photograph(name, url, *flags, folder=None):
+    path = (folder or FOLDER) / f"{name}.png"
     path.unlink(missing_ok=True)
     browse(url, f"--screenshot={path}", "--virtual-time-budget=10000", *flags)
     return path

@@ -15,6 +15,19 @@ void Recorder::start(std::size_t num_actions, Time zero) {
   recording_.bytes_sent = 0;
   recording_.bytes_received = 0;
   recording_.peak_memory.reset();
+  recording_.held.clear();
+  recording_.held_before = 0;
+}
+
+void Recorder::start_memory(int64_t held_before) {
+  recording_.held.assign(recording_.actions.size(), {});
+  recording_.held_before = held_before;
+}
+
+void Recorder::add_sent(int64_t bytes) {
+  recording_.bytes_sent += bytes;
+  if (const std::optional<std::size_t> offset = current())
+    recording_.actions[*offset].sent += bytes;
 }
 
 void Recorder::begin(std::size_t offset, Time now) {

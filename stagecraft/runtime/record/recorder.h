@@ -52,9 +52,15 @@ class Recorder {
   void end_wait(Time sent) { end_wait(sent, Clock::now()); }
   void end_wait(Time sent, Time now);
 
-  void add_sent(int64_t bytes) { recording_.bytes_sent += bytes; }
+  /// Given to another rank, by the action that is under way.
+  void add_sent(int64_t bytes);
   void add_received(int64_t bytes) { recording_.bytes_received += bytes; }
   void set_peak_memory(int64_t bytes) { recording_.peak_memory = bytes; }
+
+  /// Memory of the step is measured: what the rank holds already. After start().
+  void start_memory(int64_t held_before);
+  /// What the action at `offset` held at the most and when it ended. REQUIRES start_memory.
+  void set_held(std::size_t offset, RankRecording::Held held) { recording_.held[offset] = held; }
 
   /// Ends whatever is under way, for a step that failed.
   void stop() { stop(Clock::now()); }
@@ -67,6 +73,8 @@ class Recorder {
     return offset == kNone ? std::nullopt : std::optional(offset);
   }
 
+  /// What start() was given.
+  Time zero() const { return zero_; }
   /// What was recorded since start().
   const RankRecording& view() const { return recording_; }
   /// The same, moved out; the next start() allocates anew.

@@ -20,6 +20,7 @@ struct RankRecording {
     int64_t begin = -1;  ///< -1: it did not run
     int64_t end = -1;    ///< -1: it did not end
     int64_t waited = 0;  ///< of that time, in waits that ended
+    int64_t sent = 0;    ///< bytes that it gave to other ranks
 
     friend bool operator==(const ActionTimes&, const ActionTimes&) = default;
   };
@@ -34,11 +35,23 @@ struct RankRecording {
     friend bool operator==(const Wait&, const Wait&) = default;
   };
 
+  /// Bytes of tensors that the step holds on the rank, values on their way to it excluded.
+  struct Held {
+    int64_t most = -1;   ///< at the most during the action; -1: not measured
+    int64_t after = -1;  ///< when it ended
+
+    friend bool operator==(const Held&, const Held&) = default;
+  };
+
   std::vector<ActionTimes> actions;  ///< by offset in the rank's list
   std::vector<Wait> waits;           ///< in the order of time; no two at once
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   std::optional<int64_t> peak_memory = std::nullopt;  ///< bytes
+  std::vector<Held> held = {};  ///< by offset in the rank's list; empty unless memory was measured
+  /// Bytes of the rank's parameters and of the gradients that they had before the step; 0 unless
+  /// memory was measured.
+  int64_t held_before = 0;
 
   friend bool operator==(const RankRecording&, const RankRecording&) = default;
 };
@@ -53,7 +66,8 @@ struct Recording {
 
 /// The recording as drawings take it, in microseconds. An action starts when its waiting has ended;
 /// an overlap spans its parts; idle slots and actions that did not run have Interval::ran() false.
-/// There are no memory samples, only peaks, and no critical path.
+/// Memory is what was held before the step and, during an action, the most that came on top of it;
+/// between actions what stayed. Nothing of it unless it was measured. There is no critical path.
 ///
 /// ArgumentError unless the recording has the ranks and actions of its schedule.
 Simulation to_simulation(const Recording& recording);

@@ -68,6 +68,11 @@ StepReport make_report(const Recording& recording) {
     entry.bubble = microseconds(use.bubble);
     entry.exposed_transfer = microseconds(use.exposed);
     entry.other = microseconds(use.other);
+    entry.start_up = microseconds(use.start_up);
+    entry.waiting_for_activations = microseconds(use.activations);
+    entry.waiting_for_gradients = microseconds(use.gradients);
+    entry.run_out = microseconds(use.run_out);
+    entry.exposed_gradients = microseconds(use.exposed_gradients);
     if (report.makespan > 0) entry.bubble_share = entry.bubble / report.makespan;
     entry.bytes_sent = rank.bytes_sent;
     entry.bytes_received = rank.bytes_received;

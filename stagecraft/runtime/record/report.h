@@ -17,6 +17,15 @@ struct RankReport {
   double exposed_transfer = 0;  ///< waiting for what was under way
   double other = 0;             ///< all else: sends, bookkeeping
   double bubble_share = 0;      ///< bubble / makespan; 0 when the makespan is 0
+
+  /// What the bubble was, the four together: waiting ahead of the first compute, later for
+  /// activations and for gradients that were not sent yet, and the time after the last action.
+  double start_up = 0;
+  double waiting_for_activations = 0;
+  double waiting_for_gradients = 0;
+  double run_out = 0;
+  double exposed_gradients = 0;  ///< of exposed_transfer; the rest were activations
+
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   std::optional<int64_t> peak_memory = std::nullopt;  ///< bytes

@@ -22,6 +22,9 @@ void check(const Recording& recording) {
         rank.actions.size() == schedule.lists()[r].size(),
         "the recording is of another schedule: rank {} has {} actions there, {} here", r,
         rank.actions.size(), schedule.lists()[r].size());
+    require<ArgumentError>(rank.held.empty() || rank.held.size() == rank.actions.size(),
+                           "rank {} has {} actions and the memory of {}", r, rank.actions.size(),
+                           rank.held.size());
     for (const RankRecording::Wait& wait : rank.waits) {
       require<ArgumentError>(wait.offset < rank.actions.size(),
                              "rank {} waited in action {}, its list has {}", r, wait.offset,
@@ -57,6 +60,13 @@ std::vector<std::pair<int64_t, int64_t>> compute_stretches(std::span<const Actio
   return merged;
 }
 
+/// The offset of the first F, I, W or B that ran; the end of the list when none did.
+std::size_t first_compute(std::span<const Action> list, const RankRecording& rank) {
+  std::size_t i = 0;
+  while (i < list.size() && !(is_compute(list[i].type()) && rank.actions[i].begin >= 0)) ++i;
+  return i;
+}
+
 }  // namespace
 
 ClosedRecording close(const Recording& recording) {
@@ -83,17 +93,24 @@ TimeUse use_of_time(std::span<const Action> list, const RankRecording& rank, int
   TimeUse use;
   const auto stretches = compute_stretches(list, rank);
   for (const auto& [begin, end] : stretches) use.compute += end - begin;
+  const std::size_t first = first_compute(list, rank);
   auto stretch = stretches.begin();
   for (const auto& wait : rank.waits) {
     const int64_t under_way_from = std::clamp(wait.sent, wait.begin, wait.end);
-    use.bubble += under_way_from - wait.begin;
+    const bool for_values = list[wait.offset].type() == ActionType::kForward;
+    int64_t& cause = wait.offset <= first ? use.start_up
+                     : for_values         ? use.activations
+                                          : use.gradients;
+    cause += under_way_from - wait.begin;
     use.exposed += wait.end - under_way_from;
+    if (!for_values) use.exposed_gradients += wait.end - under_way_from;
     while (stretch != stretches.end() && stretch->second <= wait.begin) ++stretch;
     if (stretch == stretches.end()) continue;
     use.compute -= std::max<int64_t>(
         std::min(stretch->second, wait.end) - std::max(stretch->first, wait.begin), 0);
   }
-  use.bubble += makespan - last_time(rank);
+  use.run_out = makespan - last_time(rank);
+  use.bubble = use.start_up + use.activations + use.gradients + use.run_out;
   use.other = makespan - use.compute - use.bubble - use.exposed;
   return use;
 }

@@ -23,6 +23,14 @@ struct TimeUse {
   int64_t bubble = 0;   ///< waiting for what was not sent yet, and after its last action
   int64_t exposed = 0;  ///< waiting for what was under way
   int64_t other = 0;    ///< all else: sends, bookkeeping
+
+  /// What the bubble was, the four together: waiting ahead of the first compute, later for
+  /// activations and for gradients that were not sent yet, and the time after the last action.
+  int64_t start_up = 0;
+  int64_t activations = 0;
+  int64_t gradients = 0;
+  int64_t run_out = 0;
+  int64_t exposed_gradients = 0;  ///< of `exposed`; the rest were activations
 };
 /// `rank` is one of a ClosedRecording, `list` its actions.
 TimeUse use_of_time(std::span<const Action> list, const RankRecording& rank, int64_t makespan);

@@ -77,6 +77,24 @@ class TransferCount {
   bool is_lowered_;
 };
 
+/// In the order of time; an overlap's parts may be told in another.
+std::vector<MemorySample> memory_of(std::span<const Action> list,
+                                    const std::vector<Interval>& timeline,
+                                    const RankRecording& rank) {
+  if (rank.held.empty()) return {};
+  const auto before = static_cast<double>(rank.held_before);
+  std::vector<MemorySample> samples = {{0, before}};
+  const auto add = [&](double time, int64_t held) {
+    samples.push_back({std::max(time, samples.back().time), before + static_cast<double>(held)});
+  };
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!timeline[i].ran() || rank.held[i].most < 0) continue;
+    add(timeline[i].start, rank.held[i].most);
+    add(timeline[i].end, rank.held[i].after);
+  }
+  return samples;
+}
+
 RankStats stats_of(std::span<const Action> list, const std::vector<Interval>& timeline,
                    const RankRecording& rank, int64_t makespan) {
   RankStats stats;
@@ -92,7 +110,7 @@ RankStats stats_of(std::span<const Action> list, const std::vector<Interval>& ti
   stats.busy = microseconds(use.compute);
   stats.exposed_transfer = microseconds(use.exposed);
   if (makespan > 0) stats.bubble = 1 - stats.busy / microseconds(makespan);
-  stats.peak_memory = static_cast<double>(rank.peak_memory.value_or(0));
+  stats.peak_memory = static_cast<double>(rank.held_before + rank.peak_memory.value_or(0));
   return stats;
 }
 
@@ -109,7 +127,12 @@ Simulation to_simulation(const Recording& recording) {
     const ActionList& list = recording.schedule.lists()[r];
     std::vector<Interval>& timeline = result.timeline.emplace_back(own_intervals(closed.ranks[r]));
     span_overlaps(list, timeline);
+    result.memory[r] = memory_of(list, timeline, closed.ranks[r]);
     RankStats stats = stats_of(list, timeline, closed.ranks[r], closed.makespan);
+    // A step that failed has no peak of its own.
+    for (const MemorySample& sample : result.memory[r]) {
+      stats.peak_memory = std::max(stats.peak_memory, sample.memory);
+    }
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (closed.ranks[r].actions[i].begin >= 0) stats.transfers_sent += transfers.of(list[i]);
     }

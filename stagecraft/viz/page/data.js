@@ -28,6 +28,7 @@ function addLengths(start, length) {
 function readData() {
   const raw = JSON.parse(document.getElementById("data").textContent);
   const data = unpackAll(raw);
+  realUnits = raw.realUnits === true;
   indexBars(data);
   data.markFirst = firsts(data.markCounts);
   data.memoryFirst = firsts(data.memoryCounts);
@@ -190,14 +191,4 @@ function neededBy(data, bar) {
   }
   const own = type === kInput ? [[stage, [kWeight], m]] : [];
   return collect(data, [...own, ...data.producers[stage].map((s) => [s, [kInput, kBackward], m])]);
-}
-
-// For people: thousands separated. Making a formatter takes longer than drawing a lane.
-const formatters = [];
-function fixedText(value, digits) {
-  formatters[digits] ??= new Intl.NumberFormat("en-US", { maximumFractionDigits: digits });
-  return formatters[digits].format(value);
-}
-function numberText(value) {
-  return fixedText(value, Math.abs(value) >= 1000 ? 0 : Math.abs(value) >= 10 ? 2 : 4);
 }

@@ -11,6 +11,7 @@ function listen(app) {
   };
 
   chart.addEventListener("wheel", (event) => {
+    if (!takesWheel(app, event)) return;
     event.preventDefault();
     const { x, y } = at(event);
     const unit = event.deltaMode === 1 ? 16 : event.deltaMode === 2 ? 400 : 1;
@@ -83,6 +84,12 @@ function listen(app) {
   click("help", () => app.toggleKeys());
 }
 
+// Where the page scrolls, the wheel is for that unless it is meant for the timeline.
+function takesWheel(app, event) {
+  return !app.embedded || event.ctrlKey || event.shiftKey || event.altKey || document.activeElement === app.chart;
+}
+const kScrollKeys = ["ArrowUp", "ArrowDown", "Home", "End"];
+
 function listenOverview(app) {
   const { footer, view } = app;
   let grip = null;
@@ -103,6 +110,7 @@ function listenOverview(app) {
   footer.addEventListener("pointerup", release);
   footer.addEventListener("pointercancel", release);
   footer.addEventListener("wheel", (event) => {
+    if (!takesWheel(app, event)) return;
     event.preventDefault();
     view.zoom(Math.exp(-event.deltaY * 0.0016));
     app.redraw();
@@ -124,6 +132,7 @@ function listenKeys(app) {
   };
   document.addEventListener("keydown", (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
+    if (app.embedded && kScrollKeys.includes(event.key) && document.activeElement !== app.chart) return;
     const action = actions[event.key];
     if (!action || (event.target.tagName === "BUTTON" && event.key === " ")) return;
     event.preventDefault();

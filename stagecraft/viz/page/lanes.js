@@ -290,13 +290,14 @@ function drawAxis(app, context, ticks) {
   context.textBaseline = "middle";
   context.fillStyle = theme.faint;
   context.textAlign = "right";
-  context.fillText("time", kGutter - 16, kAxis - 12);
+  const [unit, unitName] = timeUnit(view.end());
+  context.fillText(unitName, kGutter - 16, kAxis - 12);
   context.textAlign = "center";
   context.fillStyle = theme.soft;
-  const digits = Math.min(20, Math.max(0, -Math.floor(Math.log10(ticks.step) + 1e-9)));
+  const digits = Math.min(20, Math.max(0, -Math.floor(Math.log10(ticks.step / unit) + 1e-9)));
   for (const tick of ticks.times) {
     const x = view.xOf(tick);
-    if (x >= kGutter - 1) context.fillText(fixedText(tick, digits), x, kAxis - 12);
+    if (x >= kGutter - 1) context.fillText(fixedText(tick / unit, digits), x, kAxis - 12);
   }
 }
 
@@ -319,7 +320,7 @@ function drawLabels(app, context, firstRank, lastRank) {
     if (view.memoryHeight() >= 13 && data.rankPeak.length > rank) {
       context.fillStyle = theme.memory;
       context.font = `10.5px ${theme.font}`;
-      context.fillText(numberText(data.rankPeak[rank]), kGutter - 14, view.memoryFloorOf(rank) - view.memoryHeight() / 2 + 1);
+      context.fillText(memoryText(data.rankPeak[rank]), kGutter - 14, view.memoryFloorOf(rank) - view.memoryHeight() / 2 + 1);
     }
   }
 }

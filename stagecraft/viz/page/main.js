@@ -8,6 +8,7 @@ window.addEventListener("error", (event) => {
 
 const app = {
   data: readData(),
+  embedded: document.body.classList.contains("report"),  // a part of a page that scrolls
   errors,
   hover: -1,
   selected: -1,
@@ -125,7 +126,7 @@ function applyFragment() {
   }
 }
 
-fillHeader(app.data);
+if (!app.embedded) fillHeader(app.data);
 fillTools(app);
 fillKeys(app.data);
 listen(app);

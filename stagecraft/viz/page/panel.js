@@ -27,11 +27,11 @@ function fillHeader(data) {
     figures.append(entry);
   };
   const planned = (text) => (data.plan ? `plan ${text}` : "");
-  add("makespan", numberText(data.makespan), planned(numberText(data.plan?.makespan)), "From the start to the end of the last action");
-  add("span", numberText(data.span), "", "Of the rank that takes longest, from its own first start to its last end");
+  add("makespan", timeText(data.makespan), planned(timeText(data.plan?.makespan)), "From the start to the end of the last action");
+  add("span", timeText(data.span), "", "Of the rank that takes longest, from its own first start to its last end");
   add("bubble", (data.bubble * 100).toFixed(1), `% ${planned(`${(data.plan?.bubble * 100).toFixed(1)} %`)}`.trim(), "Share of all ranks' time without compute");
-  add("peak memory", numberText(data.peak), "", "The most that any rank holds");
-  add("exposed transfer", numberText(data.exposed), "", "Time in which a rank only waited for a transfer");
+  add("peak memory", memoryText(data.peak), "", "The most that any rank holds");
+  add("exposed transfer", timeText(data.exposed), "", "Time in which a rank only waited for a transfer");
   add("transfers", numberText(data.transfers), "", "Values and gradients that went to another rank");
 }
 
@@ -109,7 +109,7 @@ function barList(data, bars, latest) {
   for (const bar of bars.slice(0, 5)) {
     const line = make("div");
     line.append(make("code", actionText(data, bar), bar === latest ? "late" : ""));
-    line.append(make("span", `  rank ${data.barRank[bar]}, ${numberText(data.runStart[bar])} to ${numberText(data.runEnd[bar])}`));
+    line.append(make("span", `  rank ${data.barRank[bar]}, ${timeText(data.runStart[bar])} to ${timeText(data.runEnd[bar])}`));
     cell.append(line);
   }
   if (bars.length > 5) cell.append(make("div", `and ${bars.length - 5} more`));
@@ -130,10 +130,10 @@ function fillTip(app, bar) {
   };
   row("stage", `${data.barStage[bar]} on rank ${rank}`);
   row("microbatch", String(data.barMicrobatch[bar]));
-  row("time", `${numberText(data.runStart[bar])} to ${numberText(data.runEnd[bar])}, takes ${numberText(data.runLength[bar])}`);
+  row("time", `${timeText(data.runStart[bar])} to ${timeText(data.runEnd[bar])}, takes ${timeText(data.runLength[bar])}`);
   if (data.plan) addPlan(data, bar, row);
   const previous = previousEnd(data, bar);
-  if (data.barStart[bar] - previous > 1e-9 * wholeTime(data)) row("idle before", numberText(data.barStart[bar] - previous));
+  if (data.barStart[bar] - previous > 1e-9 * wholeTime(data)) row("idle before", timeText(data.barStart[bar] - previous));
   if (partsOf(data, bar) > 1) row("overlap", overlapText(data, bar));
   const before = needs(data, bar), after = neededBy(data, bar);
   const latest = before.reduce((best, other) => (best < 0 || data.runEnd[other] > data.runEnd[best] ? other : best), -1);
@@ -151,9 +151,9 @@ function addPlan(data, bar, row) {
   const { plan } = data;
   const planned = sameBar(data, plan, bar);
   if (planned < 0) return;
-  row("planned", `${numberText(plan.runStart[planned])} to ${numberText(plan.runEnd[planned])}, takes ${numberText(plan.runLength[planned])}`);
+  row("planned", `${timeText(plan.runStart[planned])} to ${timeText(plan.runEnd[planned])}, takes ${timeText(plan.runLength[planned])}`);
   const slack = 1e-9 * wholeTime(data);
-  const off = (difference, more, less) => `${numberText(Math.abs(difference))} ${difference > 0 ? more : less}`;
+  const off = (difference, more, less) => `${timeText(Math.abs(difference))} ${difference > 0 ? more : less}`;
   const start = data.runStart[bar] - plan.runStart[planned], length = data.runLength[bar] - plan.runLength[planned];
   const texts = [];
   if (Math.abs(start) > slack) texts.push(off(start, "later", "earlier"));
@@ -165,7 +165,7 @@ function addPlan(data, bar, row) {
 function overlapText(data, bar) {
   const first = bar - partOf(data, bar);
   const parts = Array.from({ length: partsOf(data, bar) }, (_, i) => actionText(data, first + i));
-  return `${parts.join(" and ")}, ${numberText(data.barStart[bar])} to ${numberText(data.barEnd[bar])}`;
+  return `${parts.join(" and ")}, ${timeText(data.barStart[bar])} to ${timeText(data.barEnd[bar])}`;
 }
 
 // The first few of the other actions that a rank does at a time, empty for none.
@@ -200,5 +200,5 @@ function showRange(app) {
   const { view } = app;
   const whole = view.t0 <= 0 && view.t1 >= view.end();
   document.getElementById("range").textContent =
-    whole ? "" : `${numberText(Math.max(0, view.t0))} to ${numberText(Math.min(view.end(), view.t1))}`;
+    whole ? "" : `${timeText(Math.max(0, view.t0))} to ${timeText(Math.min(view.end(), view.t1))}`;
 }

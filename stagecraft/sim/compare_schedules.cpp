@@ -1,0 +1,74 @@
+#include "stagecraft/sim/compare_schedules.h"
+
+#include <algorithm>
+#include <optional>
+#include <utility>
+
+#include "stagecraft/base/error.h"
+
+namespace stagecraft {
+namespace {
+
+// Messages that begin with the schedule's name stand behind it in a list.
+std::string without_name(std::string_view message, std::string_view name) {
+  const std::string prefix = std::string(name) + ": ";
+  return std::string(message.substr(message.starts_with(prefix) ? prefix.size() : 0));
+}
+
+std::vector<int32_t> stages_to_try(const ScheduleKind& kind, std::optional<int32_t> given) {
+  std::vector<int32_t> all = {kind.default_stages_per_rank};
+  if (given && *given != all.front()) all.push_back(*given);
+  return all;
+}
+
+/// Nothing, with the reason, where it cannot be built.
+std::optional<Schedule> try_build(const ScheduleKind& kind, const ScheduleShape& shape,
+                                  std::string& reason) {
+  try {
+    return kind.build(shape);
+  } catch (const Error& error) {
+    reason = error.what();
+    return std::nullopt;
+  }
+}
+
+}  // namespace
+
+ScheduleComparison compare_schedules(const ScheduleShape& shape, const RunSchedule& run) {
+  ScheduleComparison comparison;
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    if (!kind.has_backward) continue;
+    bool fits = false;
+    for (const int32_t stages : stages_to_try(kind, shape.stages_per_rank)) {
+      std::string reason;
+      const std::optional<Schedule> schedule = try_build(
+          kind,
+          {.ranks = shape.ranks, .microbatches = shape.microbatches, .stages_per_rank = stages},
+          reason);
+      if (schedule) {
+        try {
+          Simulation result = run(kind.name, *schedule, stages);
+          result.timeline = {};
+          result.memory = {};
+          result.critical_path = {};
+          comparison.schedules.push_back({std::string(kind.name), stages, std::move(result)});
+          fits = true;
+          continue;
+        } catch (const ScheduleError& error) {
+          reason = error.what();
+        }
+      }
+      if (!fits) {
+        comparison.unfit.push_back(
+            {std::string(kind.name), stages, without_name(reason, kind.name)});
+      }
+    }
+  }
+  std::stable_sort(comparison.schedules.begin(), comparison.schedules.end(),
+                   [](const ComparedSchedule& a, const ComparedSchedule& b) {
+                     return a.result.makespan < b.result.makespan;
+                   });
+  return comparison;
+}
+
+}  // namespace stagecraft
