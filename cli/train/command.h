@@ -56,6 +56,8 @@ struct TrainCommand {
   std::string report_json;
   std::string trace;
 
+  std::string command_line;  ///< as it was typed
+
   /// What was given, by option, to be said again when the run is taken up: "--width" -> "64".
   std::map<std::string, std::vector<std::string>> given;
 };

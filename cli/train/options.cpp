@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <array>
+#include <filesystem>
 #include <memory>
 #include <sstream>
 #include <string_view>
@@ -12,6 +13,7 @@
 
 #include "cli/failure.h"
 #include "cli/option_kinds.h"
+#include "stagecraft/base/text_cursor.h"
 #include "stagecraft/base/version.h"
 
 namespace stagecraft::cli {
@@ -164,7 +166,6 @@ void complete(TrainCommand& command, const std::string& positions, bool untied) 
   if (!command.given.contains("--warmup")) {
     command.learning_rate.warmup = std::min<int64_t>(command.learning_rate.warmup, command.steps);
   }
-  if (command.checkpoint.empty() && !command.resume.empty()) command.checkpoint = command.resume;
 }
 
 constexpr std::string_view kExamples =
@@ -207,6 +208,11 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
       throw BadUsage(error.what());
     }
     command.given = given_options(app);
+    command.command_line = "stagecraft train";
+    for (const std::string& word : words) {
+      command.command_line +=
+          ' ' + (word.find_first_of(" \t\n'\"") == std::string::npos ? word : quote(word));
+    }
     complete(command, positions, untied);
     if (command.resume.empty()) check(command);
   } catch (const BadUsage& error) {
@@ -240,12 +246,18 @@ TrainCommand take_up(const TrainCommand& now,
   auto parsed = parse_train_options(words);
   TrainCommand command = std::get<TrainCommand>(std::move(parsed));
   command.resume = now.resume;
-  if (command.checkpoint.empty()) command.checkpoint = now.checkpoint;
+  if (!now.given.contains("--checkpoint")) {
+    // Beside the one that is taken up, wherever that was written.
+    const std::filesystem::path path = std::filesystem::path(now.resume).lexically_normal();
+    const bool is_one = std::filesystem::exists(path / "index.json");
+    command.checkpoint = is_one ? (path / "..").lexically_normal().string() : now.resume;
+  }
   command.is_quiet = now.is_quiet;
   command.is_json = now.is_json;
   command.report = now.report;
   command.report_json = now.report_json;
   command.trace = now.trace;
+  command.command_line = now.command_line;
   return command;
 }
 

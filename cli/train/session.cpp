@@ -19,9 +19,13 @@
 #include "cli/train/options.h"
 #include "cli/train/progress.h"
 #include "cli/train/sample.h"
+#include "stagecraft/base/write_file.h"
+#include "stagecraft/runtime/run_report.h"
 #include "stagecraft/stage/random_scope.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/text_data.h"
+#include "stagecraft/viz/run_report.h"
+#include "stagecraft/viz/trace.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -97,18 +101,20 @@ class Session {
     introduce(progress);
     while (trainer_.steps() < command_.steps) {
       const auto [inputs, targets] = rows_.draw(command_.batch);
-      const TrainStep step =
-          trainer_.step({inputs.to(device())}, targets.to(device()), needs_memory());
+      const TrainStep step = train_on(inputs, targets);
       progress.step(step);
       const int64_t now = step.step;
+      losses_.push_back({now, step.loss});
       if (command_.eval_every > 0 && command_.held_out > 0 &&
           (now % command_.eval_every == 0 || now == command_.steps)) {
-        progress.evaluation(now, evaluate());
+        evaluations_.push_back({now, evaluate()});
+        progress.evaluation(now, evaluations_.back().loss);
       }
       const bool is_over = noted_interrupt() != 0 || now == command_.steps;
       if (!command_.checkpoint.empty() && (now % command_.save_every == 0 || is_over)) save();
       if (noted_interrupt() != 0) return stop(progress);
     }
+    write_reports();
     if (command_.sample > 0) sample(progress);
     progress.end();
     return kGood;
@@ -116,90 +122,144 @@ class Session {
 
  private:
   c10::Device device() const { return trainer_.states().front().tensor().device(); }
-  bool needs_memory() const {
+  bool has_reports() const {
     return !command_.report.empty() || !command_.report_json.empty() || !command_.trace.empty();
   }
 
+  TrainStep train_on(const at::Tensor& inputs, const at::Tensor& targets) {
+    try {
+      const TrainStep step =
+          trainer_.step({inputs.to(device())}, targets.to(device()), has_reports());
+      tokens_per_second_ = static_cast<double>(inputs.numel()) / step.seconds;
+      return step;
+    } catch (const Error& error) {
+      try {
+        write_reports(error.what());
+      } catch (const Error&) {
+        // The first error is the one to tell.
+      }
+      throw;
+    }
+  }
+
+  /// Of the last step; `failure`: what it threw.
+  void write_reports(const std::string& failure = "") {
+    if (!has_reports()) return;
+    ReportOptions options{
+        .title = fmt::format("stagecraft train: {} on {} ranks", command_.schedule,
+                             trainer_.pipeline().num_ranks()),
+        .command = command_.command_line,
+        .losses = losses_,
+        .evaluations = evaluations_,
+        .facts = {{"model",
+                   fmt::format("{} blocks, width {}, {} heads, context {}", command_.model.layers,
+                               command_.model.width, command_.model.heads, command_.model.context)},
+                  {"batch", fmt::format("{} rows in {} x {} microbatches", command_.batch,
+                                        command_.accumulate, command_.microbatches)}},
+        .figures = {{"tokens/s", fmt::format("{:.0f}", tokens_per_second_)}},
+        .failure = failure};
+    const RunReport report = make_run_report(trainer_.pipeline(), options);
+    if (!command_.report.empty()) write_file(command_.report, draw_report(report));
+    if (!command_.report_json.empty()) write_file(command_.report_json, report_json(report));
+    if (!command_.trace.empty()) {
+      write_file(command_.trace, draw_trace(report.schedule, report.run, report.graph, report.title,
+                                            report.plan ? &*report.plan : nullptr));
+    }
+  }
+}
+
   void introduce(Progress& progress) {
-    int64_t parameters = 0;
-    for (const ModelState& state : trainer_.states()) {
-      if (state.is_trained()) parameters += state.tensor().numel();
-    }
-    progress.say(fmt::format(
-        "{} parameters in {} stages on {} ranks, {}, {} microbatches; {} bytes of text, unigram "
-        "entropy {:.4f} nats a byte",
-        parameters, trainer_.pipe().num_stages(), trainer_.pipeline().num_ranks(),
-        command_.schedule, command_.microbatches,
-        data_.training().numel() + data_.evaluation().numel(), data_.unigram_entropy()));
-    if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
+  int64_t parameters = 0;
+  for (const ModelState& state : trainer_.states()) {
+    if (state.is_trained()) parameters += state.tensor().numel();
   }
+  progress.say(fmt::format(
+      "{} parameters in {} stages on {} ranks, {}, {} microbatches; {} bytes of text, unigram "
+      "entropy {:.4f} nats a byte",
+      parameters, trainer_.pipe().num_stages(), trainer_.pipeline().num_ranks(), command_.schedule,
+      command_.microbatches, data_.training().numel() + data_.evaluation().numel(),
+      data_.unigram_entropy()));
+  if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
+}
 
-  /// The same rows each time.
-  double evaluate() {
-    TextRows rows =
-        make_rows(command_, data_.evaluation(), "held-out", seed_of(command_, kEvaluationRows));
-    double sum = 0;
-    for (int32_t i = 0; i < command_.eval_batches; ++i) {
-      const auto [inputs, targets] = rows.draw(command_.batch / command_.accumulate);
-      sum += trainer_.eval_loss({inputs.to(device())}, targets.to(device()));
-    }
-    return sum / command_.eval_batches;
+/// The same rows each time.
+double evaluate() {
+  TextRows rows =
+      make_rows(command_, data_.evaluation(), "held-out", seed_of(command_, kEvaluationRows));
+  double sum = 0;
+  for (int32_t i = 0; i < command_.eval_batches; ++i) {
+    const auto [inputs, targets] = rows.draw(command_.batch / command_.accumulate);
+    sum += trainer_.eval_loss({inputs.to(device())}, targets.to(device()));
   }
+  return sum / command_.eval_batches;
+}
 
-  void sample(Progress& progress) {
-    const std::string text = sample_text(trainer_, command_.prompt,
-                                         {.context = command_.model.context,
-                                          .length = command_.sample,
-                                          .rows = command_.microbatches,
-                                          .temperature = command_.temperature,
-                                          .seed = seed_of(command_, kSampleDraws),
-                                          .device = device()});
-    progress.sample(command_.prompt, text);
+void sample(Progress& progress) {
+  const std::string text = sample_text(trainer_, command_.prompt,
+                                       {.context = command_.model.context,
+                                        .length = command_.sample,
+                                        .rows = command_.microbatches,
+                                        .temperature = command_.temperature,
+                                        .seed = seed_of(command_, kSampleDraws),
+                                        .device = device()});
+  progress.sample(command_.prompt, text);
+}
+
+void save() {
+  const Json notes = {{"options", command_.given},
+                      {"rows_drawn", rows_.position()},
+                      {"text_checksum", data_.checksum()}};
+  saved_ = save_checkpoint(
+      command_.checkpoint,
+      trainer_.checkpoint(notes.dump(-1, ' ', false, Json::error_handler_t::replace)),
+      command_.keep);
+}
+
+void restore(const Checkpoint& checkpoint) {
+  const Json notes = Json::parse(checkpoint.notes);
+  if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
+    throw BadUsage(fmt::format("--resume {}: it was trained on another text than --data has",
+                               command_.resume));
   }
+  trainer_.restore(checkpoint);
+  rows_.set_position(notes.value("rows_drawn", int64_t{0}));
+}
 
-  void save() {
-    const Json notes = {{"options", command_.given},
-                        {"rows_drawn", rows_.position()},
-                        {"text_checksum", data_.checksum()}};
-    saved_ = save_checkpoint(
-        command_.checkpoint,
-        trainer_.checkpoint(notes.dump(-1, ' ', false, Json::error_handler_t::replace)),
-        command_.keep);
-  }
+int stop(Progress& progress) {
+  const std::string where = saved_.empty()
+                                ? "nothing was saved (--checkpoint FOLDER does that)"
+                                : fmt::format("saved {}; stagecraft train --resume {} goes on",
+                                              saved_, command_.checkpoint);
+  write_reports();
+  progress.say(fmt::format("stopped after step {}: {}", trainer_.steps(), where));
+  return 128 + noted_interrupt();
+}
 
-  void restore(const Checkpoint& checkpoint) {
-    const Json notes = Json::parse(checkpoint.notes);
-    if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
-      throw BadUsage(fmt::format("--resume {}: it was trained on another text than --data has",
-                                 command_.resume));
-    }
-    trainer_.restore(checkpoint);
-    rows_.set_position(notes.value("rows_drawn", int64_t{0}));
-  }
-
-  int stop(Progress& progress) {
-    const std::string where = saved_.empty()
-                                  ? "nothing was saved (--checkpoint FOLDER does that)"
-                                  : fmt::format("saved {}; stagecraft train --resume {} goes on",
-                                                saved_, command_.checkpoint);
-    progress.say(fmt::format("stopped after step {}: {}", trainer_.steps(), where));
-    return 128 + noted_interrupt();
-  }
-
-  TrainCommand command_;
-  TextData data_;
-  TextRows rows_;
-  Trainer trainer_;
-  std::string saved_;
+TrainCommand command_;
+TextData data_;
+TextRows rows_;
+Trainer trainer_;
+std::string saved_;
+std::vector<LossPoint> losses_;
+std::vector<LossPoint> evaluations_;
+double tokens_per_second_ = 0;
 };
 
-/// A folder of checkpoints of another run is not written into.
-void check_folder(const TrainCommand& command) {
+/// A folder of checkpoints of another run, or of another future of this one, is not written into.
+void check_folder(const TrainCommand& command, const std::optional<Checkpoint>& from) {
   if (command.checkpoint.empty()) return;
-  if (command.resume.empty() && !list_checkpoints(command.checkpoint).empty()) {
+  const std::vector<std::string> all = list_checkpoints(command.checkpoint);
+  if (all.empty()) return;
+  if (!from) {
     throw BadUsage(
         fmt::format("--checkpoint {}: there are checkpoints already; --resume {} goes on from them",
                     command.checkpoint, command.checkpoint));
+  }
+  if (step_of_checkpoint(all.back()) > from->step) {
+    throw BadUsage(fmt::format(
+        "--resume {}: there are later checkpoints ({}); move them away, or give another folder "
+        "with --checkpoint",
+        command.resume, fs::path(all.back()).filename().string()));
   }
 }
 
@@ -217,7 +277,7 @@ int train(TrainCommand command) {
     command =
         take_up(command, notes["options"].get<std::map<std::string, std::vector<std::string>>>());
   }
-  check_folder(command);
+  check_folder(command, checkpoint);
   for (const std::string& file : {command.report, command.report_json, command.trace}) {
     check_writable(file);
   }

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/version.h"
 #include "stagecraft/graph/archive.h"
@@ -133,6 +134,10 @@ void check_seal(const std::string& path, const Json& entry) {
 }  // namespace
 
 std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpoint, int32_t keep) {
+  require<ArgumentError>(checkpoint.step >= 0, "expected a step of at least 0, got {}",
+                         checkpoint.step);
+  require<ArgumentError>(Json::accept(checkpoint.notes),
+                         "the notes of a checkpoint are no JSON: {}", checkpoint.notes);
   make_folder(folder);
   remove_unfinished(folder);
   const fs::path unfinished = fs::path(folder) / fmt::format("{}{}", kUnfinished, ::getpid());
@@ -170,6 +175,12 @@ std::vector<std::string> list_checkpoints(const std::string& folder) {
   std::vector<std::string> paths;
   for (auto& [step, path] : found) paths.push_back(std::move(path));
   return paths;
+}
+
+int64_t step_of_checkpoint(const std::string& path) {
+  const std::optional<int64_t> step = step_of(path);
+  require<ArgumentError>(step.has_value(), "expected the path of a checkpoint, got {}", path);
+  return *step;
 }
 
 Checkpoint load_checkpoint(const std::string& path) {

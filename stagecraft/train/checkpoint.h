@@ -26,12 +26,18 @@ struct Checkpoint {
 ///
 /// A stage's file is in torch's own format; torch::pickle_load and Python's torch.load read it.
 /// Afterwards all but the newest `keep` are removed (0: none is). FileError, with path and cause,
-/// when something cannot be written; then nothing is removed and no half of a checkpoint is left.
-std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpoint,
-                            int32_t keep = 0);
+when something cannot be written;
+then nothing is removed and no half of a checkpoint is left.
+    /// ArgumentError for a step below 0 and notes that are no JSON. then nothing is removed and no
+    /// half of a checkpoint is left.
+    std::string
+    save_checkpoint(const std::string& folder, const Checkpoint& checkpoint, int32_t keep = 0);
 
 /// The checkpoints of a folder, oldest first; none where there is no such folder.
 std::vector<std::string> list_checkpoints(const std::string& folder);
+
+/// The step in a checkpoint's name. ArgumentError for another name.
+int64_t step_of_checkpoint(const std::string& path);
 
 /// Reads one: `path` is that of a checkpoint, or a folder with some, of which the newest is taken.
 /// Tensors come to the CPU. FileError that names the file when one is missing, damaged or of

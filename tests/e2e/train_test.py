@@ -158,6 +158,8 @@ class Checkpoints(TrainTest):
         self.bad(2, "train", "--resume", "run", "--data", "other.txt", says="trained on another text")
         self.bad(1, "train", "--resume", "run", "--width", "32", says="the checkpoint has")
         self.bad(2, "train", "--resume", "nothing", says="nothing: there is no checkpoint")
+        self.curve("--steps", "4", "--checkpoint", "later", "--save-every", "2")
+        self.bad(2, "train", "--resume", "later/step-00000002", says="there are later checkpoints (step-00000004)")
 
     def test_python_finds_the_unsplit_names(self):
         self.curve("--steps", "1", "--ranks", "4", "--checkpoint", "run")

@@ -24,6 +24,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/runner.h"
+#include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/csv.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/stage_context.h"
@@ -79,14 +80,24 @@ TEST(Pipeline, RefusesOptionsThatContradictEachOtherOrMakeNoSense) {
                ArgumentError, "expected finite weights, got nan");
   StageBody body{.forward = [](const Args& args, const Kwargs&) { return args[0]; },
                  .parameters = {{"w", at::ones({1})}, {"w", at::ones({2})}}};
-  EXPECT_ERROR(Stage(StageId(0), 1, body), ArgumentError,
-               "two of its parameters are called \"w\"");
+  EXPECT_ERROR(Stage(StageId(0), 1, body), ArgumentError, "two of its parameters are called \"w\"");
+}
+
+TEST(ScheduleSource, TakesAsManyStagesARankAsTheScheduleHas) {
+  EXPECT_EQ(ScheduleSource::named("1F1B", 2).placement().num_stages(), 2);
+  EXPECT_EQ(ScheduleSource::named("ZBVZeroBubble", 2).placement().num_stages(), 4);
+  EXPECT_EQ(ScheduleSource::named("Interleaved1F1B", 2, 3).placement().num_stages(), 6);
+}
+
+TEST(MemoryEstimate, NeedsAnEntryForEachStage) {
+  const Schedule schedule = build_schedule("1F1B", {.ranks = 2, .microbatches = 2});
+  EXPECT_ERROR(estimate_memory(schedule, std::vector<StageMemory>(1)), ArgumentError,
+               "the schedule has 2 stages, got the memory of 1");
 }
 
 TEST(Pipeline, WaitsAsLongAsThereIsTime) {
-  Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2,
-                                                  .loss = mean_square,
-                                                  .timeout = std::chrono::nanoseconds::max()});
+  Pipeline pipeline(make_stages({kTanh, kTanh}),
+                    {.ranks = 2, .loss = mean_square, .timeout = std::chrono::nanoseconds::max()});
   EXPECT_TRUE(pipeline.step({at::ones({2, 2})}).loss().defined());
 }
 
@@ -99,11 +110,10 @@ TEST(Pipeline, AStepWithoutALossIsNoTraining) {
 
 TEST(Pipeline, TakesStagesPortsAndTiesFromAPipe) {
   const at::Tensor weight = at::randn({3, 3}).set_requires_grad(true);
-  const StageBody model{.forward =
-                            [weight](const Args& args, const Kwargs&) -> c10::IValue {
-                              const at::Tensor x = args[0].toTensor();
-                              return at::tanh(at::tanh(x.matmul(weight)).matmul(weight)) + x;
-                            },
+  const StageBody model{.forward = [weight](const Args& args, const Kwargs&) -> c10::IValue {
+                          const at::Tensor x = args[0].toTensor();
+                          return at::tanh(at::tanh(x.matmul(weight)).matmul(weight)) + x;
+                        },
                         .parameters = {{"weight", weight}}};
   const Pipe pipe = stagecraft::pipeline(model, {{at::randn({2, 3})}, {}},
                                          {.points = {}, .policy = equal_operators(2)});
