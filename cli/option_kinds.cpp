@@ -63,7 +63,7 @@ std::string describe_extras(const CLI::App& app) {
     return extra.size() > 1 && extra.front() == '-';
   });
   if (option != extras.end()) return fmt::format("there is no option {}", *option);
-  if (!app.get_subcommands().empty())
+  if (!app.get_subcommands().empty() || app.get_subcommands({}).empty())
     return fmt::format("{} is one argument too many", quote(extras.front()));
   return fmt::format("there is no subcommand {}", quote(extras.front()));
 }

@@ -4,6 +4,7 @@
 #include <charconv>
 #include <chrono>
 #include <exception>
+#include <filesystem>
 #include <numeric>
 #include <string_view>
 #include <sys/auxv.h>
@@ -17,6 +18,7 @@
 
 #include "cli/failure.h"
 #include "cli/input.h"
+#include "cli/train/options.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/schedule/builders/builders.h"
 
@@ -57,6 +59,8 @@ std::optional<ScheduleSource> find_source(TrainCommand& command) {
   int32_t stages = command.stages.value_or(schedule.num_stages());
   must_be("--stages", stages, schedule.num_stages());
   command.stages = stages;
+  command.given["--schedule"] = {std::filesystem::absolute(command.schedule).string()};
+  check_train_command(command);
   return ScheduleSource::fixed(schedule);
 }
 

@@ -34,7 +34,7 @@ void add_model(CLI::App* app, TrainCommand& command, std::string& positions, boo
       add_count(app, "--layers", sizes.layers, 1, "N", "blocks; default: 4"),
       add_count(app, "--width", sizes.width, 1, "N", "default: 128"),
       add_count(app, "--heads", sizes.heads, 1, "N", "of attention; default: 4"),
-      add_count(app, "--context", sizes.context, 1, "N", "bytes in a row; default: 64"),
+      add_count(app, "--context", sizes.context, 4, "N", "bytes in a row; default: 64"),
       add_choice(app, "--positions", positions, {"rotary", "learned"}, "default: rotary"),
       app->add_flag("--untied", untied, "the head has a weight of its own, not the embedding's"),
       add_number(app, "--dropout", sizes.dropout, 0, 0.99, "P", "default: 0"),
@@ -133,12 +133,14 @@ std::map<std::string, std::vector<std::string>> given_options(const CLI::App& ap
     const std::string name = option->get_name();
     if (option->count() == 0) continue;
     if (std::find(kOfThisCall.begin(), kOfThisCall.end(), name) != kOfThisCall.end()) continue;
-    given[name] = option->get_type_size() == 0 ? std::vector<std::string>() : option->results();
+    given[name] = option->results();
   }
   return given;
 }
 
-void check(const TrainCommand& command) {
+}  // namespace
+
+void check_train_command(const TrainCommand& command) {
   const auto parts = int64_t{command.microbatches} * command.accumulate;
   if (command.batch < parts) {
     throw BadUsage(fmt::format("--batch {} has fewer rows than there are microbatches: {} x {}",
@@ -153,6 +155,8 @@ void check(const TrainCommand& command) {
                                command.learning_rate.peak));
   }
 }
+
+namespace {
 
 void complete(TrainCommand& command, const std::string& positions, bool untied) {
   if (!positions.empty()) {
@@ -214,7 +218,7 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
           ' ' + (word.find_first_of(" \t\n'\"") == std::string::npos ? word : quote(word));
     }
     complete(command, positions, untied);
-    if (command.resume.empty()) check(command);
+    if (command.resume.empty()) check_train_command(command);
   } catch (const BadUsage& error) {
     throw BadUsage(fmt::format("{} (see stagecraft train --help)", error.what()));
   }
@@ -231,12 +235,16 @@ TrainCommand take_up(const TrainCommand& now,
   }
   if (now.given.contains("--stages") || now.given.contains("--policy")) options.erase("--split");
   if (now.given.contains("--ranks") || now.given.contains("--schedule")) {
-    if (!now.given.contains("--stages")) options.erase("--stages");
+    for (const char* name : {"--stages", "--split"}) options.erase(name);
+    const auto recompute = options.find("--recompute");
+    if (recompute != options.end() && recompute->second != std::vector<std::string>{"all"}) {
+      options.erase(recompute);
+    }
   }
   for (const auto& [name, values] : now.given) options[name] = values;
   std::vector<std::string> words;
   for (const auto& [name, values] : options) {
-    if (values.size() == 1) {
+    if (values.size() == 1 && !values.front().empty()) {
       words.push_back(name + "=" + values.front());  // a value may begin with a dash
     } else {
       words.push_back(name);

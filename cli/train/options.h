@@ -13,6 +13,9 @@ namespace stagecraft::cli {
 /// BadUsage, with what to do instead, for one that is wrong.
 std::variant<TrainCommand, std::string> parse_train_options(const std::vector<std::string>& words);
 
+/// BadUsage for options that contradict each other.
+void check_train_command(const TrainCommand& command);
+
 /// The options of a run that is taken up: those of then, but for what is given now.
 TrainCommand take_up(const TrainCommand& now,
                      const std::map<std::string, std::vector<std::string>>& then);

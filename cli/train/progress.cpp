@@ -135,6 +135,16 @@ void Progress::sample(const std::string& prompt, const std::string& text) {
   }
 }
 
+void Progress::stopped(int64_t step, const std::string& saved, const std::string& folder) {
+  if (kind_ == Kind::kJson) {
+    write(json_line({{"stopped", step}, {"saved", saved.empty() ? Json() : Json(saved)}}));
+  }
+  const std::string where =
+      saved.empty() ? "nothing was saved (--checkpoint FOLDER does that)"
+                    : fmt::format("saved {}; stagecraft train --resume {} goes on", saved, folder);
+  say(fmt::format("stopped after step {}: {}", step, where));
+}
+
 void Progress::say(const std::string& line) {
   if (kind_ == Kind::kQuiet || kind_ == Kind::kJson) return;
   end();

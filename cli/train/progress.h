@@ -18,6 +18,8 @@ class Progress {
   void step(const TrainStep& step);
   void evaluation(int64_t step, double loss);
   void sample(const std::string& prompt, const std::string& text);
+  /// An interrupt ended it; `saved`: the checkpoint, if any, in `folder`.
+  void stopped(int64_t step, const std::string& saved, const std::string& folder);
   /// A line that is not about a step; not in JSON.
   void say(const std::string& line);
   /// Leaves the line that is written over.

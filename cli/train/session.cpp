@@ -18,14 +18,11 @@
 #include "cli/train/model.h"
 #include "cli/train/options.h"
 #include "cli/train/progress.h"
+#include "cli/train/reports.h"
 #include "cli/train/sample.h"
-#include "stagecraft/base/write_file.h"
-#include "stagecraft/runtime/run_report.h"
 #include "stagecraft/stage/random_scope.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/text_data.h"
-#include "stagecraft/viz/run_report.h"
-#include "stagecraft/viz/trace.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -56,7 +53,9 @@ std::string own_corpus() {
 TextData read_data(TrainCommand& command) {
   if (command.data.empty()) return TextData::read({own_corpus()}, command.held_out);
   for (std::string& path : command.data) {
-    if (fs::is_directory(path)) throw BadUsage(fmt::format("--data {}: it is a folder", path));
+    std::error_code ignored;
+    if (fs::is_directory(path, ignored))
+      throw BadUsage(fmt::format("--data {}: it is a folder", path));
     path = fs::absolute(path).string();
   }
   command.given["--data"] = command.data;
@@ -74,11 +73,16 @@ TextRows make_rows(const TrainCommand& command, const at::Tensor& text, const ch
 }
 
 /// Finds out before training what would fail after it.
-void check_writable(const std::string& file) {
-  if (file.empty()) return;
-  const fs::path folder = fs::absolute(file).parent_path();
+void check_folder_is_writable(const std::string& folder) {
+  if (folder.empty()) return;
+  std::error_code error;
+  fs::create_directories(folder, error);
+  if (error) {
+    throw BadUsage(fmt::format("--checkpoint {}: it cannot be made: {}", folder, error.message()));
+  }
   if (::access(folder.c_str(), W_OK) != 0) {
-    throw BadUsage(fmt::format("cannot write {}: {}", file, std::strerror(errno)));
+    throw BadUsage(
+        fmt::format("--checkpoint {}: it cannot be written: {}", folder, std::strerror(errno)));
   }
 }
 
@@ -88,33 +92,50 @@ class Session {
       : command_(std::move(command)),
         data_(read_data(command_)),
         rows_(make_rows(command_, data_.training(), "training", seed_of(command_, 0))),
-        trainer_(make_trainer(command_)) {
+        trainer_(make_trainer(command_)),
+        reports_(command_) {
     if (command_.eval_every > 0 && command_.held_out > 0) {
       // Made once here to find out early whether the text is long enough.
       make_rows(command_, data_.evaluation(), "held-out", 0);
     }
     if (checkpoint) restore(*checkpoint);
+    reports_.check_places();
+    check_folder_is_writable(command_.checkpoint);
   }
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
 
   int run() {
     Progress progress(command_, trainer_.steps());
     introduce(progress);
+    const bool is_done = trainer_.steps() >= command_.steps;
     while (trainer_.steps() < command_.steps) {
       const auto [inputs, targets] = rows_.draw(command_.batch);
       const TrainStep step = train_on(inputs, targets);
       progress.step(step);
       const int64_t now = step.step;
-      losses_.push_back({now, step.loss});
+      reports_.add_step(step, inputs.numel());
       if (command_.eval_every > 0 && command_.held_out > 0 &&
           (now % command_.eval_every == 0 || now == command_.steps)) {
-        evaluations_.push_back({now, evaluate()});
-        progress.evaluation(now, evaluations_.back().loss);
+        const double loss = evaluate();
+        reports_.add_evaluation(now, loss);
+        progress.evaluation(now, loss);
       }
-      const bool is_over = noted_interrupt() != 0 || now == command_.steps;
+      const int interrupt = noted_interrupt();
+      const bool is_over = interrupt != 0 || now == command_.steps;
       if (!command_.checkpoint.empty() && (now % command_.save_every == 0 || is_over)) save();
-      if (noted_interrupt() != 0) return stop(progress);
+      if (interrupt != 0) {
+        progress.stopped(now, saved_, command_.checkpoint);
+        reports_.write(trainer_);
+        return 128 + interrupt;
+      }
     }
-    write_reports();
+    if (is_done) {
+      progress.say(fmt::format(
+          "nothing to train: --steps {} are done, and there is no step to report", command_.steps));
+    } else {
+      reports_.write(trainer_);
+    }
     if (command_.sample > 0) sample(progress);
     progress.end();
     return kGood;
@@ -122,19 +143,15 @@ class Session {
 
  private:
   c10::Device device() const { return trainer_.states().front().tensor().device(); }
-  bool has_reports() const {
-    return !command_.report.empty() || !command_.report_json.empty() || !command_.trace.empty();
-  }
 
   TrainStep train_on(const at::Tensor& inputs, const at::Tensor& targets) {
+    // Measuring takes a few per cent: in the step that is reported alone.
+    const bool is_reported = reports_.are_wanted() && trainer_.steps() + 1 == command_.steps;
     try {
-      const TrainStep step =
-          trainer_.step({inputs.to(device())}, targets.to(device()), has_reports());
-      tokens_per_second_ = static_cast<double>(inputs.numel()) / step.seconds;
-      return step;
+      return trainer_.step({inputs.to(device())}, targets.to(device()), is_reported);
     } catch (const Error& error) {
       try {
-        write_reports(error.what());
+        reports_.write(trainer_, error.what());
       } catch (const Error&) {
         // The first error is the one to tell.
       }
@@ -142,107 +159,69 @@ class Session {
     }
   }
 
-  /// Of the last step; `failure`: what it threw.
-  void write_reports(const std::string& failure = "") {
-    if (!has_reports()) return;
-    ReportOptions options{
-        .title = fmt::format("stagecraft train: {} on {} ranks", command_.schedule,
-                             trainer_.pipeline().num_ranks()),
-        .command = command_.command_line,
-        .losses = losses_,
-        .evaluations = evaluations_,
-        .facts = {{"model",
-                   fmt::format("{} blocks, width {}, {} heads, context {}", command_.model.layers,
-                               command_.model.width, command_.model.heads, command_.model.context)},
-                  {"batch", fmt::format("{} rows in {} x {} microbatches", command_.batch,
-                                        command_.accumulate, command_.microbatches)}},
-        .figures = {{"tokens/s", fmt::format("{:.0f}", tokens_per_second_)}},
-        .failure = failure};
-    const RunReport report = make_run_report(trainer_.pipeline(), options);
-    if (!command_.report.empty()) write_file(command_.report, draw_report(report));
-    if (!command_.report_json.empty()) write_file(command_.report_json, report_json(report));
-    if (!command_.trace.empty()) {
-      write_file(command_.trace, draw_trace(report.schedule, report.run, report.graph, report.title,
-                                            report.plan ? &*report.plan : nullptr));
-    }
-  }
-}
-
   void introduce(Progress& progress) {
-  int64_t parameters = 0;
-  for (const ModelState& state : trainer_.states()) {
-    if (state.is_trained()) parameters += state.tensor().numel();
+    int64_t parameters = 0;
+    for (const ModelState& state : trainer_.states()) {
+      if (state.is_trained()) parameters += state.tensor().numel();
+    }
+    progress.say(fmt::format(
+        "{} parameters in {} stages on {} ranks, {}, {} microbatches; {} bytes of text, unigram "
+        "entropy {:.4f} nats a byte",
+        parameters, trainer_.pipe().num_stages(), trainer_.pipeline().num_ranks(),
+        command_.schedule, command_.microbatches,
+        data_.training().numel() + data_.evaluation().numel(), data_.unigram_entropy()));
+    if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
   }
-  progress.say(fmt::format(
-      "{} parameters in {} stages on {} ranks, {}, {} microbatches; {} bytes of text, unigram "
-      "entropy {:.4f} nats a byte",
-      parameters, trainer_.pipe().num_stages(), trainer_.pipeline().num_ranks(), command_.schedule,
-      command_.microbatches, data_.training().numel() + data_.evaluation().numel(),
-      data_.unigram_entropy()));
-  if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
-}
 
-/// The same rows each time.
-double evaluate() {
-  TextRows rows =
-      make_rows(command_, data_.evaluation(), "held-out", seed_of(command_, kEvaluationRows));
-  double sum = 0;
-  for (int32_t i = 0; i < command_.eval_batches; ++i) {
-    const auto [inputs, targets] = rows.draw(command_.batch / command_.accumulate);
-    sum += trainer_.eval_loss({inputs.to(device())}, targets.to(device()));
+  /// The same rows each time.
+  double evaluate() {
+    TextRows rows =
+        make_rows(command_, data_.evaluation(), "held-out", seed_of(command_, kEvaluationRows));
+    double sum = 0;
+    for (int32_t i = 0; i < command_.eval_batches; ++i) {
+      const auto [inputs, targets] = rows.draw(command_.batch / command_.accumulate);
+      sum += trainer_.eval_loss({inputs.to(device())}, targets.to(device()));
+    }
+    return sum / command_.eval_batches;
   }
-  return sum / command_.eval_batches;
-}
 
-void sample(Progress& progress) {
-  const std::string text = sample_text(trainer_, command_.prompt,
-                                       {.context = command_.model.context,
-                                        .length = command_.sample,
-                                        .rows = command_.microbatches,
-                                        .temperature = command_.temperature,
-                                        .seed = seed_of(command_, kSampleDraws),
-                                        .device = device()});
-  progress.sample(command_.prompt, text);
-}
-
-void save() {
-  const Json notes = {{"options", command_.given},
-                      {"rows_drawn", rows_.position()},
-                      {"text_checksum", data_.checksum()}};
-  saved_ = save_checkpoint(
-      command_.checkpoint,
-      trainer_.checkpoint(notes.dump(-1, ' ', false, Json::error_handler_t::replace)),
-      command_.keep);
-}
-
-void restore(const Checkpoint& checkpoint) {
-  const Json notes = Json::parse(checkpoint.notes);
-  if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
-    throw BadUsage(fmt::format("--resume {}: it was trained on another text than --data has",
-                               command_.resume));
+  void sample(Progress& progress) {
+    const std::string text = sample_text(trainer_, command_.prompt,
+                                         {.context = command_.model.context,
+                                          .length = command_.sample,
+                                          .rows = command_.microbatches,
+                                          .temperature = command_.temperature,
+                                          .seed = seed_of(command_, kSampleDraws),
+                                          .device = device()});
+    progress.sample(command_.prompt, text);
   }
-  trainer_.restore(checkpoint);
-  rows_.set_position(notes.value("rows_drawn", int64_t{0}));
-}
 
-int stop(Progress& progress) {
-  const std::string where = saved_.empty()
-                                ? "nothing was saved (--checkpoint FOLDER does that)"
-                                : fmt::format("saved {}; stagecraft train --resume {} goes on",
-                                              saved_, command_.checkpoint);
-  write_reports();
-  progress.say(fmt::format("stopped after step {}: {}", trainer_.steps(), where));
-  return 128 + noted_interrupt();
-}
+  void save() {
+    const Json notes = {{"options", command_.given},
+                        {"rows_drawn", rows_.position()},
+                        {"text_checksum", data_.checksum()}};
+    saved_ = save_checkpoint(
+        command_.checkpoint,
+        trainer_.checkpoint(notes.dump(-1, ' ', false, Json::error_handler_t::replace)),
+        command_.keep);
+  }
 
-TrainCommand command_;
-TextData data_;
-TextRows rows_;
-Trainer trainer_;
-std::string saved_;
-std::vector<LossPoint> losses_;
-std::vector<LossPoint> evaluations_;
-double tokens_per_second_ = 0;
+  void restore(const Checkpoint& checkpoint) {
+    const Json notes = Json::parse(checkpoint.notes);
+    if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
+      throw BadUsage(fmt::format("--resume {}: it was trained on another text than --data has",
+                                 command_.resume));
+    }
+    trainer_.restore(checkpoint);
+    rows_.set_position(notes.value("rows_drawn", int64_t{0}));
+  }
+
+  TrainCommand command_;
+  TextData data_;
+  TextRows rows_;
+  Trainer trainer_;
+  std::string saved_;
+  Reports reports_;
 };
 
 /// A folder of checkpoints of another run, or of another future of this one, is not written into.
@@ -266,23 +245,27 @@ void check_folder(const TrainCommand& command, const std::optional<Checkpoint>& 
 }  // namespace
 
 int train(TrainCommand command) {
-  std::optional<Checkpoint> checkpoint;
-  if (!command.resume.empty()) {
-    checkpoint = load_checkpoint(command.resume);
-    const Json notes = Json::parse(checkpoint->notes);
-    if (!notes.is_object() || !notes.contains("options")) {
-      throw BadUsage(fmt::format("--resume {}: that checkpoint was not written by this program",
-                                 command.resume));
-    }
-    command =
-        take_up(command, notes["options"].get<std::map<std::string, std::vector<std::string>>>());
-  }
-  check_folder(command, checkpoint);
-  for (const std::string& file : {command.report, command.report_json, command.trace}) {
-    check_writable(file);
-  }
   note_interrupts();
-  return Session(std::move(command), checkpoint).run();
+  std::optional<Checkpoint> checkpoint;
+  std::optional<Session> session;
+  try {
+    if (!command.resume.empty()) {
+      checkpoint = load_checkpoint(command.resume);
+      const Json notes = Json::parse(checkpoint->notes);
+      if (!notes.is_object() || !notes.contains("options")) {
+        throw BadUsage(fmt::format("--resume {}: that checkpoint was not written by this program",
+                                   command.resume));
+      }
+      command =
+          take_up(command, notes["options"].get<std::map<std::string, std::vector<std::string>>>());
+    }
+    check_folder(command, checkpoint);
+    session.emplace(std::move(command), checkpoint);
+    checkpoint.reset();
+  } catch (const Error& error) {
+    throw BadUsage(error.what());  // before training: what was asked for cannot be
+  }
+  return session->run();
 }
 
 }  // namespace stagecraft::cli

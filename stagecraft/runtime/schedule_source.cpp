@@ -69,6 +69,8 @@ std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool i
   require<ArgumentError>(made.num_microbatches() == microbatches,
                          "asked for a schedule of {} microbatches, got one of {}", microbatches,
                          made.num_microbatches());
+  require<ArgumentError>(!is_training || infer_mode(made) != VerifyMode::kForwardOnly,
+                         "the schedule has forwards alone, which train nothing; use eval");
   if (!is_training) made = keep_forwards(made);
   if (made.level() == Level::kCompute) {
     made = lower(made, graph);

@@ -2,11 +2,11 @@
 
 #include <algorithm>
 #include <charconv>
+#include <chrono>
 #include <filesystem>
 #include <span>
 #include <string_view>
 #include <system_error>
-#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -29,8 +29,10 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "stagecraft checkpoint 1";
 constexpr const char* kIndex = "index.json";
 constexpr std::string_view kPrefix = "step-";
-/// Of a checkpoint that is being written, or that somebody was killed over.
-constexpr std::string_view kUnfinished = ".unfinished-";
+/// A checkpoint that is being written, or that somebody was killed over; one that is removed.
+constexpr const char* kUnfinished = ".unfinished";
+constexpr const char* kRemoved = ".removed";
+constexpr auto kWait = std::chrono::seconds(60);
 
 std::string hex(uint64_t number) {
   return fmt::format("{:016x}", number);
@@ -53,31 +55,32 @@ std::string checksum_of(const Json& index) {
   return hex(detail::checksum(std::as_bytes(std::span(text))));
 }
 
+/// With all above it; those that are new are on the disk, too.
 void make_folder(const fs::path& path) {
   std::error_code error;
-  fs::create_directories(path, error);
+  if (fs::is_directory(path, error)) return;
+  const fs::path above = path.parent_path();
+  if (!above.empty() && above != path) make_folder(above);
+  fs::create_directory(path, error);
   if (error) {
     throw FileError(fmt::format("{}: it cannot be made: {}", path.string(), error.message()));
   }
+  detail::sync_folder(above.empty() ? "." : above.string());
 }
 
-/// What was left by those who were killed while they wrote. Others may be writing now.
-void remove_unfinished(const fs::path& folder) {
+/// What those left who were killed. Only for who has the lock.
+void remove_leftovers(const fs::path& folder) {
   std::error_code ignored;
-  for (const auto& entry : fs::directory_iterator(folder, ignored)) {
-    const std::string name = entry.path().filename().string();
-    if (!name.starts_with(kUnfinished)) continue;
-    const std::string owner = name.substr(kUnfinished.size());
-    if (!fs::exists("/proc/" + owner) || owner == std::to_string(::getpid())) {
-      fs::remove_all(entry.path(), ignored);
-    }
-  }
+  fs::remove_all(folder / kUnfinished, ignored);
+  fs::remove_all(folder / kRemoved, ignored);
 }
 
 void write_all(const fs::path& folder, const Checkpoint& checkpoint) {
   Json index = {{"format", kFormat},
                 {"written_by", fmt::format("stagecraft {}", version())},
                 {"step", checkpoint.step},
+                {"seed", checkpoint.seed},
+                {"pipeline_steps", checkpoint.pipeline_steps},
                 {"notes", Json::parse(checkpoint.notes)},
                 {"stages", Json::array()}};
   for (std::size_t s = 0; s < checkpoint.stages.size(); ++s) {
@@ -139,13 +142,15 @@ std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpo
   require<ArgumentError>(Json::accept(checkpoint.notes),
                          "the notes of a checkpoint are no JSON: {}", checkpoint.notes);
   make_folder(folder);
-  remove_unfinished(folder);
-  const fs::path unfinished = fs::path(folder) / fmt::format("{}{}", kUnfinished, ::getpid());
+  const detail::FolderLock lock(folder, kWait);
+  remove_leftovers(folder);
+  const fs::path unfinished = fs::path(folder) / kUnfinished;
+  const fs::path removed = fs::path(folder) / kRemoved;
   const fs::path path = fs::path(folder) / fmt::format("{}{:08}", kPrefix, checkpoint.step);
   try {
     make_folder(unfinished);
     write_all(unfinished, checkpoint);
-    detail::replace_folder(unfinished.string(), path.string());
+    detail::replace_folder(unfinished.string(), path.string(), removed.string());
   } catch (...) {
     std::error_code ignored;
     fs::remove_all(unfinished, ignored);
@@ -153,13 +158,13 @@ std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpo
   }
   detail::sync_folder(folder);
   if (keep > 0) {
-    std::vector<std::string> all = list_checkpoints(folder);
+    const std::vector<std::string> all = list_checkpoints(folder);
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
+      if (all[i] == path.string()) continue;
       // Under another name first: half a checkpoint must not look like one.
       std::error_code error;
-      if (all[i] == path.string()) continue;
-      fs::rename(all[i], unfinished, error);
-      if (!error) fs::remove_all(unfinished, error);
+      fs::rename(all[i], removed, error);
+      if (!error) fs::remove_all(removed, error);
     }
   }
   return path.string();
@@ -185,7 +190,8 @@ int64_t step_of_checkpoint(const std::string& path) {
 
 Checkpoint load_checkpoint(const std::string& path) {
   fs::path folder = path;
-  if (!fs::exists(folder / kIndex)) {
+  std::error_code ignored;
+  if (!fs::exists(folder / kIndex, ignored)) {
     const std::vector<std::string> all = list_checkpoints(path);
     if (!step_of(folder) && all.empty()) {
       throw FileError(fmt::format("{}: there is no checkpoint", path));
@@ -197,6 +203,8 @@ Checkpoint load_checkpoint(const std::string& path) {
   Checkpoint checkpoint;
   try {
     checkpoint.step = index.at("step").get<int64_t>();
+    checkpoint.seed = index.at("seed").get<uint64_t>();
+    checkpoint.pipeline_steps = index.at("pipeline_steps").get<uint64_t>();
     checkpoint.notes = index.at("notes").dump();
     for (const Json& entry : index.at("stages")) {
       const std::string file = (folder / entry.at("file").get<std::string>()).string();

@@ -13,6 +13,10 @@ namespace stagecraft {
 /// What a checkpoint holds: tensors by stage, and what the program needs to go on.
 struct Checkpoint {
   int64_t step = 0;
+  /// The random state: numbers are drawn from the seed and how many steps of the pipeline there
+  /// were.
+  uint64_t seed = 0;
+  uint64_t pipeline_steps = 0;
   /// The program's own, a text in JSON: where it is in its data, sizes of the model, ...
   std::string notes = "null";
   /// By stage, in sections: {"model": {"blocks.0.qkv.weight": ...}, ...}. Names are those of the
@@ -25,13 +29,14 @@ struct Checkpoint {
 /// is killed at any moment finds the checkpoints of before. One of the same step is replaced.
 ///
 /// A stage's file is in torch's own format; torch::pickle_load and Python's torch.load read it.
-/// Afterwards all but the newest `keep` are removed (0: none is). FileError, with path and cause,
-when something cannot be written;
-then nothing is removed and no half of a checkpoint is left.
-    /// ArgumentError for a step below 0 and notes that are no JSON. then nothing is removed and no
-    /// half of a checkpoint is left.
-    std::string
-    save_checkpoint(const std::string& folder, const Checkpoint& checkpoint, int32_t keep = 0);
+/// Afterwards all but the newest `keep` are removed (0: none is). Processes that write into one
+/// folder take turns.
+///
+/// FileError, with path and cause, when something cannot be written, or another process writes
+/// there for a minute; then nothing is removed and no half of a checkpoint is left. ArgumentError
+/// for a step below 0 and notes that are no JSON.
+std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpoint,
+                            int32_t keep = 0);
 
 /// The checkpoints of a folder, oldest first; none where there is no such folder.
 std::vector<std::string> list_checkpoints(const std::string& folder);

@@ -1,14 +1,15 @@
 #include "stagecraft/train/durable_file.h"
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
 #include <fcntl.h>
 #include <filesystem>
 #include <memory>
+#include <sys/file.h>
 #include <system_error>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 
@@ -123,22 +124,41 @@ void sync_folder(const std::string& path) {
   if (::fsync(folder.get()) != 0 && errno != EINVAL) fail(path, "written", errno);
 }
 
-void replace_folder(const std::string& from, const std::string& to) {
+void replace_folder(const std::string& from, const std::string& to, const std::string& aside) {
+  std::error_code ignored;
+  if (!std::filesystem::exists(to, ignored)) {
+    if (std::rename(from.c_str(), to.c_str()) == 0) return;
+    fail(to, "written", errno);
+  }
   // One atomic exchange, so that there is a complete folder under the name at any time.
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
-    std::error_code ignored;
     std::filesystem::remove_all(from, ignored);
     return;
   }
-  if (errno == ENOENT || errno == EINVAL) {
-    if (std::rename(from.c_str(), to.c_str()) == 0) return;
-    if (errno == ENOTEMPTY || errno == EEXIST) {  // a file system that cannot exchange
-      std::error_code error;
-      std::filesystem::remove_all(to, error);
-      if (!error && std::rename(from.c_str(), to.c_str()) == 0) return;
+  // A file system that cannot exchange: what is half removed must not look whole.
+  if (std::rename(to.c_str(), aside.c_str()) != 0) fail(to, "written", errno);
+  if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "written", errno);
+  std::filesystem::remove_all(aside, ignored);
+}
+
+FolderLock::FolderLock(const std::string& path, std::chrono::seconds wait)
+    : folder_(::open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC)) {
+  if (folder_ < 0) fail(path, "read", errno);
+  const auto deadline = std::chrono::steady_clock::now() + wait;
+  while (::flock(folder_, LOCK_EX | LOCK_NB) != 0) {
+    // Some file systems have no locks; there the only guard is that folders get a name at once.
+    if (errno != EWOULDBLOCK && errno != EINTR) return;
+    if (std::chrono::steady_clock::now() > deadline) {
+      ::close(folder_);
+      throw FileError(
+          fmt::format("{}: another process has been writing there for {} s", path, wait.count()));
     }
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }
-  fail(to, "written", errno);
+}
+
+FolderLock::~FolderLock() {
+  ::close(folder_);
 }
 
 }  // namespace stagecraft::detail

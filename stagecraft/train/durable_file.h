@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -43,8 +44,23 @@ std::string read_text(const std::string& path);
 
 /// Makes names in a folder (new files, renames) last. FileError when it cannot.
 void sync_folder(const std::string& path);
-/// Gives a folder another name at once. What is there under that name is replaced, and removed
-/// afterwards. FileError when it cannot.
-void replace_folder(const std::string& from, const std::string& to);
+/// Gives a folder another name. What is there under that name is replaced at once where the file
+/// system can do that, and removed afterwards; otherwise it goes aside, to `aside`, first.
+/// FileError when it cannot.
+void replace_folder(const std::string& from, const std::string& to, const std::string& aside);
+
+/// Holds a folder for this thread alone among all who ask, in this process and others. The system
+/// lets go of it when the process ends in whatever way. FileError when somebody else has it for
+/// longer than `wait`.
+class FolderLock {
+ public:
+  FolderLock(const std::string& path, std::chrono::seconds wait);
+  ~FolderLock();
+  FolderLock(const FolderLock&) = delete;
+  FolderLock& operator=(const FolderLock&) = delete;
+
+ private:
+  int folder_ = -1;
+};
 
 }  // namespace stagecraft::detail

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <set>
+#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
@@ -59,10 +61,11 @@ class Restore {
 };
 
 void check_no_others(const Section& section, const std::vector<ModelState>& states) {
+  std::set<std::string_view> known;
+  for (const ModelState& state : states) known.insert(state.name);
   for (const auto& [name, tensor] : section) {
-    const bool is_known = std::any_of(states.begin(), states.end(),
-                                      [&](const ModelState& state) { return state.name == name; });
-    require<MetadataError>(is_known, "the checkpoint has {}, which this model has not", name);
+    require<MetadataError>(known.contains(name), "the checkpoint has {}, which this model has not",
+                           name);
   }
 }
 
@@ -87,7 +90,9 @@ class Trainer::Impl {
     require<ArgumentError>(!optimizer_.states().empty(), "the model has nothing to train");
     at::set_num_threads(options_.threads_per_rank);
     pipeline_.emplace(make_pipeline(pipe_, loss, options_.recompute));
-    if (options_.evaluation) evaluation_.emplace(make_pipeline(*options_.evaluation, loss, {}));
+    // Its own, so that what was recorded of the last step of training stays.
+    evaluation_.emplace(
+        make_pipeline(options_.evaluation ? *options_.evaluation : pipe_, loss, {}));
   }
 
   TrainStep step(const Args& args, const c10::IValue& target, bool measure_memory) {
@@ -98,7 +103,7 @@ class Trainer::Impl {
     try {
       result.loss = run_microbatches(args, target, measure_memory);
       result.grad_norm = grad_norm(states_);
-      if (!std::isfinite(result.grad_norm)) check_finite_grads(states_);
+      check_norm(result.grad_norm);
     } catch (...) {
       optimizer_.zero_grad();
       pipeline_->set_completed_steps(completed);
@@ -115,9 +120,8 @@ class Trainer::Impl {
   }
 
   StepResult eval(const Args& args, const c10::IValue& target, OutputMode outputs) {
-    Pipeline& runner = evaluation_ ? *evaluation_ : *pipeline_;
-    return runner.eval(args, {}, target,
-                       {.microbatches = options_.microbatches, .outputs = outputs});
+    return evaluation_->eval(args, {}, target,
+                             {.microbatches = options_.microbatches, .outputs = outputs});
   }
 
   int64_t steps() const { return steps_; }
@@ -126,7 +130,11 @@ class Trainer::Impl {
   const std::vector<ModelState>& states() const { return states_; }
 
   Checkpoint checkpoint(std::string notes) const {
-    Checkpoint result{.step = steps_, .notes = std::move(notes), .stages = {}};
+    Checkpoint result{.step = steps_,
+                      .seed = options_.seed,
+                      .pipeline_steps = pipeline_->completed_steps(),
+                      .notes = std::move(notes),
+                      .stages = {}};
     result.stages.resize(static_cast<std::size_t>(pipe_.num_stages()));
     const auto stage_of = [&](const ModelState& state) -> auto& {
       return result.stages[static_cast<std::size_t>(state.stage.value())];
@@ -162,15 +170,24 @@ class Trainer::Impl {
       restore.add(updates, "number of updates", name, moments.updates);
     }
     require<MetadataError>(checkpoint.step >= 0, "the checkpoint is of step {}", checkpoint.step);
+    require<MetadataError>(
+        checkpoint.seed == options_.seed,
+        "the checkpoint's random numbers come from seed {}, here they would from {}",
+        checkpoint.seed, options_.seed);
     restore.run();
     optimizer_.spread_moments();
     optimizer_.zero_grad();
     steps_ = checkpoint.step;
-    pipeline_->set_completed_steps(static_cast<uint64_t>(steps_) *
-                                   static_cast<uint64_t>(options_.accumulate));
+    pipeline_->set_completed_steps(checkpoint.pipeline_steps);
   }
 
  private:
+  void check_norm(double norm) const {
+    if (std::isfinite(norm)) return;
+    check_finite_grads(states_);
+    throw Error(fmt::format("the norm of the gradients is {}: training has run away", norm));
+  }
+
   Pipeline make_pipeline(const Pipe& pipe, const Loss& loss,
                          const std::vector<int32_t>& recompute) const {
     Pipeline pipeline(pipe, {.schedule = options_.schedule,

@@ -96,7 +96,7 @@ class Trainer {
   /// step.
   Checkpoint checkpoint(std::string notes = "null") const;
   /// Goes on where that one was, however that was cut. MetadataError, before anything is changed,
-  /// when it is not of this model: names and shapes are compared.
+  /// when it is not of this model: names and shapes are compared, and the seed.
   void restore(const Checkpoint& checkpoint);
 
  private:

@@ -133,7 +133,8 @@ void expect_same_run(const Pipe& pipe, const StageBody& model, const Arguments& 
   const std::vector<at::Tensor> grads = take_grads();
   EXPECT_EQ(difference("output", got, expected), "");
   for (std::size_t i = 0; i < grads.size(); ++i) {
-    const auto& [name, tensor] = model.parameters[i];
+    const std::string& name = model.parameters[i].first;
+    const at::Tensor& tensor = model.parameters[i].second;
     const bool is_shared = std::ranges::any_of(
         copies, [&](const auto& shared) { return shared.first.is_same(tensor); });
     EXPECT_EQ(difference(name, grads[i], expected_grads[i], is_shared ? 1e-6 : 0), "");

@@ -89,6 +89,13 @@ TEST(ScheduleSource, TakesAsManyStagesARankAsTheScheduleHas) {
   EXPECT_EQ(ScheduleSource::named("Interleaved1F1B", 2, 3).placement().num_stages(), 6);
 }
 
+TEST(Pipeline, DoesNotTrainWithForwardsAlone) {
+  Pipeline pipeline(make_stages({kTanh, kTanh}), {.schedule = "ForwardOnly", .loss = mean_square});
+  EXPECT_ERROR(pipeline.step({at::ones({2, 2})}), ArgumentError,
+               "the schedule has forwards alone, which train nothing; use eval");
+  EXPECT_TRUE(pipeline.eval({at::ones({2, 2})}).output.isTensor());
+}
+
 TEST(MemoryEstimate, NeedsAnEntryForEachStage) {
   const Schedule schedule = build_schedule("1F1B", {.ranks = 2, .microbatches = 2});
   EXPECT_ERROR(estimate_memory(schedule, std::vector<StageMemory>(1)), ArgumentError,

@@ -1,8 +1,10 @@
 #include "stagecraft/train/checkpoint.h"
 
+#include <chrono>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <thread>
 #include <unistd.h>
 
 #include <ATen/ops/arange.h>
@@ -11,6 +13,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "stagecraft/graph/archive.h"
+#include "stagecraft/train/durable_file.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
@@ -31,6 +34,8 @@ class CheckpointTest : public testing::Test {
   static Checkpoint sample(int64_t step) {
     Checkpoint checkpoint;
     checkpoint.step = step;
+    checkpoint.seed = 0xfedcba9876543210;
+    checkpoint.pipeline_steps = 77;
     checkpoint.notes = R"({"rows":17,"rate":0.1})";
     checkpoint.stages.resize(2);
     checkpoint.stages[0]["model"] = {{"a.weight", at::arange(12, at::kFloat).view({3, 4})},
@@ -62,6 +67,8 @@ TEST_F(CheckpointTest, ComesBack) {
     const Checkpoint read = load_checkpoint(from);
     EXPECT_EQ(read.step, 200);
     EXPECT_EQ(read.notes, written.notes);
+    EXPECT_EQ(read.seed, written.seed);
+    EXPECT_EQ(read.pipeline_steps, written.pipeline_steps);
     ASSERT_EQ(read.stages.size(), 2U);
     for (std::size_t s = 0; s < 2; ++s) {
       ASSERT_EQ(read.stages[s].size(), written.stages[s].size());
@@ -109,12 +116,38 @@ TEST_F(CheckpointTest, ReplacesOneOfTheSameStep) {
 
 TEST_F(CheckpointTest, DoesNotSeeWhatWasLeftHalfWritten) {
   save_checkpoint(folder_, sample(5));
-  // As a process leaves it that is killed while it writes; there is no process of that number.
-  fs::create_directories(path(".unfinished-999999999"));
-  std::ofstream(path(".unfinished-999999999/stage-0.pt")) << "half";
+  // As a process leaves it that is killed while it writes, or while it removes.
+  for (const char* name : {".unfinished", ".removed"}) {
+    fs::create_directories(path(name));
+    std::ofstream(path(name) + "/stage-0.pt") << "half";
+  }
   EXPECT_EQ(load_checkpoint(folder_).step, 5);
   save_checkpoint(folder_, sample(6));
-  EXPECT_FALSE(fs::exists(path(".unfinished-999999999")));
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 2);
+}
+
+TEST_F(CheckpointTest, WritersTakeTurns) {
+  std::vector<std::thread> writers;
+  for (int64_t step = 0; step < 6; ++step) {
+    writers.emplace_back([this, step] { save_checkpoint(folder_, sample(step / 2)); });
+  }
+  for (std::thread& writer : writers) writer.join();
+  EXPECT_EQ(list_checkpoints(folder_).size(), 3U);
+  for (const std::string& each : list_checkpoints(folder_)) load_checkpoint(each);
+  EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 3);
+  const detail::FolderLock taken(folder_, std::chrono::seconds(1));
+  EXPECT_ERROR(detail::FolderLock(folder_, std::chrono::seconds(0)), FileError,
+               folder_ + ": another process has been writing there for 0 s");
+}
+
+TEST_F(CheckpointTest, RefusesWhatCannotBeLoaded) {
+  Checkpoint bad = sample(1);
+  bad.notes = "{";
+  EXPECT_ERROR(save_checkpoint(folder_, bad), ArgumentError,
+               "the notes of a checkpoint are no JSON: {");
+  bad = sample(-1);
+  EXPECT_ERROR(save_checkpoint(folder_, bad), ArgumentError, "a step of at least 0, got -1");
+  EXPECT_FALSE(fs::exists(folder_));
 }
 
 TEST_F(CheckpointTest, NamesADamagedFile) {

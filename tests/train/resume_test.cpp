@@ -76,6 +76,9 @@ TEST(Resume, RefusesTheCheckpointOfAnotherModel) {
   shallower.sizes.layers = 3;
   EXPECT_ERROR(trainer.restore(make_trainer(shallower).checkpoint()), MetadataError,
                "the checkpoint has no value of blocks.3.");
+  Checkpoint other_seed = trainer.checkpoint();
+  other_seed.seed = 4;
+  EXPECT_ERROR(trainer.restore(other_seed), MetadataError, "random numbers come from seed 4, here");
   Checkpoint half = trainer.checkpoint();
   half.stages[1].erase("average_square");
   EXPECT_ERROR(trainer.restore(half), MetadataError, "has no average of squares of ");

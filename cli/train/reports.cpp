@@ -1,0 +1,81 @@
+#include "cli/train/reports.h"
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <filesystem>
+#include <system_error>
+#include <unistd.h>
+
+#include <fmt/format.h>
+
+#include "cli/failure.h"
+#include "stagecraft/base/error.h"
+#include "stagecraft/base/write_file.h"
+#include "stagecraft/runtime/run_report.h"
+#include "stagecraft/viz/trace.h"
+
+namespace stagecraft::cli {
+namespace {
+
+namespace fs = std::filesystem;
+
+void check_writable(const std::string& file) {
+  if (file.empty()) return;
+  std::error_code ignored;
+  const bool is_there = fs::exists(file, ignored);
+  const fs::path target = is_there ? fs::path(file) : fs::absolute(file).parent_path();
+  if (is_there && fs::is_directory(file, ignored)) {
+    throw BadUsage(fmt::format("cannot write {}: {}", file, std::strerror(EISDIR)));
+  }
+  if (::access(target.c_str(), W_OK) != 0) {
+    throw BadUsage(fmt::format("cannot write {}: {}", file, std::strerror(errno)));
+  }
+}
+
+}  // namespace
+
+bool Reports::are_wanted() const {
+  return !command_->report.empty() || !command_->report_json.empty() || !command_->trace.empty();
+}
+
+void Reports::check_places() const {
+  for (const std::string& file : {command_->report, command_->report_json, command_->trace}) {
+    check_writable(file);
+  }
+}
+
+void Reports::add_step(const TrainStep& step, int64_t tokens) {
+  losses_.push_back({step.step, step.loss});
+  tokens_per_second_ = static_cast<double>(tokens) / std::max(step.seconds, 1e-9);
+}
+
+void Reports::write(const Trainer& trainer, const std::string& failure) const {
+  if (!are_wanted()) return;
+  const GptSizes& model = command_->model;
+  const ReportOptions options{
+      .title = fmt::format("stagecraft train: {} on {} ranks", command_->schedule,
+                           trainer.pipeline().num_ranks()),
+      .command = command_->command_line,
+      .losses = losses_,
+      .evaluations = evaluations_,
+      .facts = {{"model", fmt::format("{} blocks, width {}, {} heads, context {}", model.layers,
+                                      model.width, model.heads, model.context)},
+                {"batch", fmt::format("{} rows in {} x {} microbatches", command_->batch,
+                                      command_->accumulate, command_->microbatches)}},
+      .figures = {{"tokens/s", fmt::format("{:.0f}", tokens_per_second_)}},
+      .failure = failure};
+  try {
+    const RunReport report = make_run_report(trainer.pipeline(), options);
+    if (!command_->report.empty()) write_file(command_->report, draw_report(report));
+    if (!command_->report_json.empty()) write_file(command_->report_json, report_json(report));
+    if (!command_->trace.empty()) {
+      write_file(command_->trace, draw_trace(report.schedule, report.run, report.graph,
+                                             report.title, report.plan ? &*report.plan : nullptr));
+    }
+  } catch (const Error& error) {
+    throw BadUsage(error.what());
+  }
+}
+
+}  // namespace stagecraft::cli

@@ -1,0 +1,34 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/train/command.h"
+#include "stagecraft/train/trainer.h"
+#include "stagecraft/viz/run_report.h"
+
+namespace stagecraft::cli {
+
+/// The page, the JSON and the trace that a command asks for.
+class Reports {
+ public:
+  explicit Reports(const TrainCommand& command) : command_(&command) {}
+
+  bool are_wanted() const;
+  /// BadUsage for one that cannot be written, as far as that can be known before it is.
+  void check_places() const;
+
+  void add_step(const TrainStep& step, int64_t tokens);
+  void add_evaluation(int64_t step, double loss) { evaluations_.push_back({step, loss}); }
+
+  /// Of the last step that was run; `failure`: what it threw. BadUsage when one cannot be written.
+  void write(const Trainer& trainer, const std::string& failure = "") const;
+
+ private:
+  const TrainCommand* command_;
+  std::vector<LossPoint> losses_;
+  std::vector<LossPoint> evaluations_;
+  double tokens_per_second_ = 0;
+};
+
+}  // namespace stagecraft::cli
