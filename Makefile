@@ -6,6 +6,7 @@
 #   make gpu-test     tests on a CUDA device (needs one)
 #   make build        the tool at build/bin/stagecraft, libraries, tests, benchmarks, examples
 #   make bench        all benchmarks; make bench NAME=microbatch for one
+#   make package      a tarball and a Debian package, in build/packages
 #   make docs         draws the pictures of docs/ anew
 #   make reference    the reference of the headers: build/reference/html/index.html
 #   make docs-test    compiles and runs the snippets of README.md and docs/
@@ -26,7 +27,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(or $(STAGECRAFT_TORCH),ON) \
 	-DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)" >/dev/null
 
-.PHONY: bootstrap configure build test test-slow gpu-test demo bench format lint asan tsan docs docs-test reference clean
+.PHONY: bootstrap configure build test test-slow gpu-test demo bench package format lint asan tsan docs docs-test reference clean
 
 bootstrap:
 	@scripts/bootstrap
@@ -71,6 +72,9 @@ endif
 
 bench: build
 	@"$(PYTHON)" benchmarks/run.py --build build $(if $(NAME),--name $(NAME))
+
+package: build
+	cd build && cpack && ls packages/*.*
 
 format: bootstrap
 	$(SOURCES) | xargs clang-format -i

@@ -86,6 +86,9 @@ class Suite {
   /// Adds a line below the table.
   void report(Quantity quantity) { quantities_.push_back(std::move(quantity)); }
 
+  /// What compare() has added so far.
+  const std::vector<Row>& rows() const { return rows_; }
+
   /// Prints the table and writes NAME.json. A missed goal is said in both and is no failure.
   void finish() const;
 

@@ -273,8 +273,9 @@ void measure(bench::Suite& suite) {
   compare_one_rank(suite, microbatches, 1, 2);
   compare_one_rank(suite, microbatches, 2, 5);
 
-  bench::PythonReference python("vs_pytorch_ranks.py",
-                                {std::to_string(microbatches), std::to_string(kBatch)});
+  bench::PythonReference python(
+      "vs_pytorch_ranks.py",
+      {"vs_pytorch_worker.py", std::to_string(microbatches), std::to_string(kBatch)});
   for (const ScheduleKind& kind : schedule_kinds()) {
     if (kind.has_backward) compare_two_ranks(suite, std::string(kind.name), microbatches, python);
   }

@@ -1,7 +1,7 @@
-"""PyTorch's pipelines for vs_pytorch.cpp: MICROBATCHES BATCH (rows); cases SCHEDULE/HIDDEN, "1F1B/16".
+"""PyTorch's pipelines on two ranks: WORKER ARGUMENTS...
 
-Speaks the protocol of pytorch_cases.py, and has each case run by two processes (vs_pytorch_worker.py), one for each rank.
-When one of them fails or does not answer, so does this one.
+Speaks the protocol of pytorch_cases.py, and has each case run by two processes, one for each rank: WORKER, a script of
+this folder, with RANK RANKS STORE ARGUMENTS. When one of them fails or does not answer, so does this one.
 """
 
 import pathlib
@@ -18,8 +18,8 @@ class Failure(Exception):
     pass
 
 
-def start(rank, store, arguments):
-    script = pathlib.Path(__file__).with_name("vs_pytorch_worker.py")
+def start(rank, store, worker, arguments):
+    script = pathlib.Path(__file__).with_name(worker)
     return subprocess.Popen([sys.executable, str(script), str(rank), str(RANKS), store, *arguments],
                             stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
 
@@ -54,7 +54,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         try:
             for rank in range(RANKS):
-                workers.append(start(rank, f"{folder}/store", sys.argv[1:]))
+                workers.append(start(rank, f"{folder}/store", sys.argv[1], sys.argv[2:]))
             for line in sys.stdin:
                 print(ask(workers, line), flush=True)
         except Failure as failure:

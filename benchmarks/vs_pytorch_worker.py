@@ -1,4 +1,4 @@
-"""One rank of the pipelines of vs_pytorch_ranks.py: RANK RANKS STORE MICROBATCHES BATCH."""
+"""One rank of the pipelines of vs_pytorch.cpp: RANK RANKS STORE MICROBATCHES BATCH (rows); cases SCHEDULE/HIDDEN, "1F1B/16"."""
 
 import datetime
 import os

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "cli/failure.h"
+#include "cli/torch_libraries.h"
 
 namespace stagecraft::cli {
 
@@ -22,6 +23,7 @@ void run_beside(const char* name, char** argv) {
   std::vector<char*> arguments = {const_cast<char*>(name)};
   for (; *argv != nullptr; ++argv) arguments.push_back(*argv);
   arguments.push_back(nullptr);
+  provide_torch_libraries(program);
   std::signal(SIGPIPE, SIG_DFL);
   ::execv(program.c_str(), arguments.data());
   const int why = errno;

@@ -13,4 +13,9 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/StagecraftConfigVersion.
 install(FILES "${PROJECT_BINARY_DIR}/StagecraftConfig.cmake"
               "${PROJECT_BINARY_DIR}/StagecraftConfigVersion.cmake" cmake/FindLibtorch.cmake
         DESTINATION ${_package_dir})
-install(FILES LICENSE DESTINATION ${CMAKE_INSTALL_DOCDIR})
+# Where Debian has it, and under its name.
+set(_doc_dir "${CMAKE_INSTALL_DATADIR}/doc/stagecraft")
+install(FILES LICENSE DESTINATION ${_doc_dir} RENAME copyright)
+if(STAGECRAFT_TORCH)
+  install(DIRECTORY examples/cmake_project DESTINATION ${_doc_dir}/examples)
+endif()

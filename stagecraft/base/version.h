@@ -2,6 +2,14 @@
 
 #include <string_view>
 
+/// The version of these headers, for the preprocessor. The one place of it: CMake reads it here.
+#define STAGECRAFT_VERSION_MAJOR 0
+#define STAGECRAFT_VERSION_MINOR 1
+#define STAGECRAFT_VERSION_PATCH 0
+/// As one number to compare: 0.1.0 is 100, 1.2.3 is 10203.
+#define STAGECRAFT_VERSION \
+  (STAGECRAFT_VERSION_MAJOR * 10000 + STAGECRAFT_VERSION_MINOR * 100 + STAGECRAFT_VERSION_PATCH)
+
 namespace stagecraft {
 
 /// The version of the library that is linked, as "0.1.0".
