@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <system_error>
 #include <unistd.h>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -33,6 +34,20 @@ void check_writable(const std::string& file) {
   }
 }
 
+/// The modules of a stage, from the first to the last: "embed to blocks.1".
+std::string describe_modules(const Stage& stage) {
+  const auto module_of = [](const std::string& parameter) {
+    const std::size_t dot = parameter.find('.');
+    const bool is_numbered = parameter.starts_with("blocks.");
+    return parameter.substr(0, is_numbered ? parameter.find('.', dot + 1) : dot);
+  };
+  const NamedTensors& parameters = stage.parameters();
+  if (parameters.empty()) return "";
+  const std::string first = module_of(parameters.front().first);
+  const std::string last = module_of(parameters.back().first);
+  return first == last ? first : fmt::format("{} to {}", first, last);
+}
+
 }  // namespace
 
 bool Reports::are_wanted() const {
@@ -53,6 +68,10 @@ void Reports::add_step(const TrainStep& step, int64_t tokens) {
 void Reports::write(const Trainer& trainer, const std::string& failure) const {
   if (!are_wanted()) return;
   const GptSizes& model = command_->model;
+  std::vector<std::string> names;
+  for (int32_t s = 0; s < trainer.pipeline().num_stages(); ++s) {
+    names.push_back(describe_modules(trainer.pipeline().stage(StageId(s))));
+  }
   const ReportOptions options{
       .title = fmt::format("stagecraft train: {} on {} ranks", command_->schedule,
                            trainer.pipeline().num_ranks()),
@@ -64,6 +83,7 @@ void Reports::write(const Trainer& trainer, const std::string& failure) const {
                 {"batch", fmt::format("{} rows in {} x {} microbatches", command_->batch,
                                       command_->accumulate, command_->microbatches)}},
       .figures = {{"tokens/s", fmt::format("{:.0f}", tokens_per_second_)}},
+      .stage_names = std::move(names),
       .failure = failure};
   try {
     const RunReport report = make_run_report(trainer.pipeline(), options);

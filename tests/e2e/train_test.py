@@ -226,11 +226,13 @@ class Reports(TrainTest):
         self.assertEqual([point["step"] for point in report["losses"]], [1, 2, 3])
         self.assertEqual([point["step"] for point in report["evaluations"]], [1, 2, 3])
         for stage in report["stages"]:
-            self.assertEqual(stage["forward"]["count"], 4)
-            self.assertEqual(stage["backward"]["count"], 4)
+            self.assertEqual(stage["F"]["count"], 4)
+            self.assertEqual(stage["B"]["count"], 4)
+        self.assertEqual(report["stages"][0]["name"].split()[0], "embed")
+        self.assertEqual(report["stages"][1]["name"].split()[-1], "head")
         for rank in report["ranks"]:
-            self.assertGreater(rank["recorded_peak"], rank["parameters"])
-        self.assertGreater(len(report["comparison"]["rows"]), 3)
+            self.assertGreater(rank["memory"]["recorded_peak"], rank["memory"]["parameters"])
+        self.assertGreater(len(report["comparison"]["schedules"]), 3)
         page = (self.folder / "report.html").read_text()
         self.assertTrue(page.startswith("<!DOCTYPE html>") or page.startswith("<!doctype html>"))
         events = json.loads((self.folder / "trace.json").read_text())["traceEvents"]
