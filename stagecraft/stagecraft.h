@@ -81,7 +81,6 @@
 #include "stagecraft/train/adamw.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/clip.h"
-#include "stagecraft/train/gpt.h"
 #include "stagecraft/train/learning_rate.h"
 #include "stagecraft/train/model_state.h"
 #include "stagecraft/train/text_data.h"

@@ -1,6 +1,7 @@
 #include "cli/train/interrupt.h"
 
 #include <csignal>
+#include <initializer_list>
 
 namespace stagecraft::cli {
 namespace {
