@@ -41,8 +41,7 @@ std::optional<ScheduleSource> find_source(TrainCommand& command) {
   for (const ScheduleKind& kind : schedule_kinds()) {
     if (kind.name == command.schedule) return std::nullopt;
   }
-  const bool is_file = command.schedule.find_first_of("./") != std::string::npos;
-  if (!is_file) {
+  if (!is_schedule_file(command.schedule)) {
     get_schedule_kind(command.schedule);  // in another case, or an error that lists the names
     return std::nullopt;
   }

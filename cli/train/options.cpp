@@ -140,6 +140,10 @@ std::map<std::string, std::vector<std::string>> given_options(const CLI::App& ap
 
 }  // namespace
 
+bool is_schedule_file(const std::string& schedule) {
+  return schedule.find_first_of("./") != std::string::npos;
+}
+
 void check_train_command(const TrainCommand& command) {
   const auto parts = int64_t{command.microbatches} * command.accumulate;
   if (command.batch < parts) {
@@ -236,6 +240,8 @@ TrainCommand take_up(const TrainCommand& now,
   if (now.given.contains("--stages") || now.given.contains("--policy")) options.erase("--split");
   if (now.given.contains("--ranks") || now.given.contains("--schedule")) {
     for (const char* name : {"--stages", "--split"}) options.erase(name);
+    if (now.given.contains("--schedule") && is_schedule_file(now.schedule))
+      options.erase("--ranks");
     const auto recompute = options.find("--recompute");
     if (recompute != options.end() && recompute->second != std::vector<std::string>{"all"}) {
       options.erase(recompute);

@@ -13,6 +13,9 @@ namespace stagecraft::cli {
 /// BadUsage, with what to do instead, for one that is wrong.
 std::variant<TrainCommand, std::string> parse_train_options(const std::vector<std::string>& words);
 
+/// Whether --schedule names a file, and no schedule.
+bool is_schedule_file(const std::string& schedule);
+
 /// BadUsage for options that contradict each other.
 void check_train_command(const TrainCommand& command);
 

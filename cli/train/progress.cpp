@@ -33,10 +33,10 @@ std::string format_left(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
-/// What a terminal could take for a command is left out.
+/// What a terminal could take for a command is left out, and what is no UTF-8.
 std::string printable(const std::string& text) {
   std::string out;
-  for (const char c : text) {
+  for (const char c : Json::parse(json_line(text)).get<std::string>()) {
     const auto byte = static_cast<unsigned char>(c);
     out += (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F ? '?' : c;
   }

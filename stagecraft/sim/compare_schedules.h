@@ -12,18 +12,21 @@
 
 namespace stagecraft {
 
+/// A schedule that was run.
 struct ComparedSchedule {
   std::string name;
   int32_t stages_per_rank = 1;
   Simulation result;  ///< without timeline, memory samples and critical path
 };
 
+/// One that cannot be, and why.
 struct UnfitSchedule {
   std::string name;
   int32_t stages_per_rank = 1;
   std::string reason;
 };
 
+/// All schedules of a comparison.
 struct ScheduleComparison {
   std::vector<ComparedSchedule> schedules = {};  ///< the fastest first
   std::vector<UnfitSchedule> unfit = {};

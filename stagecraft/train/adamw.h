@@ -9,6 +9,7 @@
 
 namespace stagecraft {
 
+/// The numbers of AdamW, but for the learning rate.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;

@@ -11,11 +11,13 @@
 
 namespace stagecraft {
 
+/// How a Gpt knows where in the row a token stands.
 enum class Positions : uint8_t {
   kRotary,   ///< queries and keys are turned by their position (RoPE)
   kLearned,  ///< an embedding of the position is added to that of the token
 };
 
+/// What a Gpt is like.
 struct GptSizes {
   int64_t layers = 4;
   int64_t width = 128;

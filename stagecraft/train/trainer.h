@@ -22,6 +22,7 @@
 
 namespace stagecraft {
 
+/// How a Trainer trains.
 struct TrainerOptions {
   /// As in PipelineOptions.
   std::string schedule = "1F1B";

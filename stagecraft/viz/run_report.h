@@ -56,6 +56,7 @@ struct ActionTimeSummary {
   double most = 0;
 };
 
+/// What a report tells of a stage.
 struct ReportedStage {
   int32_t rank = 0;
   std::string name = {};
@@ -69,6 +70,7 @@ struct ReportedStage {
   int64_t gradients_sent = 0;
 };
 
+/// A point of a loss curve.
 struct LossPoint {
   int64_t step = 0;
   double loss = 0;

@@ -182,7 +182,7 @@ TEST(ScheduleCatalogue, ScheduleWithSingleStage) {
   for (const std::string& name : kOneStageSchedules) {
     SCOPED_TRACE(name);
     const models::WholeModel model = models::multi_mlp(kWidth, 1);
-    Pipeline pipeline = make_pipeline(model.stages, {.source = ScheduleSource::named(name, 1)});
+    Pipeline pipeline = make_pipeline(model.stages, {.source = ScheduleSource::named(name, 1, 1)});
     for (uint64_t iteration = 0; iteration < 2; ++iteration) {
       const at::Tensor x = random_tensor({kRows, kWidth}, 2 * iteration);
       const at::Tensor y = random_tensor({kRows, kWidth}, 2 * iteration + 1);
@@ -201,7 +201,7 @@ TEST(ScheduleCatalogue, ScheduleEvalThenTrain) {
       const models::WholeModel model = models::multi_mlp(kWidth, ranks);
       const Microbatches batch = random_batch(2, kRows, kWidth, 1);
       Pipeline pipeline =
-          make_pipeline(model.stages, {.source = ScheduleSource::named(name, ranks)});
+          make_pipeline(model.stages, {.source = ScheduleSource::named(name, ranks, 1)});
       for (int i = 0; i < 2; ++i) {
         const StepResult result = pipeline.eval(batch);
         EXPECT_EQ(result.losses.size(), 2U);
