@@ -57,7 +57,7 @@ docs-test: build
 	cd build && $(CTEST) -L docs
 
 # Four ranks, about two minutes on two cores.
-DEMO = build/bin/stagecraft train --ranks 4 --schedule 1F1B --steps 300 --report demo/report.html --trace demo/trace.json
+DEMO = build/bin/stagecraft train --ranks 4 --schedule 1F1B --steps 450 --report demo/report.html --trace demo/trace.json
 
 demo: build
 ifeq ($(STAGECRAFT_TORCH),OFF)
