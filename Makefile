@@ -11,6 +11,7 @@
 #   make reference    the reference of the headers: build/reference/html/index.html
 #   make docs-test    compiles and runs the snippets of README.md and docs/
 #   make format lint  clang-format in place; clang-tidy
+#   make clang        builds and tests with clang 14
 #   make asan tsan    the tests under AddressSanitizer + UBSan; under ThreadSanitizer
 #
 # STAGECRAFT_PYTHON=PATH uses that Python's torch (2.11 to 2.13) instead of .venv.
@@ -27,7 +28,7 @@ CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
 configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(or $(STAGECRAFT_TORCH),ON) \
 	-DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)" >/dev/null
 
-.PHONY: bootstrap configure build test test-slow gpu-test demo bench package format lint asan tsan docs docs-test reference clean
+.PHONY: bootstrap configure build test test-slow gpu-test demo bench package format lint clang asan tsan docs docs-test reference clean
 
 bootstrap:
 	@scripts/bootstrap
@@ -88,10 +89,16 @@ asan: bootstrap
 	cmake --build build-asan -j $(JOBS)
 	cd build-asan && $(CTEST) -LE 'slow|gpu|docs|package'
 
+clang: bootstrap
+	@command -v clang++-14 >/dev/null || { echo 'make clang: there is no clang++-14; on Debian 12: apt-get install clang-14' >&2; exit 1; }
+	@$(call configure,clang)
+	cmake --build build-clang -j $(JOBS)
+	cd build-clang && $(CTEST) -LE 'slow|gpu|docs|package'
+
 tsan: bootstrap
 	@$(call configure,tsan)
 	cmake --build build-tsan -j $(JOBS)
 	cd build-tsan && $(CTEST) -LE 'slow|gpu|docs|package|oracle'
 
 clean:
-	rm -rf demo build build-release build-asan build-tsan build-tidy
+	rm -rf demo build build-release build-clang build-asan build-tsan build-tidy

@@ -2,9 +2,9 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include <fmt/format.h>
@@ -47,18 +47,15 @@ TerminalColor choose_color(const DrawCommand& command) {
   return depth == "truecolor" || depth == "24bit" ? TerminalColor::kTrueColor : TerminalColor::k256;
 }
 
-int32_t terminal_columns() {
-  winsize size{};
-  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0) {
-    return std::max<int32_t>(size.ws_col, kLeastColumns);
-  }
-  return TerminalOptions().width;
+int32_t columns_to_draw() {
+  const std::optional<int32_t> columns = terminal_columns();
+  return columns ? std::max(*columns, kLeastColumns) : TerminalOptions().width;
 }
 
 std::string draw_on_terminal(const DrawCommand& command, const Loaded& loaded,
                              const Simulation& simulation, const std::string& title) {
   TerminalOptions options;
-  options.width = command.width.value_or(terminal_columns());
+  options.width = command.width.value_or(columns_to_draw());
   options.color = choose_color(command);
   options.title = title;
   return draw_terminal(loaded.schedule, simulation, options);

@@ -5,6 +5,8 @@
 #include <cmath>
 #include <cstdio>
 #include <cstring>
+#include <sys/ioctl.h>
+#include <unistd.h>
 #include <utility>
 
 #include <fmt/format.h>
@@ -38,6 +40,12 @@ void write_output(const std::string& path, std::string_view text) {
   } catch (const Error& error) {
     throw BadUsage(error.what());
   }
+}
+
+std::optional<int32_t> terminal_columns() {
+  winsize size{};
+  if (ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0) return std::nullopt;
+  return size.ws_col;
 }
 
 void print_error(std::string_view message) {

@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -11,6 +13,9 @@ namespace stagecraft::cli {
 /// all; what was there before stays until then. BadUsage when it cannot be written. A pipe whose
 /// reader has gone is not an error.
 void write_output(const std::string& path, std::string_view text);
+
+/// The width of the terminal that standard output goes to; nothing where it does not.
+std::optional<int32_t> terminal_columns();
 
 /// "stagecraft: <message>" on standard error, in one line whatever the message.
 void print_error(std::string_view message);

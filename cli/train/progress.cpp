@@ -68,8 +68,10 @@ void Progress::write(const std::string& text) {
 }
 
 void Progress::write_over(const std::string& text) {
-  // Back to the first column; what is left of a longer line is erased.
-  write("\r" + text + "\x1b[K");
+  // Back to the first column; what is left of a longer line is erased, what is too long is left
+  // out.
+  const auto columns = static_cast<std::size_t>(terminal_columns().value_or(80));
+  write("\r" + text.substr(0, columns - 1) + "\x1b[K");
   is_open_ = true;
 }
 
