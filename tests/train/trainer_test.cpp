@@ -198,8 +198,8 @@ TEST(Trainer, StopsBeforeWeightsAreLost) {
     const at::NoGradGuard no_grad;
     trainer.states().back().tensor().mul_(std::numeric_limits<double>::quiet_NaN());
   }
-  const auto [inputs, targets] = batch_of(0);
-  EXPECT_ERROR(trainer.step({inputs}, targets), Error,
+  const auto batch = batch_of(0);
+  EXPECT_ERROR(trainer.step({batch.first}, batch.second), Error,
                "has elements that are infinite or no numbers");
   EXPECT_EQ(trainer.steps(), 0);
   auto after = values_of(trainer);
@@ -219,9 +219,9 @@ TEST(Trainer, RefusesOptionsThatDoNotFit) {
   EXPECT_ERROR(make_trainer(setup), ArgumentError, "at least one thread");
   setup = setup_of(2, "1F1B", 2);
   Trainer trainer = make_trainer(setup);
-  const auto [inputs, targets] = batch_of(0);
-  EXPECT_ERROR(trainer.step({inputs.slice(0, 0, 3)}, targets.slice(0, 0, 3)), ArgumentError,
-               "rows for 3 microbatches only");
+  const auto batch = batch_of(0);
+  EXPECT_ERROR(trainer.step({batch.first.slice(0, 0, 3)}, batch.second.slice(0, 0, 3)),
+               ArgumentError, "rows for 3 microbatches only");
 }
 
 }  // namespace stagecraft
