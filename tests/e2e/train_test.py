@@ -119,7 +119,7 @@ class Checkpoints(TrainTest):
         print(f"kills: {kills}, seed {seed}", file=sys.stderr)
         draw = random.Random(seed)
         # Enough steps that there is always something to kill.
-        last = 25 * (kills + 1)
+        last = max(25 * (kills + 1), 400)
         options = ["--data", "text.txt", *SMALL, "--steps", str(last), "--keep", "2", "--quiet", "--dropout", "0.1"]
         self.good("train", *options, "--checkpoint", "whole", "--save-every", str(last))
         expected = self.weights(f"whole/step-{last:08}")
