@@ -33,7 +33,6 @@ struct TrainCommand {
   int32_t microbatches = 8;
   int32_t accumulate = 1;
   LearningRate learning_rate = {.peak = 3e-3, .least = 3e-4, .warmup = 20, .steps = 0};
-  bool has_least_rate = false;  ///< otherwise it is a tenth of the peak
   double weight_decay = 0.1;
   double clip = 1;
   bool bf16 = false;

@@ -6,6 +6,7 @@
 #include <exception>
 #include <filesystem>
 #include <numeric>
+#include <optional>
 #include <string_view>
 #include <sys/auxv.h>
 #include <utility>
@@ -38,11 +39,8 @@ std::vector<std::string> words_of(std::string_view list) {
 /// The schedule of a file; nothing where the option is a name. The command takes ranks, stages and
 /// microbatches from it.
 std::optional<ScheduleSource> find_source(TrainCommand& command) {
-  for (const ScheduleKind& kind : schedule_kinds()) {
-    if (kind.name == command.schedule) return std::nullopt;
-  }
   if (!is_schedule_file(command.schedule)) {
-    get_schedule_kind(command.schedule);  // in another case, or an error that lists the names
+    get_schedule_kind(command.schedule);  // throws, with the names that there are
     return std::nullopt;
   }
   const Schedule schedule = read_schedule(command.schedule);

@@ -1,7 +1,5 @@
 #pragma once
 
-#include <optional>
-
 #include "cli/train/command.h"
 #include "stagecraft/train/trainer.h"
 
