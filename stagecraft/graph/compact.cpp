@@ -17,6 +17,9 @@ std::vector<bool> read_values(const GraphParts& parts) {
     for (const Argument& argument : node.arguments) for_each_value(argument, note);
   }
   for (const Argument& output : parts.outputs) for_each_value(output, note);
+  for (const GraphSize& size : parts.sizes) {
+    if (size.measured) note(size.measured->value);
+  }
   return is_read;
 }
 
@@ -63,6 +66,9 @@ GraphParts compact(GraphParts parts) {
     renumber_all(node.results);
   }
   renumber_all(parts.outputs);
+  for (GraphSize& size : parts.sizes) {
+    if (size.measured) size.measured->value = *renumber(size.measured->value).value();
+  }
   parts.values = std::move(values);
   number_memory(parts);
   return parts;

@@ -102,6 +102,14 @@ bool is_random(const c10::OperatorName& op) {
   return found && found->hasTag(at::Tag::nondeterministic_seeded);
 }
 
+bool is_random(const GraphNode& node) {
+  if (is_random(node.op)) return true;
+  return std::ranges::any_of(node.branches, [](const Graph& branch) {
+    return std::ranges::any_of(branch.parts().nodes,
+                               [](const GraphNode& inner) { return is_random(inner); });
+  });
+}
+
 namespace {
 
 /// Walks backwards and marks what is needed.
@@ -113,10 +121,13 @@ class Liveness {
       for_each_value(input, [&](ValueId value) { note_outside(value); });
     }
     for (const Argument& output : parts.outputs) need(output);
+    for (const GraphSize& size : parts.sizes) {
+      if (size.measured) need(size.measured->value);
+    }
   }
 
   bool is_needed(const GraphNode& node) const {
-    if (node.results.empty() || is_random(node.op)) return true;
+    if (node.results.empty() || is_random(node)) return true;
     bool result = false;
     for (const Argument& made : node.results) {
       for_each_value(made, [&](ValueId value) { result |= is_live(value); });

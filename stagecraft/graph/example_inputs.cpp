@@ -15,6 +15,13 @@
 
 namespace stagecraft {
 
+namespace {
+
+/// Each doubles the number of traces.
+constexpr std::size_t kMaxTracedSizes = 4;
+
+}  // namespace
+
 ExampleInputs::ExampleInputs(const Arguments& example, const std::vector<SizeSpec>& specs)
     : example_(example) {
   const std::vector<Leaf> leaves = tensors();
@@ -54,8 +61,8 @@ std::vector<ExampleInputs::Leaf> ExampleInputs::tensors() const {
 
 void ExampleInputs::add_size(const SizeSpec& spec, const std::vector<Leaf>& leaves) {
   require<ArgumentError>(is_name(spec.name), "'{}' is no name for a size", spec.name);
-  require<ArgumentError>(sizes_.size() < SizeExpr::kMaxSizes,
-                         "expected at most {} sizes that change", SizeExpr::kMaxSizes);
+  require<ArgumentError>(sizes_.size() < kMaxTracedSizes, "expected at most {} sizes that change",
+                         kMaxTracedSizes);
   const std::size_t number = sizes_.size();
   int64_t example = -1;
   auto add = [&](const Leaf& leaf, int64_t dim) {

@@ -17,17 +17,33 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/argument.h"
 #include "stagecraft/graph/size_expr.h"
+#include "stagecraft/graph/size_rule.h"
 #include "stagecraft/tree/tree_spec.h"
 
 namespace stagecraft {
 
-/// A dimension of the inputs that may change from call to call.
+/// A size that is known only when the graph runs, since it depends on elements.
+struct MeasuredSize {
+  ValueId value;     ///< which a node makes
+  int32_t dim = -1;  ///< of the value; -1: the value itself, a tensor with one whole number
+};
+
+/// A dimension of the inputs that may change from call to call, or a number that follows from such.
 struct GraphSize {
   std::string name;     ///< a word: "B"
   int64_t example = 0;  ///< that of the example which the graph was made from
   int64_t least = 1;    ///< smaller ones are refused
   /// Larger ones too: nobody has looked what the model does there.
   int64_t greatest = std::numeric_limits<int64_t>::max();
+  /// How it follows from sizes before it. Neither this nor the next: the inputs tell it.
+  std::optional<SizeRule> rule = {};
+  std::optional<MeasuredSize> measured = {};
+};
+
+/// What must hold for the sizes of the inputs.
+struct GraphGuard {
+  SizeExpr holds;    ///< 0 where it does not
+  std::string text;  ///< in the caller's words: `args[0].size(0) % 2 == 0`
 };
 
 /// What is known of a tensor before it is computed.
@@ -48,9 +64,16 @@ struct GraphValue {
 struct AutocastState {
   c10::DeviceType device_type = c10::kCPU;
   c10::ScalarType dtype = c10::ScalarType::BFloat16;
+  bool is_enabled = true;  ///< false in a region that switches it off
+  bool is_cached = true;   ///< whether a tensor that was cast once is not cast again
+  /// The outermost region around it, counted from 1: tensors that were cast are kept until that
+  /// ends. 0: until the end of the run.
+  int32_t region = 0;
 
   friend bool operator==(const AutocastState&, const AutocastState&) = default;
 };
+
+class Graph;
 
 /// One call of an operator.
 struct GraphNode {
@@ -60,7 +83,8 @@ struct GraphNode {
   std::vector<Argument> results = {};    ///< likewise; None for what is no tensor
   bool is_no_grad = false;               ///< it ran with gradients off
   std::optional<AutocastState> autocast = {};
-  std::string scope = {};  ///< the regions it ran in, outermost first: "encoder.mask"
+  std::string scope = {};            ///< the regions it ran in, outermost first: "encoder.mask"
+  std::vector<Graph> branches = {};  ///< of kCondOperator: what runs if it holds, what if not
 };
 
 /// A tensor that the graph holds.
@@ -77,7 +101,9 @@ struct GraphState {
 
 /// All that a graph is made of.
 struct GraphParts {
+  bool is_exported = false;  ///< read from an archive of torch.export, not captured here
   std::vector<GraphSize> sizes = {};
+  std::vector<GraphGuard> guards = {};
   std::vector<GraphValue> values = {};
   std::vector<GraphState> states = {};
   TreeSpec args = TreeSpec::tuple({});  ///< a tuple, one child for each positional argument
@@ -112,6 +138,10 @@ class Graph {
  private:
   std::shared_ptr<const GraphParts> parts_;
 };
+
+/// Runs one of two graphs, which take the operands, then the sizes, and return a tuple of tensors:
+/// `stagecraft::cond(Tensor predicate, Tensor[] operands, int[] sizes) -> Tensor[]`.
+inline constexpr const char* kCondOperator = "stagecraft::cond";
 
 /// What is wrong with it, in one line that names the node or value; nothing when all holds:
 /// operators exist and are called with as many arguments as they take, of the right kinds; every

@@ -26,26 +26,25 @@ namespace {
 
 constexpr std::string_view kNumberCharacters = "0123456789.eE+-";
 
-/// A list of fixed values as the operator takes it.
-c10::IValue fixed_list(const std::vector<c10::IValue>& elements, const c10::TypePtr& type) {
-  const c10::TypePtr element = element_type(type);
-  c10::TypePtr kept = element ? element : c10::AnyType::get();
-  // The engine keeps sizes and enumerations as plain ints.
-  if (takes_integer(kept) && kept->kind() != c10::TypeKind::NumberType) kept = c10::IntType::get();
-  c10::impl::GenericList list(kept);
-  for (const c10::IValue& each : elements) list.push_back(each);
-  return list;
-}
-
 class Parser {
  public:
-  Parser(std::string_view text, const StateReader& read_state)
-      : in_(text), read_state_(read_state) {}
+  Parser(TextCursor in, const StateReader& read_state, int depth = 0)
+      : in_(in), read_state_(read_state), depth_(depth) {}
 
   GraphParts parse() {
+    GraphParts parts = read_graph();
+    in_.skip_space();
+    in_.expect_end();
+    return parts;
+  }
+
+ private:
+  GraphParts read_graph() {
     in_.expect("graph");
+    parts_.is_exported = in_.accept(" exported");
     end_line();
     while (in_.accept("size ")) read_size();
+    while (in_.accept("require ")) read_guard();
     for (bool is_state = true; is_state;) {
       is_state = accept_state("parameter ", GraphState::Kind::kParameter) ||
                  accept_state("buffer ", GraphState::Kind::kBuffer) ||
@@ -59,12 +58,17 @@ class Parser {
     parts_.output = read_tree_spec(
         in_, [&](TextCursor&) { parts_.outputs.push_back(read_argument(c10::AnyType::get())); });
     end_line();
-    in_.skip_space();
-    in_.expect_end();
+    for (const auto& [size, name] : measured_) {
+      const auto found = by_name_.find(name);
+      if (found == by_name_.end()) {
+        in_.fail(fmt::format("size {} is measured at %{}, which is not there",
+                             parts_.sizes[size].name, name));
+      }
+      parts_.sizes[size].measured->value = found->second;
+    }
     return std::move(parts_);
   }
 
- private:
   void skip_blanks() { in_.read_all_of(" \t"); }
 
   void end_line() {
@@ -156,12 +160,30 @@ class Parser {
     }
     in_.expect(" = ");
     size.example = in_.read_integer();
-    in_.expect(", at least ");
-    size.least = in_.read_integer();
-    if (in_.accept(", at most ")) size.greatest = in_.read_integer();
+    if (in_.accept(", as ")) {
+      size.rule = parse_size_rule(in_, size_names_);
+    } else if (in_.accept(", from %")) {
+      size.measured = MeasuredSize{};
+      // The value comes later in the text.
+      measured_.emplace_back(parts_.sizes.size(), read_name("the name of a value"));
+      if (in_.accept(" dimension ")) size.measured->dim = static_cast<int32_t>(in_.read_integer());
+    } else {
+      in_.expect(", at least ");
+      size.least = in_.read_integer();
+      if (in_.accept(", at most ")) size.greatest = in_.read_integer();
+    }
     end_line();
     size_names_.push_back(size.name);
     parts_.sizes.push_back(std::move(size));
+  }
+
+  void read_guard() {
+    GraphGuard guard;
+    guard.holds = parse_size_expr(in_, size_names_);
+    in_.expect(": ");
+    guard.text = in_.read_quoted();
+    end_line();
+    parts_.guards.push_back(std::move(guard));
   }
 
   bool accept_state(std::string_view keyword, GraphState::Kind kind) {
@@ -240,7 +262,18 @@ class Parser {
     }
     read_state(node);
     end_line();
+    if (node.op.name == kCondOperator) {
+      for (int i = 0; i < 2; ++i) node.branches.push_back(read_branch());
+    }
     parts_.nodes.push_back(std::move(node));
+  }
+
+  Graph read_branch() {
+    const Depth depth(*this);
+    Parser inner(in_, read_state_, depth_);
+    GraphParts parts = inner.read_graph();
+    in_ = inner.in_;
+    return Graph(std::move(parts));
   }
 
   /// Lists inside lists, no deeper than trees.
@@ -342,6 +375,9 @@ class Parser {
       in_.expect(",");
       skip_blanks();
       state.dtype = read_dtype();
+      state.is_enabled = !in_.accept(", off");
+      state.is_cached = !in_.accept(", uncached");
+      if (in_.accept(", region ")) state.region = static_cast<int32_t>(in_.read_integer());
       in_.expect(")");
       node.autocast = state;
     }
@@ -445,6 +481,7 @@ class Parser {
   const StateReader& read_state_;
   GraphParts parts_;
   std::vector<std::string> size_names_;
+  std::vector<std::pair<std::size_t, std::string>> measured_;  // sizes, and where
   int depth_ = 0;
   std::unordered_map<std::string, ValueId> by_name_;
 };
@@ -452,7 +489,7 @@ class Parser {
 }  // namespace
 
 Graph parse_graph(std::string_view text, const StateReader& read_state) {
-  return Graph(Parser(text, read_state).parse());
+  return Graph(Parser(TextCursor(text), read_state).parse());
 }
 
 }  // namespace stagecraft

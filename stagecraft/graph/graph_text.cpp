@@ -67,11 +67,24 @@ class Printer {
   }
 
   std::string print() {
-    line("graph");
+    line("graph{}", parts_.is_exported ? " exported" : "");
     for (const GraphSize& size : parts_.sizes) {
+      if (size.rule) {
+        line("size {} = {}, as {}", size.name, size.example, to_text(*size.rule, size_names_));
+        continue;
+      }
+      if (size.measured) {
+        const int32_t dim = size.measured->dim;
+        line("size {} = {}, from %{}{}", size.name, size.example, name_of(size.measured->value),
+             dim < 0 ? "" : fmt::format(" dimension {}", dim));
+        continue;
+      }
       const bool is_limited = size.greatest != std::numeric_limits<int64_t>::max();
       line("size {} = {}, at least {}{}", size.name, size.example, size.least,
            is_limited ? fmt::format(", at most {}", size.greatest) : "");
+    }
+    for (const GraphGuard& guard : parts_.guards) {
+      line("require {}: {}", to_text(guard.holds, size_names_), quote(guard.text));
     }
     for (const GraphState& state : parts_.states) print_state(state);
     std::size_t leaf = 0;
@@ -151,9 +164,13 @@ class Printer {
     std::string state;
     if (node.is_no_grad) state += " no_grad";
     if (node.autocast) {
-      state += fmt::format(" autocast({}, {})",
-                           c10::DeviceTypeName(node.autocast->device_type, /*lower_case=*/true),
-                           dtype_name(node.autocast->dtype));
+      const int32_t region = node.autocast->region;
+      state +=
+          fmt::format(" autocast({}, {}{}{}{})",
+                      c10::DeviceTypeName(node.autocast->device_type, /*lower_case=*/true),
+                      dtype_name(node.autocast->dtype), node.autocast->is_enabled ? "" : ", off",
+                      node.autocast->is_cached ? "" : ", uncached",
+                      region > 0 ? fmt::format(", region {}", region) : "");
     }
     if (!node.scope.empty()) state += " in " + node.scope;
     // A node is named as its first result, unless that has no name or another.
@@ -162,6 +179,17 @@ class Printer {
     if (first == nullptr || name_of(*first) != node.name) name = node.name + ": ";
     line("{}{}{}{}({}){}{}", name, results, results.empty() ? "" : " = ", c10::toString(node.op),
          arguments, types.empty() ? "" : ": " + types, state);
+    for (const Graph& branch : node.branches) print_branch(branch);
+  }
+
+  void print_branch(const Graph& branch) {
+    const std::string text = to_text(branch);
+    std::size_t begin = 0;
+    for (std::size_t end = text.find('\n'); end != std::string::npos;
+         end = text.find('\n', begin)) {
+      line("  {}", std::string_view(text).substr(begin, end - begin));
+      begin = end + 1;
+    }
   }
 
   std::string result_types(const Argument& result) const {

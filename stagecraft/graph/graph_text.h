@@ -23,7 +23,15 @@ namespace stagecraft {
 ///   %addmm = aten::addmm(self=%fc.bias, mat1=%x, mat2=%t, beta=1, alpha=1): float32[B, 8]
 ///   return %addmm
 ///
-/// Behind an operator may stand `no_grad`, `autocast(cpu, bfloat16)` and `in encoder.mask`. Values
+/// Behind an operator may stand `no_grad`, `autocast(cpu, bfloat16)` and `in encoder.mask`; below
+/// `stagecraft::cond`, indented, its two branches. The graph of an archive begins with `graph
+/// exported`. Sizes that follow from others and what must hold for them read
+///
+///   size half = 4, as floor_div(S, 2)
+///   size n = 3, from %nonzero dimension 0
+///   require even: "args[0].size(1) % 2 == 0"
+///
+/// Values
 /// of tensors are not part of it; all else is: parse_graph(to_text(g), tensors of g) is the same
 /// graph.
 std::string to_text(const Graph& graph);

@@ -34,9 +34,19 @@ std::optional<int64_t> solve(const SizeExpr& expr, int size, int64_t value,
   return (value - a) / b;
 }
 
+/// Those that are neither told by inputs nor solved for.
+SizeSet sizes_that_follow(const GraphParts& parts) {
+  SizeSet result = 0;
+  for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
+    if (parts.sizes[i].rule || parts.sizes[i].measured) result |= SizeSet{1} << i;
+  }
+  return result;
+}
+
 std::vector<SizeStep> plan_sizes(const GraphParts& parts) {
   std::vector<SizeStep> steps;
-  uint32_t known = 0;
+  SizeSet known = 0;
+  const SizeSet following = sizes_that_follow(parts);
   for (std::size_t leaf = 0; leaf < parts.inputs.size(); ++leaf) {
     const SizeExpr* size = parts.inputs[leaf].size();
     if (size == nullptr || (size->sizes() & ~known) == 0) continue;
@@ -51,8 +61,9 @@ std::vector<SizeStep> plan_sizes(const GraphParts& parts) {
       const std::vector<SizeExpr>& shape =
           parts.values[static_cast<std::size_t>(value->value())].shape;
       for (std::size_t dim = 0; dim < shape.size(); ++dim) {
-        const uint32_t open = shape[dim].sizes() & ~known;
-        if (std::popcount(open) != 1) continue;
+        const SizeSet open = shape[dim].sizes() & ~known;
+        // A size that follows from others may be told by a shape that none of them is in.
+        if (std::popcount(open) != 1 || (open & following) != 0) continue;
         steps.push_back({std::countr_zero(open), leaf, dim});
         known |= open;
         is_found = true;
@@ -64,15 +75,31 @@ std::vector<SizeStep> plan_sizes(const GraphParts& parts) {
 
 }  // namespace
 
-uint32_t known_sizes(const GraphParts& parts) {
-  uint32_t known = 0;
-  for (const SizeStep& step : plan_sizes(parts)) known |= uint32_t{1} << step.size;
+SizeSet with_rules(const GraphParts& parts, SizeSet known) {
+  for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
+    const auto& rule = parts.sizes[i].rule;
+    if (rule && (rule->sizes() & ~known) == 0) known |= SizeSet{1} << i;
+  }
   return known;
+}
+
+bool is_truth(const GraphParts& parts, const SizeExpr& expr) {
+  if (expr.terms().size() != 1 || expr.terms().front().factor != 1) return false;
+  if (std::popcount(expr.sizes()) != 1) return false;
+  const auto& rule = parts.sizes[static_cast<std::size_t>(std::countr_zero(expr.sizes()))].rule;
+  return rule && is_truth(rule->op);
+}
+
+SizeSet known_sizes(const GraphParts& parts) {
+  SizeSet known = 0;
+  for (const SizeStep& step : plan_sizes(parts)) known |= SizeSet{1} << step.size;
+  return with_rules(parts, known);
 }
 
 InputBinding::InputBinding(const Graph& graph)
     : graph_(graph), size_names_(graph.size_names()), steps_(plan_sizes(graph.parts())) {
-  for (const SizeStep& step : steps_) known_ |= uint32_t{1} << step.size;
+  for (const SizeStep& step : steps_) known_ |= SizeSet{1} << step.size;
+  known_ = with_rules(graph.parts(), known_);
 }
 
 std::vector<c10::IValue> InputBinding::leaves(const Args& args, const Kwargs& kwargs) const {
@@ -169,19 +196,57 @@ std::vector<int64_t> InputBinding::sizes(std::span<const c10::IValue> leaves) co
     }
     const auto size = static_cast<std::size_t>(step.size);
     if (*solved < all[size].least) {
-      throw MetadataError(fmt::format("{}: {} is {}, expected at least {}", leaf_path(step.leaf),
+      throw MetadataError(fmt::format("{}: {} is {}, expected at least {}", dimension_of(step),
                                       all[size].name, *solved, all[size].least));
     }
     if (*solved > all[size].greatest) {
-      throw MetadataError(
-          fmt::format("{}: {} is {}, expected at most {}, up to which the model was tried; capture "
-                      "it with a larger SizeSpec::probe",
-                      leaf_path(step.leaf), all[size].name, *solved, all[size].greatest));
+      throw MetadataError(fmt::format(
+          "{}: {} is {}, expected at most {}, {}", dimension_of(step), all[size].name, *solved,
+          all[size].greatest,
+          graph_.parts().is_exported
+              ? "for which the model was exported"
+              : "up to which the model was tried; capture it with a larger SizeSpec::probe"));
     }
     result[size] = *solved;
   }
+  add_rules(result);
   check_shapes(leaves, result);
+  check_guards(result);
   return result;
+}
+
+/// `args[0], dimension 1`; where that is the size itself, the path alone.
+std::string InputBinding::dimension_of(const SizeStep& step) const {
+  const std::string path = leaf_path(step.leaf);
+  if (!graph_.parts().is_exported || step.dim == kIsNumber) return path;
+  return fmt::format("{}, dimension {}", path, step.dim);
+}
+
+void InputBinding::add_rules(std::vector<int64_t>& sizes) const {
+  const std::vector<GraphSize>& all = graph_.parts().sizes;
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (!all[i].rule || (known_ >> i & 1) == 0) continue;
+    try {
+      sizes[i] = all[i].rule->at(sizes);
+    } catch (const Error& error) {
+      throw MetadataError(fmt::format("{} = {}: {}", all[i].name,
+                                      to_text(*all[i].rule, size_names_), error.what()));
+    }
+  }
+}
+
+void InputBinding::check_guards(std::span<const int64_t> sizes) const {
+  for (const GraphGuard& guard : graph_.parts().guards) {
+    if ((guard.holds.sizes() & ~known_) != 0 || guard.holds.at(sizes) != 0) continue;
+    std::string where;
+    for (const SizeStep& step : steps_) {
+      where += fmt::format("{}{} = {}", where.empty() ? "" : ", ",
+                           size_names_[static_cast<std::size_t>(step.size)],
+                           sizes[static_cast<std::size_t>(step.size)]);
+    }
+    throw MetadataError(
+        fmt::format("the model was exported for inputs with {}, got {}", guard.text, where));
+  }
 }
 
 void InputBinding::check_shapes(std::span<const c10::IValue> leaves,

@@ -23,8 +23,14 @@ struct SizeStep {
 };
 }  // namespace detail
 
-/// Which sizes the shapes of the inputs tell, as bits.
-uint32_t known_sizes(const GraphParts& parts);
+/// Which sizes the inputs tell, those that follow from them included.
+SizeSet known_sizes(const GraphParts& parts);
+
+/// The known ones and all that follow from them.
+SizeSet with_rules(const GraphParts& parts, SizeSet known);
+
+/// Whether a number is a truth: a size that compares, alone.
+bool is_truth(const GraphParts& parts, const SizeExpr& expr);
 
 /// How the arguments of a call become the inputs of a graph: takes trees apart, checks every leaf
 /// and finds the sizes.
@@ -36,11 +42,15 @@ class InputBinding {
   /// another fixed value, another dtype or a shape that the graph was not made for: `args[0]:
   /// expected Tensor[B, 16] float32, got Tensor[4, 8] float32`.
   std::vector<c10::IValue> leaves(const Args& args, const Kwargs& kwargs) const;
-  /// The size of each of GraphParts::sizes; 0 for one that the inputs do not tell.
+  /// The size of each of GraphParts::sizes; 0 for one that the inputs do not tell. MetadataError
+  /// for sizes that the graph was not made for, and where a guard does not hold.
   std::vector<int64_t> sizes(std::span<const c10::IValue> leaves) const;
 
  private:
   void check_leaf(std::size_t leaf, const c10::IValue& given) const;
+  void add_rules(std::vector<int64_t>& sizes) const;
+  void check_guards(std::span<const int64_t> sizes) const;
+  std::string dimension_of(const detail::SizeStep& step) const;
   void check_shapes(std::span<const c10::IValue> leaves, std::span<const int64_t> sizes) const;
   std::string leaf_path(std::size_t leaf) const;
   std::string expected_at(std::size_t leaf) const;
@@ -49,7 +59,7 @@ class InputBinding {
   Graph graph_;
   std::vector<std::string> size_names_;
   std::vector<detail::SizeStep> steps_;
-  uint32_t known_ = 0;
+  SizeSet known_ = 0;
 };
 
 }  // namespace stagecraft

@@ -37,6 +37,7 @@ void move_node(GraphNode& node, c10::Device device) {
     if (fixed->isDevice() || is_default) node.arguments[i] = Argument::fixed(device);
   }
   if (node.autocast) node.autocast->device_type = device.type();
+  for (Graph& branch : node.branches) branch = move_to(branch, device);
 }
 
 }  // namespace

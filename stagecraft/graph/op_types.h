@@ -2,8 +2,10 @@
 
 #include <exception>
 #include <string>
+#include <vector>
 
 #include <ATen/core/function_schema.h>
+#include <ATen/core/ivalue.h>
 #include <ATen/core/jit_type.h>
 #include <ATen/core/operator_name.h>
 
@@ -21,6 +23,9 @@ c10::TypePtr element_type(const c10::TypePtr& type);
 /// Whether it holds numbers that count something: an int or a number of any kind. Not a dtype,
 /// which the engine passes as an int too.
 bool takes_integer(const c10::TypePtr& type);
+
+/// A list of fixed values as an operator takes it that wants `type`, a list.
+c10::IValue fixed_list(const std::vector<c10::IValue>& elements, const c10::TypePtr& type);
 
 /// What an exception says, without the engine's backtrace.
 std::string message_of(const std::exception& error);

@@ -6,10 +6,12 @@
 #include <exception>
 #include <optional>
 #include <span>
+#include <unordered_map>
 #include <utility>
 
 #include <fmt/format.h>
 
+#include <ATen/ScalarOps.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/enum_tag.h>
 #include <ATen/core/stack.h>
@@ -32,6 +34,7 @@ struct Operand {
     kValue,
     kLastValue,
     kSize,
+    kSizeTensor,  // a number where a tensor is taken
     kInts,
     kTensors,
     kMaybeTensors,
@@ -42,7 +45,20 @@ struct Operand {
   c10::IValue fixed;
   std::size_t slot = 0;
   SizeExpr size;
+  bool is_truth = false;  // the size compares, and no int is taken
   std::vector<Operand> elements;
+};
+
+/// Sizes that are known from some place on.
+struct Learned {
+  struct Measure {
+    std::size_t size = 0;
+    std::size_t slot = 0;
+    int32_t dim = -1;
+  };
+
+  std::vector<Measure> measures;
+  std::vector<std::size_t> rules;  // sizes that follow from what was measured
 };
 
 struct Call {
@@ -51,9 +67,18 @@ struct Call {
   std::vector<Operand> operands;
   std::vector<Operand> results;  // kValue, kTensors, or kFixed for what nobody reads
   bool is_random = false;
+  Learned learned = {};
+  std::vector<GraphProgram> branches = {};
 };
 
 using Kind = Operand::Kind;
+
+/// As Python passes a number for a tensor: it does not count for the dtype of the result.
+at::Tensor wrapped_number(const c10::Scalar& number) {
+  at::Tensor tensor = c10::scalar_to_tensor(number);
+  tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
+  return tensor;
+}
 
 /// What a list is for the operator that takes it.
 Kind list_kind(const c10::TypePtr& type) {
@@ -70,6 +95,7 @@ class GraphProgram::Impl {
  public:
   explicit Impl(Graph graph) : graph_(std::move(graph)), binding_(graph_) {
     lay_out();
+    find_measures();
     find_last_uses();
   }
 
@@ -79,7 +105,7 @@ class GraphProgram::Impl {
     const GraphParts& parts = graph_.parts();
     std::vector<c10::IValue> slots(parts.values.size());
     std::vector<c10::IValue> leaves = binding_.leaves(args, kwargs);
-    const std::vector<int64_t> sizes = binding_.sizes(leaves);
+    std::vector<int64_t> sizes = binding_.sizes(leaves);
     for (std::size_t i = 0; i < leaves.size(); ++i) {
       if (const ValueId* value = parts.inputs[i].value())
         slots[slot(*value)] = std::move(leaves[i]);
@@ -99,6 +125,7 @@ class GraphProgram::Impl {
         for (std::size_t i = 0; i < call.results.size(); ++i) {
           take(call.results[i], stack[i], slots);
         }
+        if (!call.learned.measures.empty()) learn(call.learned, slots, sizes);
       } catch (const std::exception& error) {
         throw GraphError(fmt::format("{} ({}{}): {}", node.name, toString(node.op),
                                      node.scope.empty() ? "" : " in " + node.scope,
@@ -118,10 +145,70 @@ class GraphProgram::Impl {
 
   static void run_call(const Call& call, const GraphNode& node, torch::jit::Stack& stack,
                        const RunOptions& options) {
-    if (call.is_random && options.around_random) {
+    if (!call.branches.empty()) {
+      run_branch(call, stack, options);
+    } else if (call.is_random && options.around_random) {
       options.around_random(node, [&] { call.op.callBoxed(stack); });
     } else {
       call.op.callBoxed(stack);
+    }
+  }
+
+  static void run_branch(const Call& call, torch::jit::Stack& stack, const RunOptions& options) {
+    const bool holds = stack[0].toTensor().item().toBool();
+    Args args;
+    for (const at::Tensor& operand : stack[1].toTensorVector()) args.push_back(operand);
+    for (const int64_t size : stack[2].toIntVector()) args.push_back(size);
+    c10::List<at::Tensor> results;
+    const c10::IValue output = call.branches[holds ? 0 : 1].run(args, {}, options);
+    for (const c10::IValue& result : output.toTupleRef().elements()) {
+      results.push_back(result.toTensor());
+    }
+    stack.clear();
+    stack.emplace_back(std::move(results));
+  }
+
+  void learn(const Learned& learned, std::vector<c10::IValue>& slots,
+             std::vector<int64_t>& sizes) const {
+    for (const Learned::Measure& each : learned.measures) {
+      const at::Tensor tensor = slots[each.slot].toTensor();
+      sizes[each.size] = each.dim < 0 ? tensor.item().toLong() : tensor.size(each.dim);
+      if (is_measured_only_[each.slot]) slots[each.slot] = {};
+    }
+    for (const std::size_t size : learned.rules) {
+      sizes[size] = graph_.parts().sizes[size].rule->at(sizes);
+    }
+  }
+
+  // Where each measured size becomes known, and what follows from it.
+  void find_measures() {
+    const GraphParts& parts = graph_.parts();
+    std::unordered_map<std::size_t, std::vector<Learned::Measure>> by_slot;
+    is_measured_only_.assign(parts.values.size(), false);
+    for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
+      if (!parts.sizes[i].measured) continue;
+      const std::size_t where = slot(parts.sizes[i].measured->value);
+      by_slot[where].push_back({i, where, parts.sizes[i].measured->dim});
+    }
+    if (by_slot.empty()) return;
+    SizeSet known = known_sizes(parts);
+    auto note = [&](ValueId value, Learned& learned) {
+      const auto found = by_slot.find(slot(value));
+      if (found == by_slot.end()) return;
+      const SizeSet before = known;
+      for (const Learned::Measure& each : found->second) {
+        learned.measures.push_back(each);
+        known |= SizeSet{1} << each.size;
+      }
+      known = with_rules(parts, known);
+      for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
+        if (parts.sizes[i].rule && ((known & ~before) >> i & 1) != 0) learned.rules.push_back(i);
+      }
+    };
+    for (Call& call : calls_) {
+      for (const Argument& result : parts.nodes[call.node].results) {
+        for_each_value(result, [&](ValueId value) { note(value, call.learned); });
+      }
     }
   }
 
@@ -133,6 +220,7 @@ class GraphProgram::Impl {
                           toString(node.op));
       Call call{.op = *op, .node = n, .operands = {}, .results = {}, .is_random = false};
       call.is_random = op->hasTag(at::Tag::nondeterministic_seeded);
+      for (const Graph& branch : node.branches) call.branches.emplace_back(branch);
       const auto& schema = op->schema();
       for (std::size_t i = 0; i < node.arguments.size(); ++i) {
         call.operands.push_back(operand(node.arguments[i], schema.arguments()[i].real_type()));
@@ -147,19 +235,28 @@ class GraphProgram::Impl {
     }
   }
 
-  static Operand operand(const Argument& argument, const c10::TypePtr& type) {
+  Operand operand(const Argument& argument, const c10::TypePtr& type) const {
     Operand result;
     if (const ValueId* value = argument.value()) {
       result.kind = Kind::kValue;
       result.slot = slot(*value);
     } else if (const SizeExpr* size = argument.size()) {
-      result.kind = Kind::kSize;
       result.size = *size;
+      const bool is_number =
+          is_of(type, c10::TypeKind::IntType) || is_of(type, c10::TypeKind::SymIntType);
+      result.is_truth = !is_number && is_truth(graph_.parts(), *size);
+      result.kind = is_of(type, c10::TypeKind::TensorType) ? Kind::kSizeTensor : Kind::kSize;
     } else if (const Argument::List* list = argument.list()) {
       result.kind = list_kind(type);
-      for (const Argument& element : *list) result.elements.push_back(operand(element, type));
+      const c10::TypePtr element = element_type(type);
+      for (const Argument& each : *list) {
+        result.elements.push_back(operand(each, element ? element : c10::AnyType::get()));
+      }
     } else {
       result.fixed = *argument.fixed_value();
+      if (result.fixed.isScalar() && is_of(type, c10::TypeKind::TensorType)) {
+        result.fixed = wrapped_number(result.fixed.toScalar());
+      }
     }
     return result;
   }
@@ -169,6 +266,8 @@ class GraphProgram::Impl {
     std::vector<bool> is_read(graph_.parts().values.size(), false);
     for (std::size_t i = outputs_.size(); i-- > 0;) mark(outputs_[i], is_read);
     for (std::size_t c = calls_.size(); c-- > 0;) {
+      for (const Learned::Measure& each : calls_[c].learned.measures)
+        keep_for_measure(each, is_read);
       for (Operand& result : calls_[c].results) drop_unread(result, is_read);
       std::vector<Operand>& operands = calls_[c].operands;
       for (std::size_t i = operands.size(); i-- > 0;) mark(operands[i], is_read);
@@ -178,6 +277,12 @@ class GraphProgram::Impl {
     };
     for (const Argument& input : graph_.parts().inputs) for_each_value(input, note);
     for (const GraphState& state : graph_.parts().states) note(state.value);
+  }
+
+  void keep_for_measure(const Learned::Measure& measure, std::vector<bool>& is_read) {
+    if (is_read[measure.slot]) return;
+    is_read[measure.slot] = true;
+    is_measured_only_[measure.slot] = true;
   }
 
   static void mark(Operand& operand, std::vector<bool>& is_read) {
@@ -203,7 +308,11 @@ class GraphProgram::Impl {
       case Kind::kLastValue:
         return std::exchange(slots[operand.slot], c10::IValue());
       case Kind::kSize:
+        if (operand.is_truth) return operand.size.at(sizes) != 0;
         return operand.size.at(sizes);
+      case Kind::kSizeTensor:
+        if (operand.is_truth) return wrapped_number(operand.size.at(sizes) != 0);
+        return wrapped_number(operand.size.at(sizes));
       case Kind::kInts: {
         std::vector<int64_t> numbers;
         for (const Operand& element : operand.elements) {
@@ -257,6 +366,7 @@ class GraphProgram::Impl {
   std::vector<Call> calls_;
   std::vector<Operand> outputs_;
   std::vector<std::size_t> never_read_;
+  std::vector<bool> is_measured_only_;
 };
 
 GraphProgram::GraphProgram(Graph graph) : impl_(std::make_unique<Impl>(std::move(graph))) {}

@@ -9,8 +9,8 @@
 namespace stagecraft {
 
 /// Puts this thread into the state that a node was captured in, node after node, and back into its
-/// own at the end: gradients off where they were off, autocast on where it was on. Where neither
-/// was, the caller's state stays.
+/// own at the end: gradients off where they were off, autocast on or off where a region switched
+/// it. Where there was neither, the caller's state stays.
 class RunMode {
  public:
   RunMode();
@@ -26,6 +26,7 @@ class RunMode {
 
  private:
   void set_no_grad(bool is_no_grad);
+  void leave_region();
   void set_autocast(const std::optional<AutocastState>& state);
 
   bool had_grad_;
@@ -33,6 +34,7 @@ class RunMode {
   bool is_nested_ = false;  // in autocast's count of regions
   std::optional<AutocastState> autocast_;
   bool was_enabled_ = false;  // of the caller, for the kind of device in autocast_
+  bool was_cached_ = true;
   c10::ScalarType old_dtype_ = c10::ScalarType::BFloat16;
 };
 

@@ -25,9 +25,9 @@ int64_t add(int64_t a, int64_t b) {
   return result;
 }
 
-int64_t product_of(uint32_t bits, std::span<const int64_t> sizes) {
+int64_t product_of(SizeSet bits, std::span<const int64_t> sizes) {
   int64_t product = 1;
-  for (uint32_t left = bits; left != 0; left &= left - 1) {
+  for (SizeSet left = bits; left != 0; left &= left - 1) {
     product = multiply(product, sizes[static_cast<std::size_t>(std::countr_zero(left))]);
   }
   return product;
@@ -41,7 +41,7 @@ SizeExpr::SizeExpr(int64_t number) {
 
 SizeExpr SizeExpr::of_size(int size) {
   SizeExpr result;
-  result.terms_.push_back({uint32_t{1} << size, 1});
+  result.terms_.push_back({SizeSet{1} << size, 1});
   return result;
 }
 
@@ -83,7 +83,7 @@ SizeExpr SizeExpr::through(std::span<const int64_t> low, std::span<const int64_t
     }
   }
   std::vector<Term> terms;
-  for (std::size_t k = 0; k < count; ++k) terms.push_back({static_cast<uint32_t>(k), factors[k]});
+  for (std::size_t k = 0; k < count; ++k) terms.push_back({static_cast<SizeSet>(k), factors[k]});
   return of_terms(terms);
 }
 
@@ -91,8 +91,8 @@ bool SizeExpr::is_number() const {
   return terms_.empty() || (terms_.size() == 1 && terms_.front().sizes == 0);
 }
 
-uint32_t SizeExpr::sizes() const {
-  uint32_t result = 0;
+SizeSet SizeExpr::sizes() const {
+  SizeSet result = 0;
   for (const Term& term : terms_) result |= term.sizes;
   return result;
 }
@@ -111,7 +111,7 @@ std::string to_text(const SizeExpr& expr, std::span<const std::string> names) {
   for (std::size_t i = expr.terms().size(); i-- > 0;) {
     const SizeExpr::Term& term = expr.terms()[i];
     std::string product;
-    for (uint32_t left = term.sizes; left != 0; left &= left - 1) {
+    for (SizeSet left = term.sizes; left != 0; left &= left - 1) {
       if (!product.empty()) product += "*";
       product += names[static_cast<std::size_t>(std::countr_zero(left))];
     }
@@ -156,7 +156,7 @@ SizeExpr read_size_expr(TextCursor& in, std::span<const std::string> names) {
       const std::string_view name = in.read_word();
       const auto found = std::ranges::find(names, name);
       if (found == names.end()) in.fail(fmt::format("expected a number or a size, got '{}'", name));
-      const uint32_t bit = uint32_t{1} << (found - names.begin());
+      const SizeSet bit = SizeSet{1} << (found - names.begin());
       if ((term.sizes & bit) != 0) in.fail(fmt::format("{} comes twice in a product", name));
       term.sizes |= bit;
     } while (in.skip_space(), in.accept("*"));

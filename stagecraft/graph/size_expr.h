@@ -9,6 +9,9 @@
 
 namespace stagecraft {
 
+/// A set of sizes: bit i stands for size number i.
+using SizeSet = uint64_t;
+
 /// A number that follows the sizes of a model's inputs: a sum of products of sizes, each size at
 /// most once in a product.
 ///
@@ -17,14 +20,14 @@ namespace stagecraft {
 /// Sizes are numbered; their names stand in the graph that the expression belongs to.
 class SizeExpr {
  public:
-  /// Products are sets of sizes: bit i stands for size number i.
+  /// A product of sizes with a factor.
   struct Term {
-    uint32_t sizes = 0;
+    SizeSet sizes = 0;
     int64_t factor = 0;
 
     friend bool operator==(const Term&, const Term&) = default;
   };
-  static constexpr int kMaxSizes = 4;
+  static constexpr int kMaxSizes = 62;
 
   SizeExpr() = default;
   /// A plain number.
@@ -41,8 +44,8 @@ class SizeExpr {
   bool is_number() const;
   /// Requires is_number().
   int64_t number() const { return terms_.empty() ? 0 : terms_.front().factor; }
-  /// Which sizes it needs, as bits.
-  uint32_t sizes() const;
+  /// Which sizes it needs.
+  SizeSet sizes() const;
   /// Ascending in `sizes`, no factor is 0.
   std::span<const Term> terms() const { return terms_; }
 

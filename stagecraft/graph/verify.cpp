@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <unordered_map>
 #include <unordered_set>
 #include <utility>
 #include <vector>
@@ -48,7 +49,7 @@ class Verifier {
           parts_.inputs.size());
     for (const Argument& input : parts_.inputs) {
       check(input.list() == nullptr, "an input is a list");
-      check(input.size() == nullptr || is_size(*input.size()),
+      check(input.size() == nullptr || is_told(*input.size()),
             "an input is neither a tensor, nor a size, nor fixed");
       if (input.value() != nullptr) make(*input.value(), "inputs");
     }
@@ -67,6 +68,23 @@ class Verifier {
     check_known_sizes();
   }
 
+  /// A branch of a cond: no states, a tuple of tensors as its output, no keywords.
+  static void check_branch(const GraphNode& node, const Graph& branch) {
+    const GraphParts& parts = branch.parts();
+    const Argument::List* operands = node.arguments[1].list();
+    const Argument::List* sizes = node.arguments[2].list();
+    const std::size_t count =
+        (operands == nullptr ? 0 : operands->size()) + (sizes == nullptr ? 0 : sizes->size());
+    check(parts.states.empty() && parts.kwargs.num_leaves() == 0,
+          "{}: a branch has states or keywords", node.name);
+    check(parts.inputs.size() == count, "{}: a branch takes {} operands, got {}", node.name,
+          parts.inputs.size(), count);
+    const Argument::List* results = node.results.front().list();
+    check(results != nullptr && parts.output.kind() == TreeSpec::Kind::kTuple &&
+              parts.outputs.size() == results->size(),
+          "{}: a branch returns {} values, got another number", node.name, parts.outputs.size());
+  }
+
  private:
   /// What a text takes for a size and nothing else.
   static bool is_word(const std::string& name) {
@@ -83,13 +101,23 @@ class Verifier {
     for (const GraphSize& size : parts_.sizes) {
       check(is_word(size.name), "'{}' is no name for a size", size.name);
       check(names.insert(size.name).second, "two sizes are named {}", size.name);
-      check(size.least >= 0 && size.example >= size.least,
+      const bool follows = size.rule || size.measured;
+      const bool is_least = size.least >= 0 || parts_.is_exported;
+      check(follows || (is_least && size.example >= size.least),
             "size {}: the example is {}, expected at least {}", size.name, size.example,
             size.least);
-      check(size.greatest >= size.example, "size {}: the example is {}, expected at most {}",
-            size.name, size.example, size.greatest);
+      check(follows || size.greatest >= size.example,
+            "size {}: the example is {}, expected at most {}", size.name, size.example,
+            size.greatest);
+      check(!size.rule || !size.measured, "size {}: it has a rule and is measured", size.name);
+      const SizeSet before = (SizeSet{1} << names.size() >> 1) - 1;
+      check(!size.rule || (size.rule->sizes() & ~before) == 0,
+            "size {}: it follows from a size that does not come before it", size.name);
     }
-    const uint32_t all = (uint32_t{1} << parts_.sizes.size()) - 1;
+    const SizeSet all = (SizeSet{1} << parts_.sizes.size()) - 1;
+    for (const GraphGuard& guard : parts_.guards) {
+      check((guard.holds.sizes() & ~all) == 0, "a guard has a size that the graph has not");
+    }
     names.clear();
     for (const GraphValue& value : parts_.values) {
       check(is_name(value.name), "'{}' is no name for a value", value.name);
@@ -105,6 +133,13 @@ class Verifier {
   static bool is_size(const SizeExpr& expr) {
     return expr.terms().size() == 1 && expr.terms().front().factor == 1 &&
            std::popcount(expr.sizes()) == 1;
+  }
+
+  /// Whether an input may be it: a size that follows from no other.
+  bool is_told(const SizeExpr& expr) const {
+    if (!is_size(expr) || expr.sizes() >> parts_.sizes.size() != 0) return false;
+    const GraphSize& size = parts_.sizes[static_cast<std::size_t>(std::countr_zero(expr.sizes()))];
+    return !size.rule && !size.measured;
   }
 
   void make(ValueId id, std::string_view where) {
@@ -155,6 +190,10 @@ class Verifier {
             "{}: {} takes '{}' as {}, got another kind", node.name, toString(node.op),
             formal.name(), formal.real_type()->str());
     }
+    const bool is_cond = node.op.name == kCondOperator;
+    check(node.branches.size() == (is_cond ? 2 : 0), "{}: expected {} branches, got {}", node.name,
+          is_cond ? 2 : 0, node.branches.size());
+    for (const Graph& branch : node.branches) check_branch(node, branch);
     for (std::size_t i = 0; i < node.results.size(); ++i) {
       const c10::TypePtr type = schema->returns()[i].real_type();
       check(is_result(node.results[i], type), "{}: {} returns {}, got another kind", node.name,
@@ -180,10 +219,14 @@ class Verifier {
     return argument.fixed_value() != nullptr && argument.fixed_value()->isNone();
   }
 
-  static bool fits(const Argument& argument, const c10::TypePtr& type) {
+  bool fits(const Argument& argument, const c10::TypePtr& type) const {
     if (type->kind() == c10::TypeKind::AnyType) return true;
     if (argument.value() != nullptr) return is_of(type, c10::TypeKind::TensorType);
-    if (argument.size() != nullptr) return takes_integer(type);
+    // A number is a tensor too, as in Python: it does not count for the dtype of the result.
+    if (argument.size() != nullptr) {
+      if (is_of(type, c10::TypeKind::BoolType)) return is_truth(parts_, *argument.size());
+      return takes_integer(type) || is_of(type, c10::TypeKind::TensorType);
+    }
     const c10::TypePtr element = element_type(type);
     if (const Argument::List* list = argument.list()) {
       if (element == nullptr) return false;
@@ -197,6 +240,7 @@ class Verifier {
       return type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::NoneType;
     }
     if (fixed.isTensor()) return is_of(type, c10::TypeKind::TensorType);
+    if (fixed.isScalar() && is_of(type, c10::TypeKind::TensorType)) return true;
     if (fixed.isList()) {
       return element != nullptr &&
              std::ranges::all_of(fixed.toListRef(), [&](const c10::IValue& each) {
@@ -229,17 +273,40 @@ class Verifier {
 
   // Every expression that a run needs must follow from the inputs.
   void check_known_sizes() const {
-    const uint32_t known = known_sizes(parts_);
+    SizeSet known = known_sizes(parts_);
     auto check_size = [&](const SizeExpr& size, std::string_view where) {
-      const uint32_t open = size.sizes() & ~known;
+      const SizeSet open = size.sizes() & ~known;
       check(open == 0, "{}: the inputs do not tell the size {}", where,
             open == 0 ? std::string()
                       : parts_.sizes[static_cast<std::size_t>(std::countr_zero(open))].name);
+    };
+    // What is measured is known from where its value is made.
+    std::unordered_map<int32_t, SizeSet> measured;
+    for (std::size_t i = 0; i < parts_.sizes.size(); ++i) {
+      const auto& how = parts_.sizes[i].measured;
+      if (!how) continue;
+      const auto v = static_cast<std::size_t>(how->value.value());
+      check(how->value.value() >= 0 && v < parts_.values.size() && how->dim >= -1 &&
+                how->dim < static_cast<int32_t>(parts_.values[v].shape.size()),
+            "size {}: it is measured at a value that is not there", parts_.sizes[i].name);
+      measured[how->value.value()] |= SizeSet{1} << i;
+    }
+    auto refuse = [&](ValueId value) {
+      check(!measured.contains(value.value()), "a size is measured at %{}, which no node makes",
+            parts_.values[static_cast<std::size_t>(value.value())].name);
+    };
+    for (const GraphState& state : parts_.states) refuse(state.value);
+    for (const Argument& input : parts_.inputs) for_each_value(input, refuse);
+    auto learn = [&](ValueId value) {
+      const auto found = measured.find(value.value());
+      if (found == measured.end()) return;
+      known = with_rules(parts_, known | found->second);
     };
     for (const GraphNode& node : parts_.nodes) {
       for (const Argument& argument : node.arguments) {
         for_each_size(argument, [&](const SizeExpr& size) { check_size(size, node.name); });
       }
+      for (const Argument& result : node.results) for_each_value(result, learn);
     }
     for (const Argument& output : parts_.outputs) {
       for_each_size(output, [&](const SizeExpr& size) { check_size(size, "return"); });

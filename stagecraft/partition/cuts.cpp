@@ -1,6 +1,7 @@
 #include "stagecraft/partition/cuts.h"
 
 #include <algorithm>
+#include <numeric>
 
 #include <fmt/format.h>
 
@@ -21,10 +22,10 @@ CutPlaces::CutPlaces(const Graph& graph)
     const ValueUses::Span span = uses.of(ValueId(static_cast<int32_t>(v)));
     if (!span.is_made_here()) continue;
     const int64_t bytes = example_bytes(graph, ValueId(static_cast<int32_t>(v)));
-    for (int32_t p = span.made + 1; p <= std::min(span.last, end - 1); ++p) {
-      bytes_[static_cast<std::size_t>(p)] += bytes;
-    }
+    if (span.made + 1 < end) bytes_[static_cast<std::size_t>(span.made) + 1] += bytes;
+    if (span.last + 1 < end) bytes_[static_cast<std::size_t>(span.last) + 1] -= bytes;
   }
+  std::partial_sum(bytes_.begin(), bytes_.end(), bytes_.begin());
   for (const ValueUses::Memory& memory : uses.memories()) {
     if (memory.writes.empty()) continue;
     const std::string& written = parts.nodes[static_cast<std::size_t>(memory.writes.back())].name;

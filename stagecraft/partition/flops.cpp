@@ -1,5 +1,6 @@
 #include "stagecraft/partition/flops.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <functional>
 #include <map>
@@ -178,6 +179,14 @@ bool is_view(const Graph& graph, const GraphNode& node) {
 }  // namespace
 
 int64_t example_flops(const Graph& graph, const GraphNode& node) {
+  // Of two branches the dearer.
+  int64_t dearest = 0;
+  for (const Graph& branch : node.branches) {
+    int64_t sum = 0;
+    for (const GraphNode& inner : branch.parts().nodes) sum += example_flops(branch, inner);
+    dearest = std::max(dearest, sum);
+  }
+  if (!node.branches.empty()) return dearest;
   if (node.results.empty() || is_view(graph, node)) return 0;
   const Shapes shapes(graph, node);
   const auto found = counts().find(node.op.name);

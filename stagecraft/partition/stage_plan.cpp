@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <iterator>
+#include <limits>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -145,11 +147,17 @@ class Planner {
   // them, else from an argument of the model.
   void tell_sizes(int32_t k) {
     const GraphParts parts = draft_parts(k);
-    uint32_t open = needed_sizes(parts) & ~known_sizes(parts);
+    const SizeSet told = told_sizes(parts);
+    SizeSet open = needed_sizes(parts) & ~told;
+    for (std::size_t i = parts.sizes.size(); i-- > 0;) {
+      const auto& rule = parts.sizes[i].rule;
+      if (!rule || (open >> i & 1) == 0) continue;
+      open = (open & ~(SizeSet{1} << i)) | (rule->sizes() & ~told);
+    }
     for (; open != 0; open &= open - 1) {
       const int size = std::countr_zero(open);
       int32_t from = 0;
-      while (from < k && (known_sizes(draft_parts(from)) >> size & 1) == 0) ++from;
+      while (from < k && (told_sizes(draft_parts(from)) >> size & 1) == 0) ++from;
       if (from < k) {
         drafts_[at(from)].size_outputs.insert(size);
         drafts_[at(k)].sizes_from[size] = from;
@@ -166,8 +174,17 @@ class Planner {
     }
   }
 
-  static uint32_t needed_sizes(const GraphParts& parts) {
-    uint32_t needed = 0;
+  /// Those that the inputs of a stage tell, and those that it measures.
+  static SizeSet told_sizes(const GraphParts& parts) {
+    SizeSet told = known_sizes(parts);
+    for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
+      if (parts.sizes[i].measured) told |= SizeSet{1} << i;
+    }
+    return with_rules(parts, told);
+  }
+
+  static SizeSet needed_sizes(const GraphParts& parts) {
+    SizeSet needed = 0;
     auto note = [&](const SizeExpr& size) { needed |= size.sizes(); };
     for (const GraphNode& node : parts.nodes) {
       for (const Argument& argument : node.arguments) for_each_size(argument, note);
@@ -233,7 +250,14 @@ class Planner {
   GraphParts draft_parts(int32_t k) const {
     const Draft& draft = drafts_[at(k)];
     GraphParts parts;
+    parts.is_exported = parts_.is_exported;
     parts.sizes = parts_.sizes;
+    for (GraphSize& size : parts.sizes) {
+      if (size.measured && stage_of_[at(uses_.of(size.measured->value).made)] != k) {
+        size.measured.reset();
+        size.least = std::numeric_limits<int64_t>::min();
+      }
+    }
     parts.values = parts_.values;
     parts.states = states_.states[at(k)];
     for (const GraphState& state : parts.states) {
@@ -313,7 +337,12 @@ class Planner {
 
   StagePlan build(int32_t k) const {
     const Draft& draft = drafts_[at(k)];
-    StagePlan plan{.graph = Graph(compact(draft_parts(k))), .sources = {}};
+    GraphParts parts = draft_parts(k);
+    const SizeSet known = known_sizes(parts);
+    std::ranges::copy_if(
+        parts_.guards, std::back_inserter(parts.guards),
+        [&](const GraphGuard& guard) { return (guard.holds.sizes() & ~known) == 0; });
+    StagePlan plan{.graph = Graph(compact(std::move(parts))), .sources = {}};
     for (const int32_t argument : draft.arguments)
       plan.sources.emplace_back(FromArgument{argument});
     for (const auto& [value, from] : draft.from) {

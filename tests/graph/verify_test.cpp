@@ -45,7 +45,7 @@ TEST(Verify, NamesWhatIsWrong) {
   const std::vector<Case> cases = {
       {[](GraphParts& g) { g.sizes[0].name = "a b"; }, "'a b' is no name for a size"},
       {[](GraphParts& g) { g.sizes.push_back(g.sizes[0]); }, "two sizes are named B"},
-      {[](GraphParts& g) { g.sizes.resize(5, g.sizes[0]); }, "expected at most 4 sizes, got 5"},
+      {[](GraphParts& g) { g.sizes.resize(63, g.sizes[0]); }, "expected at most 62 sizes, got 63"},
       {[](GraphParts& g) { g.sizes[0].example = 0; },
        "size B: the example is 0, expected at least"},
       {[](GraphParts& g) { g.sizes[0].example = 40; },
@@ -80,7 +80,7 @@ TEST(Verify, NamesWhatIsWrong) {
       {[](GraphParts& g) { g.nodes[0].results.clear(); }, "returns 1 values, got 0"},
       {[](GraphParts& g) { std::swap(g.nodes[0], g.nodes[1]); }, "is read before it is made"},
       {[](GraphParts& g) { g.nodes[0].arguments[0] = ValueId(-1); }, "mul: there is no value -1"},
-      {[](GraphParts& g) { g.nodes[0].arguments[0] = Argument::fixed(3); },
+      {[](GraphParts& g) { g.nodes[0].arguments[0] = Argument::fixed("3"); },
        "takes 'self' as Tensor, got another kind"},
       {[](GraphParts& g) { g.nodes[0].arguments[0] = Argument::fixed(c10::Device(c10::kCPU)); },
        "takes 'self' as Tensor, got another kind"},

@@ -1,37 +1,9 @@
 #include "tests/oracle/cases.h"
 
-#include <fstream>
-#include <iterator>
-
-#include <fmt/format.h>
-
-#include <ATen/core/Tensor.h>
-#include <torch/csrc/jit/serialization/pickle.h>
-
-#include "stagecraft/base/error.h"
-
 namespace stagecraft::oracle {
 
-c10::IValue Case::get(const std::string& name) const {
-  const auto found = dict_.find(name);
-  if (found == dict_.end()) throw Error(fmt::format("the case has no {}", name));
-  return found->value();
-}
-
-at::Tensor Case::tensor_or_none(const std::string& name) const {
-  const auto value = get(name);
-  return value.isNone() ? at::Tensor() : value.toTensor();
-}
-
 std::vector<Case> read_cases(const std::string& kind) {
-  const std::string path = std::string(SC_ORACLE_CASES) + "/" + kind + ".pt";
-  std::ifstream file(path, std::ios::binary);
-  if (!file) throw Error(fmt::format("cannot read {}; run the test oracle.write first", path));
-  const std::vector<char> bytes(std::istreambuf_iterator<char>(file), {});
-  const Case all(torch::jit::pickle_load(bytes));
-  std::vector<Case> cases;
-  for (const auto& dict : all.get("cases").toListRef()) cases.emplace_back(dict);
-  return cases;
+  return read_case_file(std::string(SC_ORACLE_CASES) + "/" + kind + ".pt");
 }
 
 }  // namespace stagecraft::oracle

@@ -1,0 +1,135 @@
+#include "stagecraft/exported/guards.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string_view>
+
+#include "stagecraft/base/text_cursor.h"
+
+namespace stagecraft::exported {
+
+namespace {
+
+class InputWords {
+ public:
+  InputWords(const std::vector<std::string>& names, const GraphParts& parts)
+      : names_(names), parts_(parts) {}
+
+  /// `L['tree']['pair'][0].size()[1]`, or `L['n']` for a number.
+  std::optional<SizeExpr> operator()(TextCursor& in) const {
+    if (!in.accept("L['")) return std::nullopt;
+    const TextCursor start = in;
+    std::size_t leaf = 0;
+    TreeSpec spec;
+    if (!find_argument(std::string(in.read_word()), leaf, spec))
+      start.fail("there is no such input");
+    in.expect("']");
+    while (in.accept("[")) {
+      std::optional<std::size_t> child;
+      if (in.accept("'")) {
+        const std::string_view key = in.read_word();
+        in.expect("'");
+        child = child_of(spec, key);
+      } else {
+        child = static_cast<std::size_t>(in.read_integer());
+      }
+      in.expect("]");
+      const auto children = spec.children();
+      if (!child || *child >= children.size()) start.fail("there is no such input");
+      for (std::size_t i = 0; i < *child; ++i) leaf += children[i].num_leaves();
+      spec = TreeSpec(children[*child]);
+    }
+    if (!spec.is_leaf()) start.fail("it is no tensor");
+    const Argument& input = parts_.inputs[leaf];
+    if (const SizeExpr* size = input.size()) return *size;
+    if (!in.accept(".size()[") || input.value() == nullptr) start.fail("it is no size");
+    const auto dim = static_cast<std::size_t>(in.read_integer());
+    in.expect("]");
+    const GraphValue& value = parts_.values[static_cast<std::size_t>(input.value()->value())];
+    if (dim >= value.shape.size() || (dim < 32 && (value.open_dims >> dim & 1) != 0)) {
+      start.fail("it has no such size");
+    }
+    return value.shape[dim];
+  }
+
+ private:
+  static std::optional<std::size_t> child_of(const TreeSpec& spec, std::string_view key) {
+    if (spec.kind() != TreeSpec::Kind::kDict) return std::nullopt;
+    for (std::size_t i = 0; i < spec.children().size(); ++i) {
+      if (spec.key(i) == key) return i;
+    }
+    return std::nullopt;
+  }
+
+  bool find_argument(const std::string& name, std::size_t& leaf, TreeSpec& spec) const {
+    const auto positional = parts_.args.children();
+    const auto number = static_cast<std::size_t>(std::ranges::find(names_, name) - names_.begin());
+    for (std::size_t i = 0; i < positional.size(); ++i) {
+      if (i == number) {
+        spec = positional[i];
+        return true;
+      }
+      leaf += positional[i].num_leaves();
+    }
+    const auto named = parts_.kwargs.children();
+    for (std::size_t i = 0; i < named.size(); ++i) {
+      if (parts_.kwargs.key(i) == name) {
+        spec = named[i];
+        return true;
+      }
+      leaf += named[i].num_leaves();
+    }
+    return false;
+  }
+
+  const std::vector<std::string>& names_;
+  const GraphParts& parts_;
+};
+
+void replace_all(std::string& text, std::string_view from, std::string_view to) {
+  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
+    text.replace(at, from.size(), to);
+    at += to.size();
+  }
+}
+
+/// `L['x'].size()[1] % 2 == 0` to `x.size(1) % 2 == 0`.
+std::string in_the_callers_words(std::string text) {
+  for (std::size_t at = text.find("L['"); at != std::string::npos; at = text.find("L['", at)) {
+    const std::size_t end = text.find("']", at);
+    if (end == std::string::npos) break;
+    text = text.substr(0, at) + text.substr(at + 3, end - at - 3) + text.substr(end + 2);
+  }
+  for (std::size_t at = text.find(".size()["); at != std::string::npos;
+       at = text.find(".size()[")) {
+    const std::size_t end = text.find(']', at);
+    if (end == std::string::npos) break;
+    text.replace(end, 1, ")");
+    text.replace(at, 8, ".size(");
+  }
+  replace_all(text, "(-1)*", "-");
+  return text;
+}
+
+}  // namespace
+
+std::vector<std::string> add_guards(const std::vector<std::string>& guards,
+                                    const std::vector<std::string>& names, SizeTable& sizes,
+                                    GraphParts& parts) {
+  std::vector<std::string> unread;
+  const InputWords words(names, parts);
+  for (const std::string& guard : guards) {
+    try {
+      SizeExpr holds = sizes.parse(guard, words);
+      // What always holds needs no check; what cannot hold is no guard of this model.
+      if (holds.is_number()) continue;
+      parts.guards.push_back({std::move(holds), in_the_callers_words(guard)});
+    } catch (const Error&) {
+      unread.push_back(in_the_callers_words(guard));
+    }
+  }
+  return unread;
+}
+
+}  // namespace stagecraft::exported

@@ -1,0 +1,45 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Storage.h>
+
+#include "stagecraft/exported/program_schema.h"
+#include "stagecraft/exported/zip_file.h"
+
+namespace stagecraft::exported {
+
+/// The weights, buffers and constants of one program. Their bytes are those of the mapped file;
+/// names that are written with the same piece of the file share their memory.
+class Payload {
+ public:
+  Payload(const ZipFile& file, const std::string& program);
+
+  /// A tensor, and which piece of the file it lies in.
+  struct Found {
+    at::Tensor tensor;
+    std::string piece;
+  };
+  /// By its name in the model. FileError when there is none, or it does not lie within its piece.
+  Found get(const std::string& name) const;
+
+ private:
+  struct Entry {
+    std::string folder;
+    RawPayload raw;
+  };
+
+  c10::Storage storage_of(const std::string& piece, std::span<std::byte> bytes,
+                          int64_t width) const;
+
+  const ZipFile& file_;
+  std::map<std::string, Entry> entries_;
+  mutable std::map<std::string, c10::Storage> storages_;
+};
+
+}  // namespace stagecraft::exported

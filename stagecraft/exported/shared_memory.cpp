@@ -1,0 +1,92 @@
+#include "stagecraft/exported/shared_memory.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <numeric>
+#include <string_view>
+#include <unordered_map>
+
+#include <ATen/core/function_schema.h>
+
+#include "stagecraft/graph/op_types.h"
+
+namespace stagecraft::exported {
+
+namespace {
+
+/// Operators that may return what they are given, or a view of it, and do not say so.
+constexpr std::array<std::string_view, 16> kSilent = {"aten::dropout",
+                                                      "aten::feature_dropout",
+                                                      "aten::alpha_dropout",
+                                                      "aten::feature_alpha_dropout",
+                                                      "aten::broadcast_tensors",
+                                                      "aten::meshgrid",
+                                                      "aten::einsum",
+                                                      "aten::atleast_1d",
+                                                      "aten::atleast_2d",
+                                                      "aten::atleast_3d",
+                                                      "aten::conj_physical",
+                                                      "aten::_unsafe_view",
+                                                      "aten::type_as",
+                                                      "aten::sum_to_size",
+                                                      "aten::lstm",
+                                                      "aten::gru"};
+
+/// Sets of values, joined.
+class Sets {
+ public:
+  explicit Sets(std::size_t count) : parent_(count) {
+    std::iota(parent_.begin(), parent_.end(), 0);
+  }
+
+  std::size_t find(std::size_t i) {
+    while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
+    return i;
+  }
+  void join(ValueId a, ValueId b) {
+    parent_[find(static_cast<std::size_t>(a.value()))] = find(static_cast<std::size_t>(b.value()));
+  }
+
+ private:
+  std::vector<std::size_t> parent_;
+};
+
+void join_node(const GraphNode& node, Sets& sets) {
+  const c10::FunctionSchema* schema = find_schema(node.op);
+  if (schema == nullptr) return;
+  const bool is_silent = std::ranges::count(kSilent, node.op.name) > 0;
+  std::vector<ValueId> given;
+  for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+    if (!is_silent && schema->arguments()[i].alias_info() == nullptr) continue;
+    for_each_value(node.arguments[i], [&](ValueId value) { given.push_back(value); });
+  }
+  if (given.empty()) return;
+  for (std::size_t i = 0; i < node.results.size(); ++i) {
+    if (!is_silent && schema->returns()[i].alias_info() == nullptr) continue;
+    for_each_value(node.results[i], [&](ValueId value) {
+      for (const ValueId each : given) sets.join(value, each);
+    });
+  }
+}
+
+}  // namespace
+
+void find_shared_memory(GraphParts& parts,
+                        const std::vector<std::pair<ValueId, std::string>>& pieces) {
+  Sets sets(parts.values.size());
+  std::unordered_map<std::string, ValueId> first_of;
+  for (const auto& [value, piece] : pieces) {
+    const auto [found, is_new] = first_of.try_emplace(piece, value);
+    if (!is_new) sets.join(value, found->second);
+  }
+  for (const GraphNode& node : parts.nodes) join_node(node, sets);
+  std::unordered_map<std::size_t, int> sharing;
+  for (std::size_t v = 0; v < parts.values.size(); ++v) ++sharing[sets.find(v)];
+  for (std::size_t v = 0; v < parts.values.size(); ++v) {
+    const std::size_t set = sets.find(v);
+    parts.values[v].memory = sharing[set] > 1 ? static_cast<int32_t>(set) : -1;
+  }
+}
+
+}  // namespace stagecraft::exported

@@ -1,0 +1,57 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <string>
+
+#include "stagecraft/base/text_cursor.h"
+#include "stagecraft/graph/size_expr.h"
+
+namespace stagecraft {
+
+/// A number that follows from sizes in a way that no SizeExpr can say: `floor_div(S + 1, 2)`.
+/// Comparisons give 1 where they hold and 0 where not.
+struct SizeRule {
+  enum class Op : uint8_t {
+    kProduct,
+    kPower,     ///< of a number that is not negative
+    kFloorDiv,  ///< rounded down
+    kMod,       ///< with the sign of the divisor
+    kMin,
+    kMax,
+    kEqual,
+    kUnequal,
+    kLess,
+    kAtMost,
+    kBoth,    ///< 1 where neither is 0
+    kEither,  ///< 0 where both are 0
+    kBitAnd,
+    kBitOr,
+    kBitXor,
+  };
+
+  Op op = Op::kProduct;
+  SizeExpr left;
+  SizeExpr right;
+
+  SizeSet sizes() const { return left.sizes() | right.sizes(); }
+  /// Throws Error when the result does not fit, and for a division by 0.
+  int64_t at(std::span<const int64_t> sizes) const;
+
+  friend bool operator==(const SizeRule&, const SizeRule&) = default;
+};
+
+/// Whether it gives a truth, and no count.
+inline bool is_truth(SizeRule::Op op) {
+  return op >= SizeRule::Op::kEqual && op <= SizeRule::Op::kEither;
+}
+
+/// What an operation makes of two numbers. Throws as SizeRule::at does.
+int64_t apply(SizeRule::Op op, int64_t left, int64_t right);
+
+std::string to_text(const SizeRule& rule, std::span<const std::string> names);
+
+/// The inverse. Throws ParseError.
+SizeRule parse_size_rule(TextCursor& in, std::span<const std::string> names);
+
+}  // namespace stagecraft
