@@ -33,14 +33,24 @@ at::Tensor alone(const at::Tensor& tensor) {
   return data;
 }
 
+c10::IValue to_value(const NamedTensors& tensors) {
+  c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
+  for (const auto& [name, tensor] : tensors) dict.insert(name, alone(tensor));
+  return dict;
+}
+
 c10::IValue to_value(const StateSections& sections) {
   c10::impl::GenericDict value(c10::StringType::get(), c10::AnyType::get());
-  for (const auto& [section, tensors] : sections) {
-    c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
-    for (const auto& [name, tensor] : tensors) dict.insert(name, alone(tensor));
-    value.insert(section, dict);
-  }
+  for (const auto& [section, tensors] : sections) value.insert(section, to_value(tensors));
   return value;
+}
+
+NamedTensors to_tensors(const c10::IValue& dict) {
+  NamedTensors tensors;
+  for (const auto& entry : dict.toGenericDict()) {
+    tensors.emplace_back(entry.key().toStringRef(), entry.value().toTensor());
+  }
+  return tensors;
 }
 
 void write_archive(DurableFile& file, const c10::IValue& value) {
@@ -71,12 +81,11 @@ void write_archive(DurableFile& file, const c10::IValue& value) {
   if (failure != nullptr) std::rethrow_exception(failure);
 }
 
-}  // namespace
-
-FileSeal write_state_file(const std::string& path, const StateSections& sections) {
+template <typename T>
+FileSeal write_file(const std::string& path, const T& content) {
   DurableFile file(path);
   try {
-    write_archive(file, to_value(sections));
+    write_archive(file, to_value(content));
   } catch (const FileError&) {
     throw;
   } catch (const std::exception& error) {
@@ -85,21 +94,43 @@ FileSeal write_state_file(const std::string& path, const StateSections& sections
   return file.close();
 }
 
+c10::IValue read_file(const std::string& path) {
+  caffe2::serialize::PyTorchStreamReader reader(path);
+  return torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt, std::nullopt,
+                                           reader);
+}
+
+[[noreturn]] void fail(const std::string& path, const std::exception& error) {
+  throw FileError(fmt::format("{}: it is no file of named tensors: {}", path, message_of(error)));
+}
+
+}  // namespace
+
+FileSeal write_state_file(const std::string& path, const StateSections& sections) {
+  return write_file(path, sections);
+}
+
+FileSeal write_tensor_file(const std::string& path, const NamedTensors& tensors) {
+  return write_file(path, tensors);
+}
+
+NamedTensors read_tensor_file(const std::string& path) {
+  try {
+    return to_tensors(read_file(path));
+  } catch (const std::exception& error) {
+    fail(path, error);
+  }
+}
+
 StateSections read_state_file(const std::string& path) {
   try {
-    caffe2::serialize::PyTorchStreamReader reader(path);
-    const c10::IValue value = torch::jit::readArchiveAndTensors("data", "", "", std::nullopt,
-                                                                std::nullopt, std::nullopt, reader);
     StateSections sections;
-    for (const auto& section : value.toGenericDict()) {
-      NamedTensors& tensors = sections[section.key().toStringRef()];
-      for (const auto& entry : section.value().toGenericDict()) {
-        tensors.emplace_back(entry.key().toStringRef(), entry.value().toTensor());
-      }
+    for (const auto& section : read_file(path).toGenericDict()) {
+      sections[section.key().toStringRef()] = to_tensors(section.value());
     }
     return sections;
   } catch (const std::exception& error) {
-    throw FileError(fmt::format("{}: it is no file of named tensors: {}", path, message_of(error)));
+    fail(path, error);
   }
 }
 

@@ -19,4 +19,8 @@ FileSeal write_state_file(const std::string& path, const StateSections& sections
 /// Reads it, to the CPU. FileError when it is not such a file.
 StateSections read_state_file(const std::string& path);
 
+/// The same for one dict of tensors.
+FileSeal write_tensor_file(const std::string& path, const NamedTensors& tensors);
+NamedTensors read_tensor_file(const std::string& path);
+
 }  // namespace stagecraft::detail

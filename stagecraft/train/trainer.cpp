@@ -95,13 +95,13 @@ class Trainer::Impl {
         make_pipeline(options_.evaluation ? *options_.evaluation : pipe_, loss, {}));
   }
 
-  TrainStep step(const Args& args, const c10::IValue& target, bool measure_memory) {
+  TrainStep step(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
     const auto begin = std::chrono::steady_clock::now();
     optimizer_.zero_grad();
     TrainStep result;
     const uint64_t completed = pipeline_->completed_steps();
     try {
-      result.loss = run_microbatches(args, target, measure_memory);
+      result.loss = run_microbatches(inputs, target, measure_memory);
       result.grad_norm = grad_norm(states_);
       check_norm(result.grad_norm);
     } catch (...) {
@@ -119,8 +119,8 @@ class Trainer::Impl {
     return result;
   }
 
-  StepResult eval(const Args& args, const c10::IValue& target, OutputMode outputs) {
-    return evaluation_->eval(args, {}, target,
+  StepResult eval(const Arguments& inputs, const c10::IValue& target, OutputMode outputs) {
+    return evaluation_->eval(inputs.args, inputs.kwargs, target,
                              {.microbatches = options_.microbatches, .outputs = outputs});
   }
 
@@ -207,17 +207,17 @@ class Trainer::Impl {
   }
 
   /// All microbatches of an update, so many at a time; the loss of the whole batch.
-  double run_microbatches(const Args& args, const c10::IValue& target, bool measure_memory) {
+  double run_microbatches(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
     const auto each = static_cast<std::size_t>(options_.microbatches);
     const auto parts = static_cast<std::size_t>(options_.accumulate);
-    Microbatches all =
-        split_batch(args, {}, target, {.microbatches = static_cast<int32_t>(each * parts)});
+    Microbatches all = split_batch(inputs.args, inputs.kwargs, target,
+                                   {.microbatches = static_cast<int32_t>(each * parts)});
     double loss = 0;
     for (std::size_t part = 0; part < parts; ++part) {
       Microbatches some;
       for (std::size_t m = part * each; m < (part + 1) * each; ++m) {
         some.inputs.push_back(std::move(all.inputs[m]));
-        some.targets.push_back(std::move(all.targets[m]));
+        if (!all.targets.empty()) some.targets.push_back(std::move(all.targets[m]));
         some.weights.push_back(all.weights[m]);
       }
       const StepResult result = pipeline_->step(
@@ -246,15 +246,27 @@ Trainer::Trainer(Trainer&&) noexcept = default;
 Trainer& Trainer::operator=(Trainer&&) noexcept = default;
 
 TrainStep Trainer::step(const Args& args, const c10::IValue& target, bool measure_memory) {
-  return impl_->step(args, target, measure_memory);
+  return impl_->step({args, {}}, target, measure_memory);
+}
+
+TrainStep Trainer::step(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
+  return impl_->step(inputs, target, measure_memory);
 }
 
 double Trainer::eval_loss(const Args& args, const c10::IValue& target) {
-  return impl_->eval(args, target, OutputMode::kNone).loss().item<double>();
+  return eval_loss(Arguments{args, {}}, target);
+}
+
+double Trainer::eval_loss(const Arguments& inputs, const c10::IValue& target) {
+  return impl_->eval(inputs, target, OutputMode::kNone).loss().item<double>();
 }
 
 c10::IValue Trainer::predict(const Args& args) {
-  return impl_->eval(args, {}, OutputMode::kMerged).output;
+  return predict(Arguments{args, {}});
+}
+
+c10::IValue Trainer::predict(const Arguments& inputs) {
+  return impl_->eval(inputs, {}, OutputMode::kMerged).output;
 }
 
 int64_t Trainer::steps() const {

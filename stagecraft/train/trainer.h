@@ -81,11 +81,16 @@ class Trainer {
   /// when gradients are not finite; otherwise throws as Pipeline::step does. After a throw the
   /// trainer is as before.
   TrainStep step(const Args& args, const c10::IValue& target, bool measure_memory = false);
+  /// The same for a model that takes arguments by name. Without a target (None) the loss is a
+  /// function of the output alone.
+  TrainStep step(const Arguments& inputs, const c10::IValue& target, bool measure_memory = false);
 
   /// The mean loss over a batch, without dropout where TrainerOptions::evaluation is given.
   double eval_loss(const Args& args, const c10::IValue& target);
+  double eval_loss(const Arguments& inputs, const c10::IValue& target);
   /// The outputs for a batch of at least as many rows as there are microbatches, merged.
   c10::IValue predict(const Args& args);
+  c10::IValue predict(const Arguments& inputs);
 
   int64_t steps() const;
   const Pipe& pipe() const;

@@ -4,7 +4,7 @@
 
 For each FOLDER/NAME.trained.pt, a state dict: the model of that name, in the mode in which it was exported, runs on the
 inputs and with the seed of its first case (NAME.cases.pt), and must give bitwise the leaves of
-FOLDER/NAME.trained_outputs.pt: {"outputs": [...]}. Run it with MKL_CBWR=COMPATIBLE.
+FOLDER/NAME.trained_outputs.pt: {"0": ..., "1": ...}. Run it with MKL_CBWR=COMPATIBLE.
 """
 
 import argparse
@@ -30,7 +30,8 @@ def check(name, folder):
         module.load_state_dict(torch.load(folder / (name + SUFFIX), weights_only=True), strict=True)
     except RuntimeError as error:
         return [f"{name}: {error}"]
-    expected = torch.load(folder / f"{name}.trained_outputs.pt", weights_only=True)["outputs"]
+    written = torch.load(folder / f"{name}.trained_outputs.pt", weights_only=True)
+    expected = [written[key] for key in sorted(written, key=int)]
     case = torch.load(folder / f"{name}.cases.pt", weights_only=True)["cases"][0]
     torch.manual_seed(case["seed"])
     outputs = pytree.tree_leaves(module(*case["args"], **case["kwargs"]))

@@ -152,9 +152,17 @@ Arguments arguments_of(const oracle::Case& one) {
 }
 
 std::string compare_with_case(const Graph& graph, const oracle::Case& one) {
+  const GraphProgram program(graph);
+  return compare_with_case(graph, one, [&](const Arguments& arguments) {
+    return program.run(arguments.args, arguments.kwargs);
+  });
+}
+
+std::string compare_with_case(const Graph& graph, const oracle::Case& one,
+                              const std::function<c10::IValue(const Arguments&)>& run) {
   const Arguments arguments = arguments_of(one);
   at::manual_seed(static_cast<uint64_t>(one.integer("seed")));
-  const c10::IValue output = GraphProgram(graph).run(arguments.args, arguments.kwargs);
+  const c10::IValue output = run(arguments);
   const std::vector<c10::IValue> outputs = tree::flatten(output).leaves;
   if (std::string found = compare_outputs(one, outputs); !found.empty()) return found;
   run_backward(one, outputs);

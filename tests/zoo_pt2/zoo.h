@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 #include <vector>
@@ -32,6 +33,9 @@ Arguments arguments_of(const oracle::Case& one);
 /// parameters and inputs, buffers. The first difference, bit for bit, or nothing. The graph is used
 /// up: its buffers may have changed, its parameters have gradients.
 std::string compare_with_case(const Graph& graph, const oracle::Case& one);
+/// The same for something else that runs the model and shares the graph's tensors.
+std::string compare_with_case(const Graph& graph, const oracle::Case& one,
+                              const std::function<c10::IValue(const Arguments&)>& run);
 
 /// Every two values that share memory when the graph runs must have a common number. The first two
 /// that have not, or nothing.

@@ -1,0 +1,72 @@
+#include "stagecraft/graph/evaluation.h"
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <string_view>
+#include <utility>
+
+#include "stagecraft/graph/op_types.h"
+
+namespace stagecraft {
+
+namespace {
+
+/// Operators that do something else in training, and the argument that says so.
+struct Switch {
+  std::string_view op;
+  std::string_view argument;
+};
+constexpr std::array<Switch, 20> kSwitches = {{
+    {"aten::dropout", "train"},
+    {"aten::dropout_", "train"},
+    {"aten::native_dropout", "train"},
+    {"aten::feature_dropout", "train"},
+    {"aten::feature_dropout_", "train"},
+    {"aten::alpha_dropout", "train"},
+    {"aten::alpha_dropout_", "train"},
+    {"aten::feature_alpha_dropout", "train"},
+    {"aten::feature_alpha_dropout_", "train"},
+    {"aten::batch_norm", "training"},
+    {"aten::native_batch_norm", "training"},
+    {"aten::cudnn_batch_norm", "training"},
+    {"aten::rrelu", "training"},
+    {"aten::rrelu_", "training"},
+    {"aten::lstm", "train"},
+    {"aten::gru", "train"},
+    {"aten::rnn_tanh", "train"},
+    {"aten::rnn_relu", "train"},
+    {"aten::instance_norm", "use_input_stats"},
+    {"aten::scaled_dot_product_attention", "dropout_p"},
+}};
+
+void switch_off(GraphNode& node) {
+  for (Graph& branch : node.branches) branch = for_evaluation(branch);
+  const auto* found = std::ranges::find(kSwitches, node.op.name, &Switch::op);
+  const c10::FunctionSchema* schema = find_schema(node.op);
+  if (found == kSwitches.end() || schema == nullptr) return;
+  // A normalisation without running statistics uses those of the batch in evaluation too.
+  bool has_statistics = true;
+  for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+    if (schema->arguments()[i].name() == "running_mean") {
+      has_statistics = !node.arguments[i].is_none();
+    }
+  }
+  for (std::size_t i = 0; i < node.arguments.size(); ++i) {
+    if (schema->arguments()[i].name() != found->argument || !has_statistics) continue;
+    const c10::IValue* fixed = node.arguments[i].fixed_value();
+    if (fixed == nullptr) continue;
+    if (fixed->isBool()) node.arguments[i] = Argument::fixed(false);
+    if (fixed->isDouble()) node.arguments[i] = Argument::fixed(0.0);
+  }
+}
+
+}  // namespace
+
+Graph for_evaluation(const Graph& graph) {
+  GraphParts parts = graph.parts();
+  for (GraphNode& node : parts.nodes) switch_off(node);
+  return Graph(std::move(parts));
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,73 @@
+#include "stagecraft/train/state_dict.h"
+
+#include <filesystem>
+#include <map>
+#include <set>
+#include <system_error>
+#include <utility>
+#include <vector>
+
+#include <fmt/format.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/graph/archive.h"
+#include "stagecraft/train/model_state.h"
+#include "stagecraft/train/state_file.h"
+#include "stagecraft/tree/describe.h"
+
+namespace stagecraft {
+
+namespace {
+
+/// Every name of a state in the uncut model.
+std::vector<std::string> names_of(const Pipe& pipe, const ModelState& state) {
+  std::vector<std::string> names = {state.name};
+  const GraphState* whole = pipe.graph().find_state(state.name);
+  names.insert(names.end(), whole->other_names.begin(), whole->other_names.end());
+  return names;
+}
+
+}  // namespace
+
+void save_state_dict(const Pipe& pipe, const std::string& path) {
+  NamedTensors tensors;
+  for (const ModelState& state : model_states(pipe)) {
+    for (std::string& name : names_of(pipe, state)) {
+      tensors.emplace_back(std::move(name), state.tensor());
+    }
+  }
+  const std::string unfinished = path + ".unfinished";
+  detail::write_tensor_file(unfinished, tensors);
+  std::error_code error;
+  std::filesystem::rename(unfinished, path, error);
+  if (error) throw FileError(fmt::format("{}: it cannot be written: {}", path, error.message()));
+}
+
+void load_state_dict(const Pipe& pipe, const std::string& path) {
+  std::map<std::string, at::Tensor> given;
+  for (auto& [name, tensor] : detail::read_tensor_file(path)) given.emplace(name, tensor);
+  std::vector<std::pair<at::Tensor, at::Tensor>> copies;
+  std::set<std::string> known;
+  for (const ModelState& state : model_states(pipe)) {
+    for (const std::string& name : names_of(pipe, state)) {
+      const auto found = given.find(name);
+      require<MetadataError>(found != given.end(), "{} has no {}", path, name);
+      const at::Tensor& from = found->second;
+      const at::Tensor& to = state.tensor();
+      require<MetadataError>(from.sizes() == to.sizes() && from.scalar_type() == to.scalar_type(),
+                             "{}: expected {}, {} has {}", name, describe(to), path,
+                             describe(from));
+      known.insert(name);
+      for (const at::Tensor& copy : state.copies) copies.emplace_back(copy, from);
+    }
+  }
+  for (const auto& [name, tensor] : given) {
+    require<MetadataError>(known.contains(name), "{} has {}, which this model has not", path, name);
+  }
+  const at::NoGradGuard no_grad;
+  for (const auto& [to, from] : copies) to.copy_(from);
+}
+
+}  // namespace stagecraft
