@@ -86,6 +86,7 @@
 #include "stagecraft/train/learning_rate.h"
 #include "stagecraft/train/model_state.h"
 #include "stagecraft/train/state_dict.h"
+#include "stagecraft/train/tensor_data.h"
 #include "stagecraft/train/text_data.h"
 #include "stagecraft/train/trainer.h"
 #include "stagecraft/transport/agree.h"

@@ -15,8 +15,11 @@ namespace stagecraft::cli {
 struct TrainCommand {
   std::vector<std::string> data;  ///< empty: the corpus that comes with the program
   double held_out = 0.1;
+  std::string unit = "tokens";  ///< what rows consist of, for speeds; "examples": they are one each
 
   GptSizes model;
+  std::string model_file;  ///< an archive of torch.export; empty: a Gpt of those sizes
+  std::string program;     ///< of the archive, where it has several
 
   int32_t ranks = 2;
   std::string schedule = "1F1B";  ///< a name or a file
@@ -48,6 +51,7 @@ struct TrainCommand {
   int32_t save_every = 100;
   int32_t keep = 2;
   std::string resume;
+  std::string save_weights;  ///< a state dict for Python, at the end
 
   bool is_quiet = false;
   bool is_json = false;

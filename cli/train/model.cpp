@@ -19,9 +19,11 @@
 
 #include "cli/failure.h"
 #include "cli/input.h"
+#include "cli/train/exported_task.h"
 #include "cli/train/options.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/train/gpt.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -36,13 +38,8 @@ std::vector<std::string> words_of(std::string_view list) {
   return words;
 }
 
-/// The schedule of a file; nothing where the option is a name. The command takes ranks, stages and
-/// microbatches from it.
-std::optional<ScheduleSource> find_source(TrainCommand& command) {
-  if (!is_schedule_file(command.schedule)) {
-    get_schedule_kind(command.schedule);  // throws, with the names that there are
-    return std::nullopt;
-  }
+/// The command takes ranks, stages and microbatches from the schedule of its file.
+void fit_to_schedule(TrainCommand& command) {
   const Schedule schedule = read_schedule(command.schedule);
   const auto must_be = [&](const char* option, int32_t& value, int32_t expected) {
     if (command.given.contains(option) && value != expected) {
@@ -58,7 +55,14 @@ std::optional<ScheduleSource> find_source(TrainCommand& command) {
   command.stages = stages;
   command.given["--schedule"] = {std::filesystem::absolute(command.schedule).string()};
   check_train_command(command);
-  return ScheduleSource::fixed(schedule);
+}
+
+/// The schedule of a file; nothing where the option is a name.
+std::optional<ScheduleSource> find_source(const TrainCommand& command) {
+  if (is_schedule_file(command.schedule)) {
+    return ScheduleSource::fixed(read_schedule(command.schedule));
+  }
+  return std::nullopt;
 }
 
 Split make_split(const TrainCommand& command) {
@@ -123,34 +127,53 @@ c10::Device parse_device(const std::string& text) {
       "--device {}: there is none on this machine, or this torch has no support for it", text));
 }
 
-}  // namespace
-
-Trainer make_trainer(TrainCommand& command) {
-  const std::optional<ScheduleSource> source = find_source(command);
-  const c10::Device device = parse_device(command.device);
+Task make_gpt_task(const TrainCommand& command, const Split& split, c10::Device device) {
   const Gpt gpt(command.model, static_cast<uint64_t>(command.seed));
-  const Split split = make_split(command);
   const int64_t parts = int64_t{command.microbatches} * command.accumulate;
-  const int64_t rows = (command.batch + parts - 1) / parts;
-  GptUse use{.max_rows = rows};
-  if (command.bf16) {
-    use.autocast = at::kBFloat16;
-    avoid_missing_instructions();
-  }
-  Pipe pipe = gpt.cut(split, use);
-  std::optional<Pipe> evaluation;
-  if (!device.is_cpu()) pipe = pipe.to(device);
+  GptUse use{.max_rows = (command.batch + parts - 1) / parts};
+  if (command.bf16) use.autocast = at::kBFloat16;
+  Task task{.pipe = gpt.cut(split, use),
+            .arguments = [](const NamedTensors& rows) -> Arguments {
+              return {{rows_named(rows, "ids")}, {}};
+            },
+            .target = [](const NamedTensors& rows) { return rows_named(rows, "targets"); },
+            .loss =
+                [](const at::Tensor& logits, const at::Tensor& targets) {
+                  return at::cross_entropy_loss(logits.flatten(0, 1).to(at::kFloat),
+                                                targets.flatten());
+                }};
+  task.logits = [](const c10::IValue& output) { return output.toTensor(); };
+  task.can_sample = true;
+  if (!device.is_cpu()) task.pipe = task.pipe.to(device);
   if (command.model.dropout > 0) {
     if (!device.is_cpu()) throw BadUsage("--dropout needs --device cpu for now");
     use.is_training = false;
-    evaluation = gpt.cut(split, use);
+    task.evaluation = gpt.cut(split, use);
   }
-  const auto loss = [](const at::Tensor& logits, const at::Tensor& targets) {
-    return at::cross_entropy_loss(logits.flatten(0, 1).to(at::kFloat), targets.flatten());
-  };
+  return task;
+}
+
+}  // namespace
+
+Task make_task(TrainCommand& command, const TrainingData& data) {
+  if (is_schedule_file(command.schedule)) {
+    fit_to_schedule(command);
+  } else {
+    get_schedule_kind(command.schedule);  // throws, with the names that there are
+  }
+  const c10::Device device = parse_device(command.device);
+  const Split split = make_split(command);
+  if (command.bf16) avoid_missing_instructions();
+  if (command.model_file.empty()) return make_gpt_task(command, split, device);
+  command.model_file = std::filesystem::absolute(command.model_file).string();
+  command.given["--model"] = {command.model_file};
+  return make_exported_task(command, data, split, device);
+}
+
+Trainer make_trainer(const TrainCommand& command, const Task& task) {
   TrainerOptions options{.schedule = command.schedule,
                          .ranks = command.ranks,
-                         .source = source,
+                         .source = find_source(command),
                          .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
                              std::chrono::duration<double>(command.timeout)),
                          .seed = static_cast<uint64_t>(command.seed),
@@ -159,10 +182,10 @@ Trainer make_trainer(TrainCommand& command) {
                          .accumulate = command.accumulate,
                          .learning_rate = command.learning_rate,
                          .clip = command.clip,
-                         .recompute = recomputing_stages(command.recompute, pipe.num_stages()),
-                         .evaluation = std::move(evaluation)};
+                         .recompute = recomputing_stages(command.recompute, task.pipe.num_stages()),
+                         .evaluation = task.evaluation};
   options.adamw.weight_decay = command.weight_decay;
-  return Trainer(std::move(pipe), loss, std::move(options));
+  return Trainer(task.pipe, task.loss, std::move(options));
 }
 
 }  // namespace stagecraft::cli

@@ -1,12 +1,16 @@
 #pragma once
 
+#include "cli/train/batches.h"
 #include "cli/train/command.h"
+#include "cli/train/task.h"
 #include "stagecraft/train/trainer.h"
 
 namespace stagecraft::cli {
 
-/// The trainer of a command: the model, cut and on its ranks. BadUsage, which names the options,
-/// for what does not fit together.
-Trainer make_trainer(TrainCommand& command);
+/// The model of a command, cut. BadUsage, which names the options, for what does not fit together.
+Task make_task(TrainCommand& command, const TrainingData& data);
+
+/// The trainer of a command: the task's model on its ranks. BadUsage likewise.
+Trainer make_trainer(const TrainCommand& command, const Task& task);
 
 }  // namespace stagecraft::cli

@@ -20,8 +20,9 @@ namespace stagecraft::cli {
 namespace {
 
 /// Options of one call of the program, not of the training.
-constexpr std::array<std::string_view, 7> kOfThisCall = {
-    "--resume", "--quiet", "--json", "--report", "--report-json", "--trace", "--help"};
+constexpr std::array<std::string_view, 8> kOfThisCall = {"--resume", "--quiet",       "--json",
+                                                         "--report", "--report-json", "--trace",
+                                                         "--help",   "--save-weights"};
 
 CLI::Option* add_list(CLI::App* app, const std::string& name, std::vector<std::string>& target,
                       const std::string& type, const std::string& what) {
@@ -39,12 +40,22 @@ void add_model(CLI::App* app, TrainCommand& command, std::string& positions, boo
       app->add_flag("--untied", untied, "the head has a weight of its own, not the embedding's"),
       add_number(app, "--dropout", sizes.dropout, 0, 0.99, "P", "default: 0"),
   };
-  for (CLI::Option* option : options) option->group("Model");
+  CLI::Option* file = add_text(app, "--model", command.model_file, "FILE",
+                               "an archive of torch.export (.pt2) instead of the built-in GPT");
+  for (CLI::Option* option : options) {
+    option->group("Model");
+    if (option->get_name() != "--context") file->excludes(option);
+  }
+  file->group("Model");
+  add_text(app, "--program", command.program, "NAME", "of an archive with several")
+      ->needs(file)
+      ->group("Model");
 }
 
 void add_data(CLI::App* app, TrainCommand& command) {
   add_list(app, "--data", command.data, "FILE...",
-           "texts to train on; default: the first chapters of Pride and Prejudice")
+           "texts to train on; default: the first chapters of Pride and Prejudice. With --model "
+           "also a file of examples, torch.save({name: tensor})")
       ->group("Data");
   add_number(app, "--held-out", command.held_out, 0, 0.9, "SHARE",
              "the end of the text that is for evaluation; default: 0.1")
@@ -118,6 +129,8 @@ void add_files(CLI::App* app, TrainCommand& command) {
       add_text(app, "--resume", command.resume, "FOLDER",
                "go on from the newest checkpoint there, or from that one, with the options of "
                "then; options given now count"),
+      add_text(app, "--save-weights", command.save_weights, "FILE",
+               "at the end, as a state dict that Python's torch.load reads"),
       add_text(app, "--report", command.report, "FILE", "an HTML page of the run"),
       add_text(app, "--report-json", command.report_json, "FILE", "its numbers as JSON"),
       add_text(app, "--trace", command.trace, "FILE", "the last step, for ui.perfetto.dev"),
@@ -184,7 +197,8 @@ Examples:
   stagecraft train --ranks 4 --report report.html
   stagecraft train --data book.txt --layers 8 --width 256 --schedule ZBVZeroBubble --ranks 4
   stagecraft train --checkpoint run --steps 2000
-  stagecraft train --resume run --ranks 2)";
+  stagecraft train --resume run --ranks 2
+  stagecraft train --model llama.pt2 --split model.layers.2 --save-weights trained.pt)";
 
 }  // namespace
 
@@ -192,7 +206,8 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
   TrainCommand command;
   std::string positions;
   bool untied = false;
-  CLI::App app("Train a byte-level GPT on text files, through a pipeline.", "stagecraft train");
+  CLI::App app("Train a byte-level GPT, or an exported model, through a pipeline.",
+               "stagecraft train");
   app.set_version_flag("--version", "stagecraft " + std::string(version()));
   app.formatter(std::make_shared<HelpFormatter>());
   app.get_formatter()->column_width(32);
@@ -271,6 +286,7 @@ TrainCommand take_up(const TrainCommand& now,
   command.report = now.report;
   command.report_json = now.report_json;
   command.trace = now.trace;
+  command.save_weights = now.save_weights;
   command.command_line = now.command_line;
   return command;
 }

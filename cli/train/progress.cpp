@@ -61,6 +61,7 @@ Progress::Progress(const TrainCommand& command, int64_t first_step)
       steps_(command.steps),
       first_step_(first_step),
       tokens_a_step_(command.batch * command.model.context),
+      unit_(command.unit),
       every_(std::max<int64_t>(1, command.steps / kLines)) {}
 
 void Progress::write(const std::string& text) {
@@ -96,7 +97,7 @@ void Progress::step(const TrainStep& step) {
                      {"loss", step.loss},
                      {"grad_norm", step.grad_norm},
                      {"learning_rate", step.learning_rate},
-                     {"tokens_per_second", speed},
+                     {unit_ + "_per_second", speed},
                      {"bubble", step.bubble_share},
                      {"memory_bytes", resident_bytes()},
                      {"seconds", step.seconds}}));
@@ -111,8 +112,8 @@ void Progress::step(const TrainStep& step) {
   if (kind_ == Kind::kTerminal && now - last_ < kRefresh && !is_last) return;
   last_ = now;
   const std::string line = fmt::format(
-      "step {:>{}}/{}  loss {:.4f}  {:>6.0f} tokens/s  bubble {:>4.1f} %  memory {:.2f} GiB  {}",
-      step.step, std::to_string(steps_).size(), steps_, step.loss, tokens_per_second_,
+      "step {:>{}}/{}  loss {:.4f}  {:>6.0f} {}/s  bubble {:>4.1f} %  memory {:.2f} GiB  {}",
+      step.step, std::to_string(steps_).size(), steps_, step.loss, tokens_per_second_, unit_,
       100 * step.bubble_share, static_cast<double>(resident_bytes()) / kGibibyte,
       is_last ? "done" : format_left(seconds_left(step)) + " left");
   if (kind_ == Kind::kTerminal) {

@@ -36,6 +36,7 @@ class Progress {
   int64_t steps_;
   int64_t first_step_;
   int64_t tokens_a_step_;
+  std::string unit_;
   int64_t every_;  // of plain lines
   bool is_open_ = false;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();

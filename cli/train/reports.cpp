@@ -82,7 +82,7 @@ void Reports::write(const Trainer& trainer, const std::string& failure) const {
                                       model.width, model.heads, model.context)},
                 {"batch", fmt::format("{} rows in {} x {} microbatches", command_->batch,
                                       command_->accumulate, command_->microbatches)}},
-      .figures = {{"tokens/s", fmt::format("{:.0f}", tokens_per_second_)}},
+      .figures = {{command_->unit + "/s", fmt::format("{:.0f}", tokens_per_second_)}},
       .stage_names = std::move(names),
       .failure = failure};
   try {

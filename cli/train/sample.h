@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string>
 
+#include "cli/train/task.h"
 #include "stagecraft/train/trainer.h"
 
 namespace stagecraft::cli {
@@ -17,6 +18,7 @@ struct SampleOptions {
 };
 
 /// A text that goes on from the prompt, byte by byte, through the pipeline.
-std::string sample_text(Trainer& trainer, const std::string& prompt, const SampleOptions& options);
+std::string sample_text(Trainer& trainer, const Task& task, const std::string& prompt,
+                        const SampleOptions& options);
 
 }  // namespace stagecraft::cli

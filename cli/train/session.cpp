@@ -3,6 +3,7 @@
 #include <cerrno>
 #include <cstring>
 #include <filesystem>
+#include <memory>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -14,6 +15,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/failure.h"
+#include "cli/train/batches.h"
 #include "cli/train/interrupt.h"
 #include "cli/train/model.h"
 #include "cli/train/options.h"
@@ -22,7 +24,7 @@
 #include "cli/train/sample.h"
 #include "stagecraft/stage/random_scope.h"
 #include "stagecraft/train/checkpoint.h"
-#include "stagecraft/train/text_data.h"
+#include "stagecraft/train/state_dict.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -36,40 +38,6 @@ constexpr uint64_t kSampleDraws = 2;
 /// Of what is not drawn in the model: rows of the text, the sample.
 uint64_t seed_of(const TrainCommand& command, uint64_t purpose) {
   return mix_seed(static_cast<uint64_t>(command.seed), purpose, 0, kWholeModel);
-}
-
-/// The corpus that lies beside the program: built and installed alike.
-std::string own_corpus() {
-  std::error_code error;
-  const fs::path program = fs::read_symlink("/proc/self/exe", error);
-  const fs::path corpus =
-      program.parent_path().parent_path() / "share/stagecraft/corpus/pride_and_prejudice.txt";
-  if (!fs::exists(corpus, error)) {
-    throw BadUsage(fmt::format("the corpus is not at {}; give texts with --data", corpus.string()));
-  }
-  return corpus.string();
-}
-
-TextData read_data(TrainCommand& command) {
-  if (command.data.empty()) return TextData::read({own_corpus()}, command.held_out);
-  for (std::string& path : command.data) {
-    std::error_code ignored;
-    if (fs::is_directory(path, ignored))
-      throw BadUsage(fmt::format("--data {}: it is a folder", path));
-    path = fs::absolute(path).string();
-  }
-  command.given["--data"] = command.data;
-  return TextData::read(command.data, command.held_out);
-}
-
-TextRows make_rows(const TrainCommand& command, const at::Tensor& text, const char* which,
-                   uint64_t seed) {
-  if (text.numel() <= 2 * command.model.context) {
-    throw BadUsage(
-        fmt::format("the {} part of the text has {} bytes; --context {} needs at least {}", which,
-                    text.numel(), command.model.context, 2 * command.model.context + 1));
-  }
-  return TextRows(text, command.model.context, seed);
 }
 
 /// Finds out before training what would fail after it.
@@ -90,14 +58,13 @@ class Session {
  public:
   Session(TrainCommand command, const std::optional<Checkpoint>& checkpoint)
       : command_(std::move(command)),
-        data_(read_data(command_)),
-        rows_(make_rows(command_, data_.training(), "training", seed_of(command_, 0))),
-        trainer_(make_trainer(command_)),
+        data_(command_),
+        task_(make_task(command_, data_)),
+        rows_(data_.training(command_, seed_of(command_, 0))),
+        trainer_(make_trainer(command_, task_)),
         reports_(command_) {
-    if (command_.eval_every > 0 && command_.held_out > 0) {
-      // Made once here to find out early whether the text is long enough.
-      make_rows(command_, data_.evaluation(), "held-out", 0);
-    }
+    // Made once here to find out early whether there is enough.
+    if (is_evaluated()) data_.evaluation(command_, 0);
     if (checkpoint) restore(*checkpoint);
     reports_.check_places();
     check_folder_is_writable(command_.checkpoint);
@@ -110,13 +77,12 @@ class Session {
     introduce(progress);
     const bool is_done = trainer_.steps() >= command_.steps;
     while (trainer_.steps() < command_.steps) {
-      const auto [inputs, targets] = rows_.draw(command_.batch);
-      const TrainStep step = train_on(inputs, targets);
+      const NamedTensors rows = rows_->draw(command_.batch);
+      const TrainStep step = train_on(rows);
       progress.step(step);
       const int64_t now = step.step;
-      reports_.add_step(step, inputs.numel());
-      if (command_.eval_every > 0 && command_.held_out > 0 &&
-          (now % command_.eval_every == 0 || now == command_.steps)) {
+      reports_.add_step(step, command_.batch * command_.model.context);
+      if (is_evaluated() && (now % command_.eval_every == 0 || now == command_.steps)) {
         const double loss = evaluate();
         reports_.add_evaluation(now, loss);
         progress.evaluation(now, loss);
@@ -136,7 +102,8 @@ class Session {
     } else {
       reports_.write(trainer_);
     }
-    if (command_.sample > 0) sample(progress);
+    if (!command_.save_weights.empty()) save_state_dict(task_.pipe, command_.save_weights);
+    if (command_.sample > 0 && task_.can_sample) sample(progress);
     progress.end();
     return kGood;
   }
@@ -144,11 +111,19 @@ class Session {
  private:
   c10::Device device() const { return trainer_.states().front().tensor().device(); }
 
-  TrainStep train_on(const at::Tensor& inputs, const at::Tensor& targets) {
+  bool is_evaluated() const { return command_.eval_every > 0 && data_.has_evaluation(); }
+
+  NamedTensors on_device(NamedTensors rows) const {
+    for (auto& [name, tensor] : rows) tensor = tensor.to(device());
+    return rows;
+  }
+
+  TrainStep train_on(const NamedTensors& drawn) {
     // Measuring takes a few per cent: in the step that is reported alone.
     const bool is_reported = reports_.are_wanted() && trainer_.steps() + 1 == command_.steps;
     try {
-      return trainer_.step({inputs.to(device())}, targets.to(device()), is_reported);
+      const NamedTensors rows = on_device(drawn);
+      return trainer_.step(task_.arguments(rows), task_.target(rows), is_reported);
     } catch (const Error& error) {
       try {
         reports_.write(trainer_, error.what());
@@ -164,32 +139,30 @@ class Session {
     for (const ModelState& state : trainer_.states()) {
       if (state.is_trained()) parameters += state.tensor().numel();
     }
-    progress.say(fmt::format(
-        "{} parameters in {} stages on {} ranks, {}, {} microbatches; {} bytes of text, unigram "
-        "entropy {:.4f} nats a byte",
-        parameters, trainer_.pipe().num_stages(), trainer_.pipeline().num_ranks(),
-        command_.schedule, command_.microbatches,
-        data_.training().numel() + data_.evaluation().numel(), data_.unigram_entropy()));
+    progress.say(fmt::format("{} parameters in {} stages on {} ranks, {}, {} microbatches; {}",
+                             parameters, trainer_.pipe().num_stages(),
+                             trainer_.pipeline().num_ranks(), command_.schedule,
+                             command_.microbatches, data_.describe()));
     if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
   }
 
   /// The same rows each time.
   double evaluate() {
-    TextRows rows =
-        make_rows(command_, data_.evaluation(), "held-out", seed_of(command_, kEvaluationRows));
+    const auto batches = data_.evaluation(command_, seed_of(command_, kEvaluationRows));
     double sum = 0;
     for (int32_t i = 0; i < command_.eval_batches; ++i) {
-      const auto [inputs, targets] = rows.draw(command_.batch / command_.accumulate);
-      sum += trainer_.eval_loss({inputs.to(device())}, targets.to(device()));
+      const NamedTensors rows = on_device(batches->draw(command_.batch / command_.accumulate));
+      sum += trainer_.eval_loss(task_.arguments(rows), task_.target(rows));
     }
     return sum / command_.eval_batches;
   }
 
   void sample(Progress& progress) {
-    const std::string text = sample_text(trainer_, command_.prompt,
+    const auto rows = static_cast<int32_t>(command_.microbatches * task_.least_rows);
+    const std::string text = sample_text(trainer_, task_, command_.prompt,
                                          {.context = command_.model.context,
                                           .length = command_.sample,
-                                          .rows = command_.microbatches,
+                                          .rows = rows,
                                           .temperature = command_.temperature,
                                           .seed = seed_of(command_, kSampleDraws),
                                           .device = device()});
@@ -198,7 +171,7 @@ class Session {
 
   void save() {
     const Json notes = {{"options", command_.given},
-                        {"rows_drawn", rows_.position()},
+                        {"rows_drawn", rows_->position()},
                         {"text_checksum", data_.checksum()}};
     saved_ = save_checkpoint(
         command_.checkpoint,
@@ -209,16 +182,17 @@ class Session {
   void restore(const Checkpoint& checkpoint) {
     const Json notes = Json::parse(checkpoint.notes);
     if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
-      throw BadUsage(fmt::format("--resume {}: it was trained on another text than --data has",
+      throw BadUsage(fmt::format("--resume {}: it was trained on other data than --data has",
                                  command_.resume));
     }
     trainer_.restore(checkpoint);
-    rows_.set_position(notes.value("rows_drawn", int64_t{0}));
+    rows_->set_position(notes.value("rows_drawn", int64_t{0}));
   }
 
   TrainCommand command_;
-  TextData data_;
-  TextRows rows_;
+  TrainingData data_;
+  Task task_;
+  std::unique_ptr<Batches> rows_;
   Trainer trainer_;
   std::string saved_;
   Reports reports_;

@@ -119,8 +119,18 @@ class Trainer::Impl {
     return result;
   }
 
-  StepResult eval(const Arguments& inputs, const c10::IValue& target, OutputMode outputs) {
-    return evaluation_->eval(inputs.args, inputs.kwargs, target,
+  double eval_loss(const Arguments& inputs, const c10::IValue& target) {
+    Microbatches batch =
+        split_batch(inputs.args, inputs.kwargs, target, {.microbatches = options_.microbatches});
+    // Without targets eval() would leave out the loss, which may need none.
+    if (target.isNone()) batch.targets.resize(batch.inputs.size());
+    return evaluation_->eval(std::move(batch), {.outputs = OutputMode::kNone})
+        .loss()
+        .item<double>();
+  }
+
+  StepResult predict(const Arguments& inputs, OutputMode outputs) {
+    return evaluation_->eval(inputs.args, inputs.kwargs, {},
                              {.microbatches = options_.microbatches, .outputs = outputs});
   }
 
@@ -258,7 +268,7 @@ double Trainer::eval_loss(const Args& args, const c10::IValue& target) {
 }
 
 double Trainer::eval_loss(const Arguments& inputs, const c10::IValue& target) {
-  return impl_->eval(inputs, target, OutputMode::kNone).loss().item<double>();
+  return impl_->eval_loss(inputs, target);
 }
 
 c10::IValue Trainer::predict(const Args& args) {
@@ -266,7 +276,11 @@ c10::IValue Trainer::predict(const Args& args) {
 }
 
 c10::IValue Trainer::predict(const Arguments& inputs) {
-  return impl_->eval(inputs, {}, OutputMode::kMerged).output;
+  return impl_->predict(inputs, OutputMode::kMerged).output;
+}
+
+std::vector<c10::IValue> Trainer::predict_each(const Arguments& inputs) {
+  return impl_->predict(inputs, OutputMode::kEach).outputs;
 }
 
 int64_t Trainer::steps() const {

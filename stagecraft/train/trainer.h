@@ -91,6 +91,8 @@ class Trainer {
   /// The outputs for a batch of at least as many rows as there are microbatches, merged.
   c10::IValue predict(const Args& args);
   c10::IValue predict(const Arguments& inputs);
+  /// The same by microbatch, for outputs that cannot be merged, as a loss among them.
+  std::vector<c10::IValue> predict_each(const Arguments& inputs);
 
   int64_t steps() const;
   const Pipe& pipe() const;
