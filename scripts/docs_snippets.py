@@ -2,11 +2,14 @@
 """The code in the documentation, made to compile and run.
 
     docs_snippets.py sources FOLDER PAGE.md...    writes FOLDER/PAGE.cpp (and PAGE_main_N.cpp), lists them
-    docs_snippets.py run PAGE.md BINARY_FOLDER    runs the page's snippets and compares what they print
+    docs_snippets.py run PAGE.md BINARY_FOLDER PYTHON BUILD
+                                                  runs the page's snippets and compares what they print
     docs_snippets.py shell ROOT BUILD PAGE.md...  checks the commands of ```sh blocks
 
 A ```cpp block that has main() is a program. Any other is the body of a function, with its #include lines moved to
 the top and `using namespace stagecraft`. A ```text block right after a ```cpp block is what it must print. In a ```sh
+block after a ```python block likewise. A page with `<!-- run in order -->` tells a story: its Python, C++ and shell blocks
+run one after another in one folder, each in a process of its own. On other pages Python is not run, and in a ```sh
 block `make` commands must name targets that exist and `build/bin/...` commands must succeed, and print together what a
 ```text block right after says; any other command needs `<!-- not run: why -->` in the line before the block.
 """
@@ -38,7 +41,7 @@ def blocks(page):
         if current is None and fence:
             current = Block(fence.group(1), number, "", "\n".join(between).strip())
         elif current is not None and line.startswith("```"):
-            if current.language == "text" and found and found[-1].language in ("cpp", "sh") and not current.before:
+            if current.language == "text" and found and found[-1].language in ("cpp", "sh", "python") and not current.before:
                 found[-1].expected = current.text
             found.append(current)
             current, between = None, []
@@ -86,13 +89,38 @@ def write_sources(folder, page):
         write_if_changed(folder / f"{name_of(page)}.cpp", text)
 
 
-def run_page(page, binaries):
+def is_story(page):
+    return "<!-- run in order -->" in pathlib.Path(page).read_text()
+
+
+def is_marked(block):
+    """Whether the page says why a block is not run."""
+    return block.before.endswith("-->") and "<!-- not run:" in block.before.splitlines()[-1]
+
+
+def run_page(page, binaries, python, build):
+    """Runs the C++ of a page; of a story all that can be run, in a folder of its own."""
+    if not is_story(page):
+        return run_blocks(page, snippets(page), binaries, python, build, None)
+    found = [block for block in blocks(page) if block.language in ("cpp", "python", "sh") and not is_marked(block)]
+    with tempfile.TemporaryDirectory() as scratch:
+        return run_blocks(page, found, binaries, python, build, scratch)
+
+
+def run_blocks(page, found, binaries, python, build, folder):
     failures = 0
-    found = snippets(page)
-    for number, block in enumerate(found):
-        command = [str(binaries / f"{name_of(page)}_main_{number}")] if block.is_program else [
-            str(binaries / name_of(page)), str(number)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    numbers = {block.line: number for number, block in enumerate(snippets(page))}
+    for block in found:
+        number = numbers.get(block.line)
+        if block.language == "python":
+            command = [python, "-c", block.text]
+        elif block.language == "sh":
+            command = ["sh", "-ec", re.sub(r"(?m)^build/bin/", f"{build}/bin/", block.text)]
+        elif block.is_program:
+            command = [str(binaries / f"{name_of(page)}_main_{number}")]
+        else:
+            command = [str(binaries / name_of(page)), str(number)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=100, cwd=folder)
         problem = None
         if done.returncode != 0:
             problem = f"exit code {done.returncode}: {done.stderr.strip()}"
@@ -108,7 +136,7 @@ def run_page(page, binaries):
 def check_shell(root, build, page, scratch):
     failures = 0
     for block in blocks(page):
-        if block.language != "sh" or block.before.endswith("-->") and "<!-- not run:" in block.before.splitlines()[-1]:
+        if block.language != "sh" or is_marked(block):
             continue
         printed = ""
         for offset, line in enumerate(block.text.splitlines(), 1):
@@ -143,10 +171,11 @@ def main():
             write_sources(pathlib.Path(rest[0]), page)
         return 0
     if verb == "run":
-        return 1 if run_page(rest[0], pathlib.Path(rest[1])) else 0
+        return 1 if run_page(rest[0], pathlib.Path(rest[1]), *rest[2:]) else 0
     if verb == "shell":
         with tempfile.TemporaryDirectory() as scratch:  # what the commands write stays out of the tree
-            return 1 if sum(check_shell(rest[0], rest[1], page, scratch) for page in rest[2:]) else 0
+            pages = [page for page in rest[2:] if not is_story(page)]
+            return 1 if sum(check_shell(rest[0], rest[1], page, scratch) for page in pages) else 0
     raise SystemExit(__doc__)
 
 

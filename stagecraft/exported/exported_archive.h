@@ -39,7 +39,7 @@ class ExportedArchive {
   /// calls give graphs that share their tensors. ArgumentError for a name that is not there,
   /// FileError for a program that is damaged, and GraphError, which names the node and its
   /// operator, for one that cannot run without Python: operators that this program has not, scan
-  /// and other regions, floats that depend on sizes or elements.
+  /// and other regions.
   Graph graph(const std::string& program = "") const;
 
   /// What a reader of a graph should know, a line each: custom autograd functions, whose backward

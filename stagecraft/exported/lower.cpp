@@ -17,6 +17,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/exported/float_nodes.h"
 #include "stagecraft/exported/guards.h"
 #include "stagecraft/exported/node_arguments.h"
 #include "stagecraft/exported/shared_memory.h"
@@ -154,6 +155,8 @@ class Builder {
     }
     require<GraphError>(name->kind != RawName::Kind::kObject,
                         "an object of the class {} cannot be made here", name->name);
+    const auto made = scope.find(name->name);
+    if (name->kind == RawName::Kind::kSymFloat && made != scope.end()) return made->second;
     return number_of(name->name);
   }
 
@@ -209,8 +212,7 @@ class Builder {
     if (node.outputs.empty()) return false;
     return std::ranges::all_of(node.outputs, [](const RawArgument& output) {
       return output.name() != nullptr && (output.name()->kind == RawName::Kind::kSymInt ||
-                                          output.name()->kind == RawName::Kind::kSymBool ||
-                                          output.name()->kind == RawName::Kind::kSymFloat);
+                                          output.name()->kind == RawName::Kind::kSymBool);
     });
   }
 
@@ -232,7 +234,7 @@ class Builder {
       lower_item(node, scope, mode);
       return;
     }
-    if (is_number_node(node)) return;
+    if (lower_float(node, scope, mode) || is_number_node(node)) return;
     // Checks of what a graph says anyway, with a device that may not be the stage's.
     if (node.target == "torch.ops.aten._assert_tensor_metadata.default") return;
     require<GraphError>(node.target.starts_with(kOps), "there is no such operator outside Python");
@@ -280,6 +282,7 @@ class Builder {
     for (std::size_t i = 0; i < formals.size(); ++i) {
       if (!is_given[i]) made.arguments[i] = default_of(formals[i]);
     }
+    give_floats_the_dtype(node, made, mode);
     if (made.op.name == "aten::copy_" && is_onto_itself(made)) {
       bind_results(node, made.arguments[0], scope);
       return;
@@ -359,7 +362,9 @@ class Builder {
   void add_measured(const std::string& symbol, const MeasuredSize& how,
                     std::optional<int64_t> hint) {
     GraphSize size;
-    size.name = symbol;
+    TextCursor in(symbol);
+    const bool is_word = in.read_word() == symbol;
+    size.name = is_word ? symbol : fmt::format("n{}", sizes_.sizes().size());
     size.example = hint.value_or(1);
     size.least = 0;
     size.measured = how;
@@ -405,12 +410,13 @@ class Builder {
     std::vector<std::string> unknown = symbols_in(symbol->expression);
     std::erase_if(unknown, [&](const std::string& each) { return sizes_.has(each); });
     if (unknown.empty()) return;
-    require<GraphError>(
-        node.outputs[0].name()->kind != RawName::Kind::kSymFloat,
-        "a number that is read from a tensor must be whole to be used outside of one");
     const Argument tensor = resolve(node.inputs[0].second, scope);
     const ValueId* value = tensor.value();
     require<GraphError>(value != nullptr && unknown.size() == 1, "expected one tensor, one number");
+    if (node.outputs[0].name()->kind == RawName::Kind::kSymFloat) {
+      scope[node.outputs[0].name()->name] = add_float(node, {"aten::to", "dtype"}, {tensor}, mode);
+      return;
+    }
     // A copy, which a node of the graph has made: so it is known in which stage it is read.
     const ValueId copy = add_copy(start_node(node, {"", ""}, mode), *value);
     add_measured(unknown[0], {copy, -1}, symbol->hint);
@@ -426,6 +432,97 @@ class Builder {
     parts_.values.push_back(std::move(copy));
     parts_.nodes.push_back(std::move(node));
     return id;
+  }
+
+  // Floats ---------------------------------------------------------------------------------------
+
+  static bool is_float(const RawArgument& argument) {
+    return argument.name() != nullptr && argument.name()->kind == RawName::Kind::kSymFloat;
+  }
+
+  /// A node whose result is a double without dimensions and history; the arguments come first, and
+  /// the dtype where the operator has one.
+  ValueId add_float(const RawNode& node, c10::OperatorName op, const std::vector<Argument>& given,
+                    const Mode& mode) {
+    GraphNode made = start_node(node, std::move(op), mode);
+    made.is_no_grad = true;
+    made.autocast.reset();
+    const c10::FunctionSchema* schema = find_schema(made.op);
+    for (std::size_t i = 0; i < schema->arguments().size(); ++i) {
+      const c10::Argument& formal = schema->arguments()[i];
+      if (i < given.size()) {
+        made.arguments.push_back(fit_argument(given[i], formal));
+      } else if (formal.name() == "dtype") {
+        made.arguments.push_back(Argument::fixed(static_cast<int64_t>(c10::kDouble)));
+      } else {
+        made.arguments.push_back(default_of(formal));
+      }
+    }
+    GraphValue value;
+    value.name = made.name;
+    value.dtype = c10::kDouble;
+    const ValueId id = next_value();
+    made.results = {id};
+    parts_.values.push_back(std::move(value));
+    parts_.nodes.push_back(std::move(made));
+    floats_.insert(id.value());
+    return id;
+  }
+
+  /// A node that computes floats, or an int of one; false where it is none.
+  bool lower_float(const RawNode& node, Scope& scope, const Mode& mode) {
+    if (node.outputs.size() != 1 || node.outputs[0].name() == nullptr) return false;
+    const RawName& made = *node.outputs[0].name();
+    const bool is_trunc = made.kind == RawName::Kind::kSymInt &&
+                          (node.target == "math.trunc" || node.target == "torch.sym_int");
+    if (made.kind != RawName::Kind::kSymFloat && !is_trunc) return false;
+    std::vector<Argument> given;
+    for (const auto& [name, raw] : node.inputs) {
+      const Argument number = resolve(raw, scope);
+      const bool is_tensor = number.value() != nullptr;
+      given.push_back(is_tensor ? number
+                                : add_float(node, {"aten::scalar_tensor", ""}, {number}, mode));
+    }
+    if (is_trunc) {
+      const RawSymbol* symbol = find_symbol(made.name);
+      require<GraphError>(symbol != nullptr && given.size() == 1, "expected one number");
+      // Known by its whole expression: it has no symbol.
+      if (symbol->number || sizes_.has(symbol->expression)) return true;
+      add_measured(symbol->expression, {*given[0].value(), -1}, symbol->hint);
+      return true;
+    }
+    const FloatOperator* op = find_float_operator(node.target);
+    require<GraphError>(op != nullptr && !given.empty(),
+                        "there is no such function of floats here");
+    scope[made.name] = op->name[0] == '\0'
+                           ? given[0]
+                           : Argument(add_float(node, {op->name, op->overload}, given, mode));
+    return true;
+  }
+
+  /// Where only numbers are given, as tensors without dimensions, a double would decide the dtype.
+  void give_floats_the_dtype(const RawNode& node, GraphNode& made, const Mode& mode) {
+    bool has_floats = false;
+    bool has_dimensions = false;
+    for (const auto& [name, raw] : node.inputs) has_floats = has_floats || is_float(raw);
+    if (!has_floats || node.outputs.size() != 1 || node.outputs[0].name() == nullptr) return;
+    for (const Argument& argument : made.arguments) {
+      for_each_value(argument, [&](ValueId value) {
+        has_dimensions =
+            has_dimensions || !parts_.values[static_cast<std::size_t>(value.value())].shape.empty();
+      });
+    }
+    const auto meta = graphs_.back()->tensors.find(node.outputs[0].name()->name);
+    if (has_dimensions || meta == graphs_.back()->tensors.end()) return;
+    const auto dtype = static_cast<int64_t>(meta->second.dtype);
+    for (Argument& argument : made.arguments) {
+      const ValueId* value = argument.value();
+      if (value == nullptr || !floats_.contains(value->value())) continue;
+      const ValueId cast =
+          add_float(node, {"aten::to", "dtype"}, {*value, Argument::fixed(dtype)}, mode);
+      parts_.values[static_cast<std::size_t>(cast.value())].dtype = meta->second.dtype;
+      argument = cast;
+    }
   }
 
   const RawGraph& graph_at(const RawNode& node, std::size_t i) const {
@@ -620,6 +717,7 @@ class Builder {
   std::string prefix_;
   std::vector<const RawGraph*> graphs_;             // that which is read, and those around it
   std::unordered_map<int32_t, int32_t> unchanged_;  // from what was changed in place to what it is
+  std::set<int32_t> floats_;                        // values that are floats of Python's
   std::set<std::string> functions_;
   std::set<std::string> value_names_;
   int32_t regions_ = 0;

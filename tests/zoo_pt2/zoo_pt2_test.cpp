@@ -13,16 +13,10 @@
 namespace stagecraft {
 namespace {
 
-/// Floats that follow from sizes or elements, which no graph can hold.
-bool has_floats(const ZooEntry& entry) {
-  return entry.name == "sizes_as_floats" || entry.name == "number_from_data";
-}
-
 std::vector<ZooEntry> of_kind(bool is_refused) {
   std::vector<ZooEntry> zoo = read_zoo();
-  std::erase_if(zoo, [&](const ZooEntry& entry) {
-    return has_floats(entry) || (entry.kind == "refused") != is_refused;
-  });
+  std::erase_if(zoo,
+                [&](const ZooEntry& entry) { return (entry.kind == "refused") != is_refused; });
   return zoo;
 }
 
@@ -68,14 +62,6 @@ TEST(ZooPt2, SharedMemoryIsKnown) {
               "")
         << entry.name;
   }
-}
-
-TEST(ZooPt2, RefusesFloatsThatDependOnInputs) {
-  EXPECT_ERROR(load_exported(zoo_path("sizes_as_floats.pt2")), GraphError,
-               "node div (torch.ops.aten.div.Tensor): the number 'FloatPow(");
-  EXPECT_ERROR(load_exported(zoo_path("number_from_data.pt2")), GraphError,
-               "node item (torch.ops.aten.item.default): a number that is read from a tensor must "
-               "be whole");
 }
 
 TEST(ZooPt2, RefusesByName) {
