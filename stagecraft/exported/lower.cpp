@@ -797,6 +797,9 @@ class Lowering {
     }
     for (const RawInputSpec& input : program_.inputs) {
       if (!changed.contains(input.target)) continue;
+      if (input.kind == RawInputSpec::Kind::kUser || input.kind == RawInputSpec::Kind::kFixed) {
+        continue;
+      }
       const std::string& name = input.argument.name()->name;
       scope_[name] = builder_.copy_of(*scope_.at(name).value(), input.target);
     }
@@ -825,7 +828,10 @@ class Lowering {
         scope_[name->name] = id;
         parts.inputs.emplace_back(id);
       } else {
-        const RawSymbol& symbol = program_.graph.symbols.at(name->name);
+        const auto given = program_.graph.symbols.find(name->name);
+        require<FileError>(given != program_.graph.symbols.end(),
+                           "the archive does not say what the number {} is", name->name);
+        const RawSymbol& symbol = given->second;
         const SizeExpr expr =
             symbol.number ? SizeExpr(*symbol.number) : sizes_.parse(symbol.expression);
         parts.inputs.push_back(expr.is_number() ? Argument::fixed(expr.number()) : Argument(expr));
