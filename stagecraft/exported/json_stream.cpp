@@ -29,7 +29,10 @@ class Builder : public nlohmann::json_sax<Json> {
   bool number_integer(number_integer_t value) override { return add(value); }
   bool number_unsigned(number_unsigned_t value) override { return add(value); }
   bool number_float(number_float_t value, const string_t& /*text*/) override { return add(value); }
-  bool string(string_t& value) override { return add(std::move(value)); }
+  bool string(string_t& value) override {
+    check_text(value);
+    return add(std::move(value));
+  }
   bool binary(binary_t& /*value*/) override { return false; }
 
   bool start_object(std::size_t /*size*/) override { return open(Json::object()); }
@@ -38,6 +41,7 @@ class Builder : public nlohmann::json_sax<Json> {
   bool end_array() override { return close(); }
 
   bool key(string_t& value) override {
+    check_text(value);
     Frame& frame = frames_.back();
     if (frame.stream == nullptr && frame.value->contains(value)) {
       throw FileError(fmt::format("{}: the key '{}' comes twice in an object", what_, value));
@@ -52,6 +56,12 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
  private:
+  // Texts become names and parts of messages, which would end there.
+  void check_text(const std::string& text) const {
+    if (text.find('\0') == std::string::npos) return;
+    throw FileError(fmt::format("{}: a text has a zero byte in it", what_));
+  }
+
   /// A list or an object that is being read.
   struct Frame {
     Json* value = nullptr;

@@ -18,7 +18,7 @@ struct JsonStream {
 
 /// Parses a text that nobody vouches for, in time and memory that grow with it and no faster; lists
 /// and objects of `streams` are empty in the result. FileError, without the file's name, when it is
-/// no JSON, an object has a key twice, or lists and objects nest deeper than 1000.
+/// no JSON, an object has a key twice, a text has a zero byte, or all this nests deeper than 1000.
 nlohmann::json parse_json(std::string_view text, const std::string& what,
                           const std::vector<JsonStream>& streams = {});
 

@@ -74,7 +74,8 @@ Payload::Found Payload::get(const std::string& name) const {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   const auto width = static_cast<int64_t>(c10::elementSize(meta.dtype));
-  int64_t last = plain(file_, name, meta.offset);  // the last element
+  const int64_t offset = plain(file_, name, meta.offset);
+  int64_t last = offset;  // the last element
   bool is_empty = false;
   bool overflows = false;
   for (std::size_t d = 0; d < meta.sizes.size(); ++d) {
@@ -93,14 +94,14 @@ Payload::Found Payload::get(const std::string& name) const {
     overflows = overflows || __builtin_mul_overflow(elements, size, &elements);
   }
   const auto capacity = static_cast<int64_t>(bytes.size()) / width;
-  if (overflows || last > capacity - (is_empty ? 0 : 1)) {
+  if (overflows || (is_empty ? offset > capacity : last >= capacity)) {
     file_.fail(
         fmt::format("{}: it has [{}] elements of {} bytes, which do not fit into the {} "
                     "bytes of {}",
                     name, fmt::join(sizes, ", "), width, bytes.size(), piece));
   }
   at::Tensor tensor = at::empty({0}, at::TensorOptions(meta.dtype).device(c10::kCPU));
-  tensor.set_(storage_of(piece, bytes), meta.offset.number.value_or(0), sizes, strides);
+  tensor.set_(storage_of(piece, bytes), offset, sizes, strides);
   tensor.set_requires_grad(meta.requires_grad &&
                            (tensor.is_floating_point() || tensor.is_complex()));
   return {std::move(tensor), piece};

@@ -17,6 +17,7 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/ops/ones.h>
+#include <c10/util/Exception.h>
 
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/graph_text.h"
@@ -57,6 +58,12 @@ std::vector<std::vector<ZipMember>> archives() {
   }
   return result;
 }
+
+/// The engine warns of what it finds in an example.
+class NoWarnings : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& /*warning*/) override {}
+};
 
 enum class Outcome : uint8_t { kRefused, kLoaded, kRan, kCount };
 
@@ -103,6 +110,8 @@ Outcome try_archive(const std::string& path) {
 // A seed that failed is run alone by SC_FUZZ_SEED=seed SC_FUZZ_PT2=1.
 TEST(FuzzPt2, NothingCrashesOrHangsOrGrows) {
   at::set_num_threads(1);
+  NoWarnings silent;
+  const c10::WarningUtils::WarningHandlerGuard guard(&silent);
   const std::vector<std::vector<ZipMember>> originals = archives();
   const uint64_t first = number_from("SC_FUZZ_SEED", 0);
   const uint64_t last = first + number_from("SC_FUZZ_PT2", 3000);
