@@ -732,20 +732,7 @@ class Lowering {
       }
     }
     if (!symbol.hint) return std::nullopt;
-    constexpr int64_t kFarthest = 100000;
-    for (int64_t guess = 0; guess <= std::min(*symbol.hint, kFarthest); ++guess) {
-      SizeTable one;
-      GraphSize size;
-      size.name = name;
-      size.example = guess;
-      one.add(name, std::move(size));
-      try {
-        if (one.example(one.parse(symbol.expression)) == *symbol.hint) return guess;
-      } catch (const Error&) {
-        return std::nullopt;
-      }
-    }
-    return std::nullopt;
+    return solve(symbol.expression, name, *symbol.hint);
   }
 
   // States and inputs ----------------------------------------------------------------------------

@@ -447,4 +447,28 @@ SizeTable SizeTable::for_branch() const {
   return result;
 }
 
+std::optional<int64_t> solve(std::string_view text, const std::string& symbol, int64_t value) {
+  constexpr int64_t kFarthest = 100000;
+  SizeTable table;
+  SizeExpr expr;
+  try {
+    GraphSize size;
+    size.name = symbol;
+    size.example = 1;
+    table.add(symbol, std::move(size));
+    expr = table.parse(text);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  std::vector<int64_t> sizes(table.sizes().size());
+  for (sizes[0] = 0; sizes[0] <= kFarthest; ++sizes[0]) {
+    try {
+      for (std::size_t i = 1; i < sizes.size(); ++i) sizes[i] = table.sizes()[i].rule->at(sizes);
+      if (expr.at(sizes) == value) return sizes[0];
+    } catch (const Error&) {  // it overflows there, or divides by 0
+    }
+  }
+  return std::nullopt;
+}
+
 }  // namespace stagecraft::exported

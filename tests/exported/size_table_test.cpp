@@ -184,6 +184,16 @@ TEST(SizeTable, PowersOfMinusOneTakeNoTime) {
   EXPECT_ERROR(value_of("PowByNatural(2, s0)", {int64_t{1} << 62}), GraphError, "overflows");
 }
 
+TEST(SizeTable, FindsTheSizeThatGivesAValue) {
+  EXPECT_EQ(solve("2*s0", "s0", 6), 3);
+  EXPECT_EQ(solve("2*s0", "s0", 7), std::nullopt);
+  EXPECT_EQ(solve("Mul(Integer(2), FloorDiv(Symbol('s0'), Integer(3)))", "s0", 6), 9);
+  EXPECT_EQ(solve("12 // s0", "s0", 4), 3);
+  EXPECT_EQ(solve("s0 + s1", "s0", 6), std::nullopt);
+  EXPECT_EQ(solve("s0", "s0", -1), std::nullopt);
+  EXPECT_EQ(solve("s0 + 1", "s0", std::numeric_limits<int64_t>::max()), std::nullopt);
+}
+
 // Random expressions, in both forms, against an evaluator that knows only Python's rules. ---------
 
 /// An expression with its two texts, and its value where that fits.
