@@ -66,7 +66,7 @@ class InputWords {
     const auto positional = parts_.args.children();
     const auto number = static_cast<std::size_t>(std::ranges::find(names_, name) - names_.begin());
     for (std::size_t i = 0; i < positional.size(); ++i) {
-      if (i == number) {
+      if (i == number && i < names_.size()) {
         spec = positional[i];
         return true;
       }
@@ -87,29 +87,34 @@ class InputWords {
   const GraphParts& parts_;
 };
 
-void replace_all(std::string& text, std::string_view from, std::string_view to) {
-  for (std::size_t at = text.find(from); at != std::string::npos; at = text.find(from, at)) {
-    text.replace(at, from.size(), to);
-    at += to.size();
-  }
-}
-
 /// `L['x'].size()[1] % 2 == 0` to `x.size(1) % 2 == 0`.
-std::string in_the_callers_words(std::string text) {
-  for (std::size_t at = text.find("L['"); at != std::string::npos; at = text.find("L['", at)) {
-    const std::size_t end = text.find("']", at);
-    if (end == std::string::npos) break;
-    text = text.substr(0, at) + text.substr(at + 3, end - at - 3) + text.substr(end + 2);
+std::string in_the_callers_words(std::string_view text) {
+  std::string result;
+  std::size_t at = 0;
+  auto accept = [&](std::string_view token) {
+    if (!text.substr(at).starts_with(token)) return false;
+    at += token.size();
+    return true;
+  };
+  auto take_until = [&](std::string_view token) {
+    const std::size_t end = std::min(text.find(token, at), text.size());
+    result += text.substr(at, end - at);
+    at = std::min(end + token.size(), text.size());
+  };
+  while (at < text.size()) {
+    if (accept("L['")) {
+      take_until("']");
+    } else if (accept(".size()[")) {
+      result += ".size(";
+      take_until("]");
+      result += ")";
+    } else if (accept("(-1)*")) {
+      result += "-";
+    } else {
+      result += text[at++];
+    }
   }
-  for (std::size_t at = text.find(".size()["); at != std::string::npos;
-       at = text.find(".size()[")) {
-    const std::size_t end = text.find(']', at);
-    if (end == std::string::npos) break;
-    text.replace(end, 1, ")");
-    text.replace(at, 8, ".size(");
-  }
-  replace_all(text, "(-1)*", "-");
-  return text;
+  return result;
 }
 
 }  // namespace

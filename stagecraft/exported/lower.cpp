@@ -830,20 +830,7 @@ class Lowering {
       }
     }
     if (!symbol.hint) return std::nullopt;
-    constexpr int64_t kFarthest = 100000;
-    for (int64_t guess = 0; guess <= std::min(*symbol.hint, kFarthest); ++guess) {
-      SizeTable one;
-      GraphSize size;
-      size.name = name;
-      size.example = guess;
-      one.add(name, std::move(size));
-      try {
-        if (one.example(one.parse(symbol.expression)) == *symbol.hint) return guess;
-      } catch (const Error&) {
-        return std::nullopt;
-      }
-    }
-    return std::nullopt;
+    return solve(symbol.expression, name, *symbol.hint);
   }
 
   // States and inputs ----------------------------------------------------------------------------
@@ -895,6 +882,9 @@ class Lowering {
     }
     for (const RawInputSpec& input : program_.inputs) {
       if (!changed.contains(input.target)) continue;
+      if (input.kind == RawInputSpec::Kind::kUser || input.kind == RawInputSpec::Kind::kFixed) {
+        continue;
+      }
       const std::string& name = input.argument.name()->name;
       scope_[name] = builder_.copy_of(*scope_.at(name).value(), input.target);
     }
@@ -923,7 +913,10 @@ class Lowering {
         scope_[name->name] = id;
         parts.inputs.emplace_back(id);
       } else {
-        const RawSymbol& symbol = program_.graph.symbols.at(name->name);
+        const auto given = program_.graph.symbols.find(name->name);
+        require<FileError>(given != program_.graph.symbols.end(),
+                           "the archive does not say what the number {} is", name->name);
+        const RawSymbol& symbol = given->second;
         const SizeExpr expr =
             symbol.number ? SizeExpr(*symbol.number) : sizes_.parse(symbol.expression);
         parts.inputs.push_back(expr.is_number() ? Argument::fixed(expr.number()) : Argument(expr));

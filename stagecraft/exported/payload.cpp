@@ -10,12 +10,16 @@
 
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/util/complex.h>
 
 #include "stagecraft/exported/read_program.h"
 
 namespace stagecraft::exported {
 
 namespace {
+
+/// Enough for elements of every type: one piece may have tensors of several.
+constexpr uintptr_t kAlignment = alignof(c10::complex<double>);
 
 int64_t plain(const ZipFile& file, const std::string& name, const RawSymbol& symbol) {
   if (!symbol.number || *symbol.number < 0) {
@@ -38,13 +42,12 @@ Payload::Payload(const ZipFile& file, const std::string& program) : file_(file) 
   }
 }
 
-c10::Storage Payload::storage_of(const std::string& piece, std::span<std::byte> bytes,
-                                 int64_t width) const {
+c10::Storage Payload::storage_of(const std::string& piece, std::span<std::byte> bytes) const {
   const auto found = storages_.find(piece);
   if (found != storages_.end()) return found->second;
   const auto size = static_cast<int64_t>(bytes.size());
   at::Tensor whole;
-  if (reinterpret_cast<uintptr_t>(bytes.data()) % static_cast<uintptr_t>(width) == 0) {
+  if (reinterpret_cast<uintptr_t>(bytes.data()) % kAlignment == 0) {
     whole = at::from_blob(
         bytes.data(), {size}, [memory = file_.memory()](void*) {}, at::kByte);
   } else {
@@ -71,7 +74,8 @@ Payload::Found Payload::get(const std::string& name) const {
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
   const auto width = static_cast<int64_t>(c10::elementSize(meta.dtype));
-  int64_t last = plain(file_, name, meta.offset);  // the last element
+  const int64_t offset = plain(file_, name, meta.offset);
+  int64_t last = offset;  // the last element
   bool is_empty = false;
   bool overflows = false;
   for (std::size_t d = 0; d < meta.sizes.size(); ++d) {
@@ -90,14 +94,14 @@ Payload::Found Payload::get(const std::string& name) const {
     overflows = overflows || __builtin_mul_overflow(elements, size, &elements);
   }
   const auto capacity = static_cast<int64_t>(bytes.size()) / width;
-  if (overflows || (!is_empty && last >= capacity)) {
+  if (overflows || (is_empty ? offset > capacity : last >= capacity)) {
     file_.fail(
         fmt::format("{}: it has [{}] elements of {} bytes, which do not fit into the {} "
                     "bytes of {}",
                     name, fmt::join(sizes, ", "), width, bytes.size(), piece));
   }
   at::Tensor tensor = at::empty({0}, at::TensorOptions(meta.dtype).device(c10::kCPU));
-  tensor.set_(storage_of(piece, bytes, width), meta.offset.number.value_or(0), sizes, strides);
+  tensor.set_(storage_of(piece, bytes), offset, sizes, strides);
   tensor.set_requires_grad(meta.requires_grad &&
                            (tensor.is_floating_point() || tensor.is_complex()));
   return {std::move(tensor), piece};

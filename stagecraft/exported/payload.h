@@ -34,8 +34,7 @@ class Payload {
     RawPayload raw;
   };
 
-  c10::Storage storage_of(const std::string& piece, std::span<std::byte> bytes,
-                          int64_t width) const;
+  c10::Storage storage_of(const std::string& piece, std::span<std::byte> bytes) const;
 
   const ZipFile& file_;
   std::map<std::string, Entry> entries_;

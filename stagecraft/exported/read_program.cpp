@@ -13,6 +13,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/exported/json_field.h"
+#include "stagecraft/exported/json_stream.h"
 #include "stagecraft/graph/archive.h"
 
 namespace stagecraft::exported {
@@ -362,22 +363,23 @@ class Reader {
   explicit Reader(const std::string& what) : what_(what) {}
 
   RawProgram read(std::string_view text) {
-    Json rest;
-    try {
-      rest = Json::parse(text.begin(), text.end(),
-                         [this](int depth, Json::parse_event_t event, Json& parsed) {
-                           return keep(static_cast<std::size_t>(depth), event, parsed);
-                         });
-    } catch (const Json::exception& error) {
-      throw FileError(fmt::format("{} is no JSON: {}", what_, error.what()));
-    }
+    const Json rest = parse_json(
+        text, what_,
+        {{{"graph_module", "graph", "nodes"},
+          [this](const std::string& /*key*/, const Json& node) { take_node(node); }},
+         {{"graph_module", "graph", "tensor_values"},
+          [this](const std::string& name, const Json& tensor) { take_tensor(name, tensor); }}});
     const JsonField top(rest, what_);
     const int64_t major = top.at("schema_version").at("major").integer();
     require<FileError>(major == kSchemaMajor,
                        "{}: it is written in version {} of the format, expected {}", what_, major,
                        kSchemaMajor);
     const JsonField module = top.at("graph_module");
-    read_graph_rest(module.at("graph"), program_.graph, 0);
+    const JsonField graph = module.at("graph");
+    // What was in them has been taken.
+    graph.at("nodes").for_each([](const JsonField& /*none*/) {});
+    graph.at("tensor_values").for_each_member([](const std::string&, const JsonField& /*none*/) {});
+    read_graph_rest(graph, program_.graph, 0);
     read_signature(module);
     read_conditions(top);
     if (top.has("torch_version")) program_.torch_version = top.at("torch_version").text();
@@ -385,30 +387,17 @@ class Reader {
   }
 
  private:
-  bool is_in_graph(std::size_t depth, const char* member) const {
-    return depth == 4 && keys_.size() > 3 && keys_[1] == "graph_module" && keys_[2] == "graph" &&
-           keys_[3] == member;
+  void take_node(const Json& node) {
+    const std::string where =
+        fmt::format("{}: graph.nodes[{}]", what_, program_.graph.nodes.size());
+    program_.graph.nodes.push_back(node_of(JsonField(node, where), 0));
   }
 
-  bool keep(std::size_t depth, Json::parse_event_t event, Json& parsed) {
-    if (event == Json::parse_event_t::key) {
-      if (keys_.size() <= depth) keys_.resize(depth + 1);
-      keys_[depth] = parsed.get_ref<const std::string&>();
-      return true;
-    }
-    if (event != Json::parse_event_t::object_end) return true;
-    if (is_in_graph(depth, "nodes")) {
-      const std::string where =
-          fmt::format("{}: graph.nodes[{}]", what_, program_.graph.nodes.size());
-      program_.graph.nodes.push_back(node_of(JsonField(parsed, where), 0));
-      return false;
-    }
-    if (is_in_graph(depth, "tensor_values") && keys_.size() > 4) {
-      const std::string where = fmt::format("{}: graph.tensor_values.{}", what_, keys_[4]);
-      program_.graph.tensors.emplace(keys_[4], tensor_of(JsonField(parsed, where)));
-      return false;
-    }
-    return true;
+  void take_tensor(const std::string& name, const Json& tensor) {
+    const std::string where = fmt::format("{}: graph.tensor_values.{}", what_, name);
+    const bool is_new =
+        program_.graph.tensors.emplace(name, tensor_of(JsonField(tensor, where))).second;
+    require<FileError>(is_new, "{}: it comes twice", where);
   }
 
   void read_signature(const JsonField& module) {
@@ -441,6 +430,9 @@ class Reader {
             RawRange& range = program_.ranges[name];
             if (of.has("min_val")) range.least = of.at("min_val").integer();
             if (of.has("max_val")) range.greatest = of.at("max_val").integer();
+            if (range.least && range.greatest && *range.least > *range.greatest) {
+              of.fail(fmt::format("expected a range, got {} to {}", *range.least, *range.greatest));
+            }
           });
     }
     if (top.has("guards_code")) {
@@ -451,7 +443,6 @@ class Reader {
   }
 
   const std::string& what_;
-  std::vector<std::string> keys_;  // of the objects around, by depth
   RawProgram program_;
 };
 
@@ -462,12 +453,7 @@ RawProgram read_program(std::string_view json, const std::string& what) {
 }
 
 std::map<std::string, RawPayload> read_payloads(std::string_view json, const std::string& what) {
-  Json parsed;
-  try {
-    parsed = Json::parse(json.begin(), json.end());
-  } catch (const Json::exception& error) {
-    throw FileError(fmt::format("{} is no JSON: {}", what, error.what()));
-  }
+  const Json parsed = parse_json(json, what);
   const JsonField top(parsed, what);
   std::map<std::string, RawPayload> payloads;
   top.at("config").for_each_member([&](const std::string& name, const JsonField& field) {

@@ -21,6 +21,14 @@ using Op = SizeRule::Op;
 struct Closed {};
 
 constexpr int kMaxDepth = 200;
+/// (a + 1) (b + 1) (c + 1) ... has twice as many terms with each factor.
+constexpr std::size_t kMaxTerms = 256;
+
+SizeExpr bounded(const std::vector<SizeExpr::Term>& terms) {
+  SizeExpr result = SizeExpr::of_terms(terms);
+  require<GraphError>(result.terms().size() <= kMaxTerms, "it has more than {} terms", kMaxTerms);
+  return result;
+}
 
 /// Both forms, by recursive descent.
 class ExpressionReader {
@@ -278,7 +286,8 @@ class ExpressionReader {
     if (count == 1 && (name == "Abs" || name == "abs")) {
       return table_.apply(Op::kMax, arguments[0], negative(arguments[0]));
     }
-    if (count == 1 && (name == "Identity" || name == "int" || name == "bool")) return arguments[0];
+    if (count == 1 && (name == "Identity" || name == "int")) return arguments[0];
+    if (count == 1 && name == "bool") return truth(arguments[0]);
     if (count == 3 && name == "Where") {
       const SizeExpr difference = table_.sum(arguments[1], negative(arguments[2]));
       return table_.sum(arguments[2], table_.product(truth(arguments[0]), difference));
@@ -337,15 +346,18 @@ void SizeTable::add(const std::string& symbol, GraphSize size) {
 SizeExpr SizeTable::sum(const SizeExpr& a, const SizeExpr& b) const {
   std::vector<SizeExpr::Term> terms(a.terms().begin(), a.terms().end());
   terms.insert(terms.end(), b.terms().begin(), b.terms().end());
-  return SizeExpr::of_terms(terms);
+  return bounded(terms);
 }
 
 SizeExpr SizeTable::product(const SizeExpr& a, const SizeExpr& b) {
-  SizeExpr result;
+  std::vector<SizeExpr::Term> terms;
   for (const SizeExpr::Term& left : a.terms()) {
-    for (const SizeExpr::Term& right : b.terms()) result = sum(result, square_free(left, right));
+    for (const SizeExpr::Term& right : b.terms()) {
+      const SizeExpr each = square_free(left, right);
+      terms.insert(terms.end(), each.terms().begin(), each.terms().end());
+    }
   }
-  return result;
+  return bounded(terms);
 }
 
 // A size comes at most once in a product: its square is a size of its own.
@@ -433,6 +445,30 @@ SizeTable SizeTable::for_branch() const {
     size.measured.reset();
   }
   return result;
+}
+
+std::optional<int64_t> solve(std::string_view text, const std::string& symbol, int64_t value) {
+  constexpr int64_t kFarthest = 100000;
+  SizeTable table;
+  SizeExpr expr;
+  try {
+    GraphSize size;
+    size.name = symbol;
+    size.example = 1;
+    table.add(symbol, std::move(size));
+    expr = table.parse(text);
+  } catch (const Error&) {
+    return std::nullopt;
+  }
+  std::vector<int64_t> sizes(table.sizes().size());
+  for (sizes[0] = 0; sizes[0] <= kFarthest; ++sizes[0]) {
+    try {
+      for (std::size_t i = 1; i < sizes.size(); ++i) sizes[i] = table.sizes()[i].rule->at(sizes);
+      if (expr.at(sizes) == value) return sizes[0];
+    } catch (const Error&) {  // it overflows there, or divides by 0
+    }
+  }
+  return std::nullopt;
 }
 
 }  // namespace stagecraft::exported

@@ -56,4 +56,8 @@ class SizeTable {
   bool is_closed_ = false;
 };
 
+/// The least size, up to 100,000, at which an expression over that symbol alone has a value;
+/// nothing where there is none, or the text cannot be read.
+std::optional<int64_t> solve(std::string_view text, const std::string& symbol, int64_t value);
+
 }  // namespace stagecraft::exported

@@ -10,6 +10,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/exported/json_field.h"
+#include "stagecraft/exported/json_stream.h"
 #include "stagecraft/graph/archive.h"
 
 namespace stagecraft::exported {
@@ -23,16 +24,15 @@ constexpr int64_t kTreeVersion = 1;
 /// A dict's keys; nothing when the context is something else.
 std::optional<std::vector<std::string>> keys_of(const Json& context) {
   // A defaultdict has its factory first.
-  if (context.is_object() && context.contains("dict_context")) {
-    return keys_of(context.at("dict_context"));
-  }
-  if (!context.is_array()) return std::nullopt;
+  const bool has_factory = context.is_object() && context.contains("dict_context");
+  const Json& list = has_factory ? context.at("dict_context") : context;
+  if (!list.is_array()) return std::nullopt;
   std::vector<std::string> keys;
-  for (const Json& key : context) {
+  for (const Json& key : list) {
     if (key.is_string()) {
       keys.push_back(key.get<std::string>());
     } else if (key.is_number_integer()) {
-      keys.push_back(std::to_string(key.get<int64_t>()));
+      keys.push_back(key.dump());
     } else {
       return std::nullopt;
     }
@@ -72,12 +72,7 @@ TreeSpec tree_of(const JsonField& field, int depth) {
 }  // namespace
 
 TreeSpec read_tree(const std::string& json, const std::string& what) {
-  Json parsed;
-  try {
-    parsed = Json::parse(json);
-  } catch (const Json::exception& error) {
-    throw FileError(fmt::format("{} is no JSON: {}", what, error.what()));
-  }
+  const Json parsed = parse_json(json, what);
   const JsonField top(parsed, what);
   const int64_t version = top.at(std::size_t{0}).integer();
   require<FileError>(version == kTreeVersion, "{}: it is written in version {}, expected {}", what,

@@ -120,6 +120,7 @@ void ZipFile::read_directory() {
   }
   std::size_t at = offset;
   const std::size_t stop = offset + size;
+  std::string folder;
   for (uint64_t i = 0; i < count; ++i) {
     if (stop - at < kEntrySize || read_at<uint32_t>(bytes_, at) != kEntry) {
       fail(fmt::format("is damaged: entry {} of its directory is none", i));
@@ -171,6 +172,11 @@ void ZipFile::read_directory() {
     // All members are in one folder, named as the file was when it was written.
     const std::size_t slash = name.find('/');
     std::string inside = slash == std::string::npos ? name : name.substr(slash + 1);
+    const std::string own = slash == std::string::npos ? "" : name.substr(0, slash);
+    if (i == 0) folder = own;
+    if (own != folder) {
+      fail(fmt::format("is damaged: {} is not in the folder '{}' as the others", name, folder));
+    }
     if (!inside.empty() && !members_.emplace(std::move(inside), Member{begin, unpacked}).second) {
       fail(fmt::format("is damaged: {} comes twice", name));
     }

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstddef>
+#include <limits>
 #include <string_view>
 
 #include <fmt/format.h>
@@ -136,6 +137,8 @@ std::string to_text(const SizeExpr& expr, std::span<const std::string> names) {
 
 namespace {
 
+constexpr std::string_view kLeastDigits = "9223372036854775808";
+
 SizeExpr read_size_expr(TextCursor& in, std::span<const std::string> names) {
   std::vector<SizeExpr::Term> terms;
   while (true) {
@@ -147,6 +150,13 @@ SizeExpr read_size_expr(TextCursor& in, std::span<const std::string> names) {
       return SizeExpr::of_terms(terms);
     }
     SizeExpr::Term& term = terms.emplace_back(SizeExpr::Term{0, sign});
+    in.skip_space();
+    // The least number has no positive twin.
+    if (sign < 0 && in.accept(kLeastDigits)) {
+      term.factor = std::numeric_limits<int64_t>::min();
+      in.skip_space();
+      if (!in.accept("*")) continue;
+    }
     do {
       in.skip_space();
       if (in.peek() >= '0' && in.peek() <= '9') {

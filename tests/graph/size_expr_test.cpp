@@ -25,7 +25,8 @@ SizeExpr parse(const std::string& text) {
 
 TEST(SizeExpr, PrintsAndParses) {
   for (const std::string text :
-       {"0", "-3", "B", "-B", "16*B", "S - 1", "16*B*S + 4*B - 1", "-2*B*S + S"}) {
+       {"0", "-3", "B", "-B", "16*B", "S - 1", "16*B*S + 4*B - 1", "-2*B*S + S",
+        "-9223372036854775808", "B - 9223372036854775808", "-9223372036854775808*B"}) {
     EXPECT_EQ(to_text(parse(text), kNames), text);
   }
   EXPECT_EQ(to_text(parse("1 + B*2*3 - 4*B + S*B"), kNames), "B*S + 2*B + 1");
