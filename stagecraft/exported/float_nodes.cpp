@@ -1,10 +1,28 @@
-#include "stagecraft/exported/float_nodes.h"
-
 #include <algorithm>
 #include <array>
+#include <string_view>
+#include <utility>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/exported/node_arguments.h"
+#include "stagecraft/exported/node_builder.h"
+#include "stagecraft/graph/op_types.h"
 
 namespace stagecraft::exported {
 
+namespace {
+
+// A float of Python's that is not fixed lives in a graph as a tensor without dimensions, in double
+// precision, which counts for no result's dtype.
+
+/// What computes a function of Python's numbers: "_operator.truediv".
+struct FloatOperator {
+  std::string_view target;
+  const char* name;  ///< empty: nothing is to be done
+  const char* overload;
+};
+
+/// Null where there is none.
 const FloatOperator* find_float_operator(std::string_view target) {
   static constexpr std::array<FloatOperator, 15> kOperators = {{
       {"_operator.add", "aten::add", "Tensor"},
@@ -25,6 +43,92 @@ const FloatOperator* find_float_operator(std::string_view target) {
   }};
   const auto* found = std::ranges::find(kOperators, target, &FloatOperator::target);
   return found == kOperators.end() ? nullptr : found;
+}
+
+}  // namespace
+
+bool NodeBuilder::is_float(const RawArgument& argument) {
+  return argument.name() != nullptr && argument.name()->kind == RawName::Kind::kSymFloat;
+}
+
+ValueId NodeBuilder::add_float(const RawNode& node, c10::OperatorName op,
+                               const std::vector<Argument>& given, const Mode& mode) {
+  GraphNode made = start_node(node, std::move(op), mode);
+  made.is_no_grad = true;
+  made.autocast.reset();
+  const c10::FunctionSchema* schema = find_schema(made.op);
+  for (std::size_t i = 0; i < schema->arguments().size(); ++i) {
+    const c10::Argument& formal = schema->arguments()[i];
+    if (i < given.size()) {
+      made.arguments.push_back(fit_argument(given[i], formal));
+    } else if (formal.name() == "dtype") {
+      made.arguments.push_back(Argument::fixed(static_cast<int64_t>(c10::kDouble)));
+    } else {
+      made.arguments.push_back(default_of(formal));
+    }
+  }
+  GraphValue value;
+  value.name = made.name;
+  value.dtype = c10::kDouble;
+  const ValueId id = next_value();
+  made.results = {id};
+  parts_.values.push_back(std::move(value));
+  parts_.nodes.push_back(std::move(made));
+  floats_.insert(id.value());
+  return id;
+}
+
+bool NodeBuilder::lower_float(const RawNode& node, Scope& scope, const Mode& mode) {
+  if (node.outputs.size() != 1 || node.outputs[0].name() == nullptr) return false;
+  const RawName& made = *node.outputs[0].name();
+  const bool is_trunc = made.kind == RawName::Kind::kSymInt &&
+                        (node.target == "math.trunc" || node.target == "torch.sym_int");
+  if (made.kind != RawName::Kind::kSymFloat && !is_trunc) return false;
+  std::vector<Argument> given;
+  for (const auto& [name, raw] : node.inputs) {
+    const Argument number = resolve(raw, scope);
+    const bool is_tensor = number.value() != nullptr;
+    given.push_back(is_tensor ? number
+                              : add_float(node, {"aten::scalar_tensor", ""}, {number}, mode));
+  }
+  if (is_trunc) {
+    const RawSymbol* symbol = find_symbol(made.name);
+    require<GraphError>(symbol != nullptr && given.size() == 1, "expected one number");
+    // Known by its whole expression: it has no symbol.
+    if (symbol->number || sizes_.has(symbol->expression)) return true;
+    add_measured(symbol->expression, {*given[0].value(), -1}, symbol->hint);
+    return true;
+  }
+  const FloatOperator* op = find_float_operator(node.target);
+  require<GraphError>(op != nullptr && !given.empty(), "there is no such function of floats here");
+  scope[made.name] = op->name[0] == '\0'
+                         ? given[0]
+                         : Argument(add_float(node, {op->name, op->overload}, given, mode));
+  return true;
+}
+
+void NodeBuilder::give_floats_the_dtype(const RawNode& node, GraphNode& made, const Mode& mode) {
+  bool has_floats = false;
+  bool has_dimensions = false;
+  for (const auto& [name, raw] : node.inputs) has_floats = has_floats || is_float(raw);
+  if (!has_floats || node.outputs.size() != 1 || node.outputs[0].name() == nullptr) return;
+  for (const Argument& argument : made.arguments) {
+    for_each_value(argument, [&](ValueId value) {
+      has_dimensions =
+          has_dimensions || !parts_.values[static_cast<std::size_t>(value.value())].shape.empty();
+    });
+  }
+  const auto meta = graphs_.back()->tensors.find(node.outputs[0].name()->name);
+  if (has_dimensions || meta == graphs_.back()->tensors.end()) return;
+  const auto dtype = static_cast<int64_t>(meta->second.dtype);
+  for (Argument& argument : made.arguments) {
+    const ValueId* value = argument.value();
+    if (value == nullptr || !floats_.contains(value->value())) continue;
+    const ValueId cast =
+        add_float(node, {"aten::to", "dtype"}, {*value, Argument::fixed(dtype)}, mode);
+    parts_.values[static_cast<std::size_t>(cast.value())].dtype = meta->second.dtype;
+    argument = cast;
+  }
 }
 
 }  // namespace stagecraft::exported

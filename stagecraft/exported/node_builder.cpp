@@ -1,0 +1,404 @@
+#include "stagecraft/exported/node_builder.h"
+
+#include <algorithm>
+#include <exception>
+#include <limits>
+#include <string_view>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/base/text_cursor.h"
+#include "stagecraft/exported/node_arguments.h"
+#include "stagecraft/graph/archive.h"
+#include "stagecraft/graph/op_types.h"
+
+namespace stagecraft::exported {
+
+namespace {
+
+/// A name that a region may have in a graph.
+std::string scope_name(std::string module) {
+  for (char& c : module) {
+    if (kNameCharacters.find(c) == std::string_view::npos) c = '_';
+  }
+  return module;
+}
+
+}  // namespace
+
+std::vector<std::string> symbols_in(std::string_view text) {
+  std::vector<std::string> found;
+  constexpr std::string_view kMark = "Symbol('";
+  if (text.find(kMark) != std::string_view::npos) {
+    for (std::size_t at = text.find(kMark); at != std::string_view::npos;
+         at = text.find(kMark, at + 1)) {
+      const std::size_t begin = at + kMark.size();
+      const std::size_t end = text.find('\'', begin);
+      if (end != std::string_view::npos) found.emplace_back(text.substr(begin, end - begin));
+    }
+    return found;
+  }
+  TextCursor in(text);
+  while (!in.at_end()) {
+    const std::string word(in.read_word());
+    if (word.empty()) {
+      in.accept(std::string(1, in.peek()));
+    } else if (in.peek() != '(') {
+      found.push_back(word);
+    }
+  }
+  return found;
+}
+
+bool is_bare(std::string_view text, const std::string& symbol) {
+  if (text == symbol) return true;
+  return text.starts_with("Symbol('") && text.find(')') == text.size() - 1;
+}
+
+void flatten(const RawArgument& argument, std::vector<RawArgument>& into) {
+  if (const RawArgument::List* list = argument.list()) {
+    for (const RawArgument& each : *list) flatten(each, into);
+  } else {
+    into.push_back(argument);
+  }
+}
+
+std::vector<RawArgument> flattened(const std::vector<RawArgument>& arguments) {
+  std::vector<RawArgument> result;
+  for (const RawArgument& each : arguments) flatten(each, result);
+  return result;
+}
+
+NodeBuilder::NodeBuilder(GraphParts& parts, SizeTable& sizes, UniqueNames& names,
+                         std::vector<std::string>& warnings, std::string prefix)
+    : parts_(parts), sizes_(sizes), names_(names), warnings_(warnings), prefix_(std::move(prefix)) {
+  parts_.is_exported = true;
+}
+
+ValueId NodeBuilder::add_value(const std::string& name, const RawTensor& meta) {
+  const ValueId id(static_cast<int32_t>(parts_.values.size()));
+  GraphValue value;
+  value.name = name;
+  value.dtype = meta.dtype;
+  value.device = meta.device;
+  require<GraphError>(meta.is_strided, "{} is no plain strided tensor", name);
+  for (const RawSymbol& size : meta.sizes) {
+    value.shape.push_back(shape_of(size, value.open_dims, value.shape.size()));
+  }
+  parts_.values.push_back(std::move(value));
+  return id;
+}
+
+void NodeBuilder::lower_nodes(const RawGraph& graph, Scope& scope, const Mode& mode) {
+  graphs_.push_back(&graph);
+  for (const RawNode& node : graph.nodes) {
+    try {
+      lower_node(node, scope, mode);
+    } catch (const FileError&) {
+      throw;
+    } catch (const std::exception& error) {
+      const std::string message = message_of(error);
+      if (message.starts_with("node ")) throw;  // of a graph inside
+      throw GraphError(fmt::format("node {} ({}){}: {}", node.name, node.target,
+                                   node.module.empty() ? "" : " in " + node.module, message));
+    }
+  }
+  graphs_.pop_back();
+}
+
+Argument NodeBuilder::resolve(const RawArgument& raw, const Scope& scope) {
+  if (const c10::IValue* fixed = raw.fixed()) return Argument::fixed(*fixed);
+  if (const RawArgument::List* list = raw.list()) {
+    Argument::List result;
+    for (const RawArgument& each : *list) result.push_back(resolve(each, scope));
+    return result;
+  }
+  const RawName* name = raw.name();
+  require<GraphError>(name != nullptr, "expected a value, got a graph");
+  if (name->kind == RawName::Kind::kTensor) {
+    if (name->name.empty()) return {};
+    const auto found = scope.find(name->name);
+    require<GraphError>(found != scope.end(), "{} is read before it is made", name->name);
+    return found->second;
+  }
+  require<GraphError>(name->kind != RawName::Kind::kObject,
+                      "an object of the class {} cannot be made here", name->name);
+  const auto made = scope.find(name->name);
+  if (name->kind == RawName::Kind::kSymFloat && made != scope.end()) return made->second;
+  return number_of(name->name);
+}
+
+ValueId NodeBuilder::copy_of(ValueId value, const std::string& target) {
+  GraphNode node;
+  node.name = names_.make(prefix_ + target + ".before");
+  return add_copy(std::move(node), value);
+}
+
+void NodeBuilder::copy_back(const Argument& into, const Argument& value,
+                            const std::string& target) {
+  GraphNode node;
+  node.op = {"aten::copy_", ""};
+  node.name = names_.make(prefix_ + "copy_" + target);
+  node.arguments = {into, value, Argument::fixed(false)};
+  const ValueId* id = into.value();
+  require<GraphError>(id != nullptr && value.value() != nullptr, "{} is no tensor", target);
+  GraphValue changed = parts_.values[static_cast<std::size_t>(id->value())];
+  changed.name = node.name;
+  node.results = {ValueId(static_cast<int32_t>(parts_.values.size()))};
+  parts_.values.push_back(std::move(changed));
+  node.is_no_grad = true;
+  parts_.nodes.push_back(std::move(node));
+}
+
+SizeExpr NodeBuilder::shape_of(const RawSymbol& size, uint32_t& open, std::size_t dim) {
+  if (size.number) return SizeExpr(*size.number);
+  if (auto found = sizes_.find(size.expression)) return *found;
+  if (dim < 32) open |= uint32_t{1} << dim;
+  return SizeExpr(size.hint.value_or(1));
+}
+
+const RawSymbol* NodeBuilder::find_symbol(const std::string& name) const {
+  for (std::size_t i = graphs_.size(); i-- > 0;) {
+    const auto found = graphs_[i]->symbols.find(name);
+    if (found != graphs_[i]->symbols.end()) return &found->second;
+  }
+  return nullptr;
+}
+
+Argument NodeBuilder::number_of(const std::string& name) {
+  const RawSymbol* symbol = find_symbol(name);
+  require<GraphError>(symbol != nullptr, "the archive does not say what the number {} is", name);
+  if (symbol->number) return Argument::fixed(*symbol->number);
+  const SizeExpr expr = sizes_.parse(symbol->expression);
+  return expr.is_number() ? Argument::fixed(expr.number()) : Argument(expr);
+}
+
+bool NodeBuilder::is_number_node(const RawNode& node) {
+  if (node.outputs.empty()) return false;
+  return std::ranges::all_of(node.outputs, [](const RawArgument& output) {
+    return output.name() != nullptr && (output.name()->kind == RawName::Kind::kSymInt ||
+                                        output.name()->kind == RawName::Kind::kSymBool);
+  });
+}
+
+void NodeBuilder::lower_node(const RawNode& node, Scope& scope, const Mode& mode) {
+  if (!node.own_function.empty() && functions_.insert(node.own_function).second) {
+    warnings_.push_back(fmt::format(
+        "{}, an autograd function of its own, was traced through: its backward is lost, "
+        "gradients are those of the operators in its forward",
+        node.own_function));
+  }
+  constexpr std::string_view kOps = "torch.ops.";
+  constexpr std::string_view kRegions = "torch.ops.higher_order.";
+  if (node.target.starts_with(kRegions)) {
+    lower_region(node, node.target.substr(kRegions.size()), scope, mode);
+    return;
+  }
+  if (node.target == "torch.ops.aten.item.default" ||
+      node.target == "torch.ops.aten._local_scalar_dense.default") {
+    lower_item(node, scope, mode);
+    return;
+  }
+  if (lower_float(node, scope, mode) || is_number_node(node)) return;
+  // Checks of what a graph says anyway, with a device that may not be the stage's.
+  if (node.target == "torch.ops.aten._assert_tensor_metadata.default") return;
+  require<GraphError>(node.target.starts_with(kOps), "there is no such operator outside Python");
+  const std::string path = node.target.substr(kOps.size());
+  const std::size_t first = path.find('.');
+  const std::size_t second = first == std::string::npos ? first : path.find('.', first + 1);
+  require<GraphError>(second != std::string::npos, "expected namespace.name.overload, got '{}'",
+                      path);
+  std::string overload = path.substr(second + 1);
+  if (overload == "default") overload.clear();
+  lower_call(node,
+             {path.substr(0, first) + "::" + path.substr(first + 1, second - first - 1), overload},
+             scope, mode);
+}
+
+GraphNode NodeBuilder::start_node(const RawNode& node, c10::OperatorName op, const Mode& mode) {
+  GraphNode made;
+  made.name = names_.make(prefix_ + (node.name.empty() ? "node" : node.name));
+  made.op = std::move(op);
+  made.is_no_grad = mode.is_no_grad;
+  made.autocast = mode.autocast;
+  made.scope = scope_name(node.module);
+  return made;
+}
+
+void NodeBuilder::lower_call(const RawNode& node, c10::OperatorName op, Scope& scope,
+                             const Mode& mode) {
+  const c10::FunctionSchema* schema = find_schema(op);
+  require<GraphError>(schema != nullptr,
+                      "this program has no operator {}; load the library that it comes from first",
+                      c10::toString(op));
+  GraphNode made = start_node(node, std::move(op), mode);
+  const auto& formals = schema->arguments();
+  std::vector<bool> is_given(formals.size(), false);
+  made.arguments.resize(formals.size());
+  for (std::size_t i = 0; i < node.inputs.size(); ++i) {
+    const auto& [name, raw] = node.inputs[i];
+    std::size_t formal = name.empty() ? i : 0;
+    while (!name.empty() && formal < formals.size() && formals[formal].name() != name) ++formal;
+    require<GraphError>(formal < formals.size() && !is_given[formal],
+                        "the operator takes no argument '{}', or it is given twice", name);
+    is_given[formal] = true;
+    made.arguments[formal] = fit_argument(resolve(raw, scope), formals[formal]);
+  }
+  for (std::size_t i = 0; i < formals.size(); ++i) {
+    if (!is_given[i]) made.arguments[i] = default_of(formals[i]);
+  }
+  give_floats_the_dtype(node, made, mode);
+  if (made.op.name == "aten::copy_" && is_onto_itself(made)) {
+    bind_results(node, made.arguments[0], scope);
+    return;
+  }
+  made.results = make_results(node, *schema, made.name, scope);
+  note_change(made, *schema);
+  parts_.nodes.push_back(std::move(made));
+}
+
+// What works in place returns what it was given.
+void NodeBuilder::note_change(const GraphNode& made, const c10::FunctionSchema& schema) {
+  if (made.results.size() != 1 || made.results[0].value() == nullptr) return;
+  const auto* given = made.arguments.empty() ? nullptr : made.arguments[0].value();
+  const auto* alias = schema.returns()[0].alias_info();
+  if (given == nullptr || alias == nullptr || !alias->isWrite()) return;
+  unchanged_[made.results[0].value()->value()] = original(*given);
+}
+
+int32_t NodeBuilder::original(ValueId value) const {
+  const auto found = unchanged_.find(value.value());
+  return found == unchanged_.end() ? value.value() : found->second;
+}
+
+bool NodeBuilder::is_onto_itself(const GraphNode& made) const {
+  const ValueId* into = made.arguments[0].value();
+  const ValueId* from = made.arguments[1].value();
+  return into != nullptr && from != nullptr && original(*into) == original(*from);
+}
+
+void NodeBuilder::bind_results(const RawNode& node, const Argument& value, Scope& scope) {
+  for (const RawArgument& output : node.outputs) {
+    if (output.name() != nullptr) scope[output.name()->name] = value;
+  }
+}
+
+Argument NodeBuilder::make_result(const RawArgument& output, const std::string& node,
+                                  Scope& scope) {
+  const RawName* name = output.name();
+  if (name == nullptr || name->kind != RawName::Kind::kTensor || name->name.empty()) return {};
+  const RawTensor* meta = nullptr;
+  for (std::size_t i = graphs_.size(); i-- > 0 && meta == nullptr;) {
+    const auto found = graphs_[i]->tensors.find(name->name);
+    if (found != graphs_[i]->tensors.end()) meta = &found->second;
+  }
+  require<GraphError>(meta != nullptr, "the archive does not say what the tensor {} is",
+                      name->name);
+  // A node is named as its first result.
+  const std::string wish = prefix_ + name->name;
+  const bool is_node = wish == node && !value_names_.contains(node);
+  const std::string own = is_node ? node : names_.make(wish);
+  value_names_.insert(own);
+  const ValueId id = next_value();
+  measure(*meta, id);
+  add_value(own, *meta);
+  scope[name->name] = id;
+  return id;
+}
+
+ValueId NodeBuilder::next_value() const {
+  return ValueId(static_cast<int32_t>(parts_.values.size()));
+}
+
+// Sizes that depend on elements are known from here on.
+void NodeBuilder::measure(const RawTensor& meta, ValueId value) {
+  for (std::size_t d = 0; d < meta.sizes.size(); ++d) {
+    const RawSymbol& size = meta.sizes[d];
+    if (size.number) continue;
+    const std::vector<std::string> symbols = symbols_in(size.expression);
+    if (symbols.size() != 1 || sizes_.has(symbols[0]) || !is_bare(size.expression, symbols[0])) {
+      continue;
+    }
+    add_measured(symbols[0], {value, static_cast<int32_t>(d)}, size.hint);
+  }
+}
+
+void NodeBuilder::add_measured(const std::string& symbol, const MeasuredSize& how,
+                               std::optional<int64_t> hint) {
+  GraphSize size;
+  TextCursor in(symbol);
+  const bool is_word = in.read_word() == symbol;
+  size.name = is_word ? symbol : fmt::format("n{}", sizes_.sizes().size());
+  size.example = hint.value_or(1);
+  size.least = 0;
+  size.measured = how;
+  sizes_.add(symbol, std::move(size));
+}
+
+std::vector<Argument> NodeBuilder::make_results(const RawNode& node,
+                                                const c10::FunctionSchema& schema,
+                                                const std::string& name, Scope& scope) {
+  const auto& returns = schema.returns();
+  std::vector<Argument> results;
+  if (returns.size() == 1 && element_type(returns[0].real_type()) != nullptr) {
+    Argument::List list;
+    for (const RawArgument& each : flattened(node.outputs)) {
+      list.push_back(make_result(each, name, scope));
+    }
+    results.emplace_back(std::move(list));
+    return results;
+  }
+  require<GraphError>(node.outputs.size() <= returns.size(),
+                      "the operator returns {} values, and the archive has {}", returns.size(),
+                      node.outputs.size());
+  for (std::size_t i = 0; i < returns.size(); ++i) {
+    if (i >= node.outputs.size()) {
+      results.emplace_back();
+    } else if (const RawArgument::List* list = node.outputs[i].list()) {
+      Argument::List made;
+      for (const RawArgument& each : *list) made.push_back(make_result(each, name, scope));
+      results.emplace_back(std::move(made));
+    } else {
+      results.push_back(make_result(node.outputs[i], name, scope));
+    }
+  }
+  return results;
+}
+
+// A number read from a tensor.
+void NodeBuilder::lower_item(const RawNode& node, Scope& scope, const Mode& mode) {
+  require<GraphError>(
+      node.inputs.size() == 1 && node.outputs.size() == 1 && node.outputs[0].name() != nullptr,
+      "expected one tensor and one number");
+  const RawSymbol* symbol = find_symbol(node.outputs[0].name()->name);
+  if (symbol == nullptr || symbol->number) return;
+  std::vector<std::string> unknown = symbols_in(symbol->expression);
+  std::erase_if(unknown, [&](const std::string& each) { return sizes_.has(each); });
+  if (unknown.empty()) return;
+  const Argument tensor = resolve(node.inputs[0].second, scope);
+  const ValueId* value = tensor.value();
+  require<GraphError>(value != nullptr && unknown.size() == 1, "expected one tensor, one number");
+  if (node.outputs[0].name()->kind == RawName::Kind::kSymFloat) {
+    scope[node.outputs[0].name()->name] = add_float(node, {"aten::to", "dtype"}, {tensor}, mode);
+    return;
+  }
+  // A copy, which a node of the graph has made: so it is known in which stage it is read.
+  const ValueId copy = add_copy(start_node(node, {"", ""}, mode), *value);
+  add_measured(unknown[0], {copy, -1}, symbol->hint);
+}
+
+ValueId NodeBuilder::add_copy(GraphNode node, ValueId value) {
+  node.op = {"aten::clone", ""};
+  node.arguments = {value, Argument()};
+  GraphValue copy = parts_.values[static_cast<std::size_t>(value.value())];
+  copy.name = node.name;
+  const ValueId id = next_value();
+  node.results = {id};
+  parts_.values.push_back(std::move(copy));
+  parts_.nodes.push_back(std::move(node));
+  return id;
+}
+
+}  // namespace stagecraft::exported

@@ -1,0 +1,123 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <set>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include <ATen/core/function_schema.h>
+
+#include "stagecraft/exported/program_schema.h"
+#include "stagecraft/exported/size_table.h"
+#include "stagecraft/graph/graph.h"
+#include "stagecraft/graph/names.h"
+
+namespace stagecraft::exported {
+
+/// The state that nodes run in.
+struct Mode {
+  bool is_no_grad = false;
+  std::optional<AutocastState> autocast = {};
+};
+
+/// Values by their names in one graph of the archive.
+using Scope = std::unordered_map<std::string, Argument>;
+
+/// Makes the nodes of one graph: the model, or a branch of a cond. What goes wrong is a GraphError
+/// that names the node.
+class NodeBuilder {
+ public:
+  NodeBuilder(GraphParts& parts, SizeTable& sizes, UniqueNames& names,
+              std::vector<std::string>& warnings, std::string prefix = "");
+
+  /// A value that no node makes: a state or an input.
+  ValueId add_value(const std::string& name, const RawTensor& meta);
+  /// All nodes of a graph; what they make is in the scope then.
+  void lower_nodes(const RawGraph& graph, Scope& scope, const Mode& mode);
+  /// What an argument of the archive is here.
+  Argument resolve(const RawArgument& raw, const Scope& scope);
+  /// The same elements in memory of their own.
+  ValueId copy_of(ValueId value, const std::string& target);
+  /// Copies a value into a state or an input when all nodes have run.
+  void copy_back(const Argument& into, const Argument& value, const std::string& target);
+
+ private:
+  SizeExpr shape_of(const RawSymbol& size, uint32_t& open, std::size_t dim);
+  const RawSymbol* find_symbol(const std::string& name) const;
+  Argument number_of(const std::string& name);
+  /// Whether a node only computes with numbers: what those are, the archive says.
+  static bool is_number_node(const RawNode& node);
+  void lower_node(const RawNode& node, Scope& scope, const Mode& mode);
+  GraphNode start_node(const RawNode& node, c10::OperatorName op, const Mode& mode);
+  void lower_call(const RawNode& node, c10::OperatorName op, Scope& scope, const Mode& mode);
+  void note_change(const GraphNode& made, const c10::FunctionSchema& schema);
+  int32_t original(ValueId value) const;
+  /// A state that was changed in place is copied onto itself at the end, which changes nothing and
+  /// yet would spoil a backward that needs it.
+  bool is_onto_itself(const GraphNode& made) const;
+  static void bind_results(const RawNode& node, const Argument& value, Scope& scope);
+  /// A new value under the name that the archive has for it, in the scope too; None for what it has
+  /// no name for.
+  Argument make_result(const RawArgument& output, const std::string& node, Scope& scope);
+  ValueId next_value() const;
+  void measure(const RawTensor& meta, ValueId value);
+  void add_measured(const std::string& symbol, const MeasuredSize& how,
+                    std::optional<int64_t> hint);
+  std::vector<Argument> make_results(const RawNode& node, const c10::FunctionSchema& schema,
+                                     const std::string& name, Scope& scope);
+  void lower_item(const RawNode& node, Scope& scope, const Mode& mode);
+  ValueId add_copy(GraphNode node, ValueId value);
+
+  // float_nodes.cpp
+  static bool is_float(const RawArgument& argument);
+  /// A node whose result is a double without dimensions and history; the arguments come first, and
+  /// the dtype where the operator has one.
+  ValueId add_float(const RawNode& node, c10::OperatorName op, const std::vector<Argument>& given,
+                    const Mode& mode);
+  /// A node that computes floats, or an int of one; false where it is none.
+  bool lower_float(const RawNode& node, Scope& scope, const Mode& mode);
+  /// Where only numbers are given, as tensors without dimensions, a double would decide the dtype.
+  void give_floats_the_dtype(const RawNode& node, GraphNode& made, const Mode& mode);
+
+  // region_nodes.cpp
+  const RawGraph& graph_at(const RawNode& node, std::size_t i) const;
+  const c10::IValue& fixed_at(const RawNode& node, std::size_t i) const;
+  bool flag_at(const RawNode& node, std::size_t i) const;
+  void lower_region(const RawNode& node, const std::string& kind, Scope& scope, const Mode& mode);
+  Mode autocast_of(const RawNode& node, const Mode& mode);
+  void inline_region(const RawNode& node, std::size_t at, Scope& scope, const Mode& mode);
+  void lower_cond(const RawNode& node, Scope& scope, const Mode& mode);
+  /// Which sizes without a rule the nodes and outputs of a branch read.
+  static SizeSet needed_sizes(const GraphParts& branch, const SizeTable& table);
+  void build_branch(const RawGraph& graph, const std::vector<RawArgument>& given,
+                    const std::string& prefix, SizeTable& table, GraphParts& branch);
+  /// A number as a tensor: 0 or 1, for a predicate that follows from sizes.
+  Argument as_tensor(const Argument& number, const RawNode& node, const Mode& mode);
+
+  GraphParts& parts_;
+  SizeTable& sizes_;
+  UniqueNames& names_;
+  std::vector<std::string>& warnings_;
+  std::string prefix_;
+  std::vector<const RawGraph*> graphs_;             // that which is read, and those around it
+  std::unordered_map<int32_t, int32_t> unchanged_;  // from what was changed in place to what it is
+  std::set<int32_t> floats_;                        // values that are floats of Python's
+  std::set<std::string> functions_;
+  std::set<std::string> value_names_;
+  int32_t regions_ = 0;
+};
+
+/// The names of the symbols in an expression.
+std::vector<std::string> symbols_in(std::string_view text);
+/// Whether the expression is that symbol and nothing else.
+bool is_bare(std::string_view text, const std::string& symbol);
+
+/// All leaves of lists in lists.
+void flatten(const RawArgument& argument, std::vector<RawArgument>& into);
+std::vector<RawArgument> flattened(const std::vector<RawArgument>& arguments);
+
+}  // namespace stagecraft::exported
