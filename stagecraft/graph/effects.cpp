@@ -102,8 +102,25 @@ bool is_random(const c10::OperatorName& op) {
   return found && found->hasTag(at::Tag::nondeterministic_seeded);
 }
 
+namespace {
+
+/// Operators that draw only where an argument says so.
+bool is_switched_off(const GraphNode& node) {
+  const c10::FunctionSchema* schema = find_schema(node.op);
+  for (std::size_t i = 0; schema != nullptr && i < node.arguments.size(); ++i) {
+    const c10::IValue* fixed = node.arguments[i].fixed_value();
+    const std::string& name = schema->arguments()[i].name();
+    if (fixed == nullptr) continue;
+    if ((name == "train" || name == "training") && fixed->isBool() && !fixed->toBool()) return true;
+    if (name == "dropout_p" && fixed->isDouble() && fixed->toDouble() == 0) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
 bool is_random(const GraphNode& node) {
-  if (is_random(node.op)) return true;
+  if (is_random(node.op)) return !is_switched_off(node);
   return std::ranges::any_of(node.branches, [](const Graph& branch) {
     return std::ranges::any_of(branch.parts().nodes,
                                [](const GraphNode& inner) { return is_random(inner); });

@@ -17,7 +17,8 @@ std::vector<std::size_t> written_arguments(const c10::FunctionSchema& schema,
 
 /// Whether an operator draws random numbers.
 bool is_random(const c10::OperatorName& op);
-/// Whether a node does, in one of its branches or itself.
+/// Whether a node does, in one of its branches or itself: not a dropout that is switched off, nor
+/// attention without one.
 bool is_random(const GraphNode& node);
 
 /// Throws ArgumentError when two states share memory that a node changes: they cannot be copied one
