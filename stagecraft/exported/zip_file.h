@@ -17,7 +17,8 @@ namespace stagecraft::exported {
 /// it can be mapped.)
 ///
 /// Throws FileError, which names the file, for what is no such archive: a wrong beginning, a
-/// directory that is cut off, members outside the file or on top of each other, compressed ones.
+/// directory that is cut off, members outside the file, on top of each other or in several
+/// folders, compressed ones.
 class ZipFile {
  public:
   explicit ZipFile(std::string path);

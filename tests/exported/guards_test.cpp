@@ -96,7 +96,8 @@ TEST(Guards, ThatCannotBeReadBecomeWarnings) {
 }
 
 TEST(Guards, WithoutNamesOfArgumentsAreNotChecked) {
-  SmallArchive archive = nested({"L['n'] == 77"});
+  SmallArchive archive = SmallArchive::linear();
+  archive.model["guards_code"] = {"L['x'].size()[0] == 77"};
   archive.model["graph_module"]["module_call_graph"][0]["signature"].erase("forward_arg_names");
   EXPECT_TRUE(load(archive).parts().guards.empty());
 }

@@ -125,6 +125,17 @@ TEST(HostileProgram, SignaturesThatContradictTheGraph) {
   });
 }
 
+// What is changed has no name, as an input that is no tensor has none.
+TEST(HostileProgram, ChangesOfNothing) {
+  SmallArchive archive = SmallArchive::rich();
+  archive.graph()["inputs"].push_back(number(3));
+  archive.signature()["input_specs"].push_back({{"user_input", {{"arg", number(3)}}}});
+  archive.set_in_tree(tuple_tree({leaf_tree(), leaf_tree()}), dict_tree({}, {}));
+  EXPECT_EQ(load(archive).parts().inputs.size(), 2U);
+  archive.signature()["output_specs"][0]["buffer_mutation"]["buffer_name"] = "";
+  EXPECT_ERROR(load(archive), FileError, "there is no  that could be changed");
+}
+
 TEST(HostileProgram, UnknownNumbersAsInputs) {
   for (const char* kind : {"as_sym_int", "as_sym_bool", "as_sym_float"}) {
     SmallArchive archive = SmallArchive::linear();

@@ -156,7 +156,7 @@ void mutate_json(Json& top, Random& random) {
         mutate_text(value.get_ref<std::string&>(), places, random);
       } else if (value.is_number_integer()) {
         const Json number = any_value(random);
-        value = number.is_number_integer() ? number : Json(value.get<int64_t>() + 1);
+        value = number.is_number_integer() ? number : Json(value.get<int64_t>() ^ 1);
       } else if (value.is_boolean()) {
         value = !value.get<bool>();
       } else {
