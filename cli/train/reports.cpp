@@ -21,19 +21,6 @@ namespace {
 
 namespace fs = std::filesystem;
 
-void check_writable(const std::string& file) {
-  if (file.empty()) return;
-  std::error_code ignored;
-  const bool is_there = fs::exists(file, ignored);
-  const fs::path target = is_there ? fs::path(file) : fs::absolute(file).parent_path();
-  if (is_there && fs::is_directory(file, ignored)) {
-    throw BadUsage(fmt::format("cannot write {}: {}", file, std::strerror(EISDIR)));
-  }
-  if (::access(target.c_str(), W_OK) != 0) {
-    throw BadUsage(fmt::format("cannot write {}: {}", file, std::strerror(errno)));
-  }
-}
-
 /// The modules of a stage, from the first to the last: "embed to blocks.1".
 std::string describe_modules(const Stage& stage) {
   const auto module_of = [](const std::string& parameter) {
@@ -48,7 +35,27 @@ std::string describe_modules(const Stage& stage) {
   return first == last ? first : fmt::format("{} to {}", first, last);
 }
 
+std::string describe_model(const TrainCommand& command) {
+  if (!command.model_file.empty()) return fs::path(command.model_file).filename().string();
+  const GptSizes& model = command.model;
+  return fmt::format("{} blocks, width {}, {} heads, context {}", model.layers, model.width,
+                     model.heads, model.context);
+}
+
 }  // namespace
+
+void check_writable(const std::string& file) {
+  if (file.empty()) return;
+  std::error_code ignored;
+  const bool is_there = fs::exists(file, ignored);
+  const fs::path target = is_there ? fs::path(file) : fs::absolute(file).parent_path();
+  if (is_there && fs::is_directory(file, ignored)) {
+    throw BadUsage(fmt::format("cannot write {}: {}", file, std::strerror(EISDIR)));
+  }
+  if (::access(target.c_str(), W_OK) != 0) {
+    throw BadUsage(fmt::format("cannot write {}: {}", file, std::strerror(errno)));
+  }
+}
 
 bool Reports::are_wanted() const {
   return !command_->report.empty() || !command_->report_json.empty() || !command_->trace.empty();
@@ -67,7 +74,6 @@ void Reports::add_step(const TrainStep& step, int64_t tokens) {
 
 void Reports::write(const Trainer& trainer, const std::string& failure) const {
   if (!are_wanted()) return;
-  const GptSizes& model = command_->model;
   std::vector<std::string> names;
   for (int32_t s = 0; s < trainer.pipeline().num_stages(); ++s) {
     names.push_back(describe_modules(trainer.pipeline().stage(StageId(s))));
@@ -78,8 +84,7 @@ void Reports::write(const Trainer& trainer, const std::string& failure) const {
       .command = command_->command_line,
       .losses = losses_,
       .evaluations = evaluations_,
-      .facts = {{"model", fmt::format("{} blocks, width {}, {} heads, context {}", model.layers,
-                                      model.width, model.heads, model.context)},
+      .facts = {{"model", describe_model(*command_)},
                 {"batch", fmt::format("{} rows in {} x {} microbatches", command_->batch,
                                       command_->accumulate, command_->microbatches)}},
       .figures = {{command_->unit + "/s", fmt::format("{:.0f}", tokens_per_second_)}},

@@ -9,13 +9,17 @@
 
 namespace stagecraft::cli {
 
+/// BadUsage for a file that cannot be written, as far as that can be known before it is. One
+/// without a name is none.
+void check_writable(const std::string& file);
+
 /// The page, the JSON and the trace that a command asks for.
 class Reports {
  public:
   explicit Reports(const TrainCommand& command) : command_(&command) {}
 
   bool are_wanted() const;
-  /// BadUsage for one that cannot be written, as far as that can be known before it is.
+  /// As check_writable, for each.
   void check_places() const;
 
   void add_step(const TrainStep& step, int64_t tokens);

@@ -67,6 +67,7 @@ class Session {
     if (is_evaluated()) data_.evaluation(command_, 0);
     if (checkpoint) restore(*checkpoint);
     reports_.check_places();
+    check_writable(command_.save_weights);
     check_folder_is_writable(command_.checkpoint);
   }
   Session(const Session&) = delete;

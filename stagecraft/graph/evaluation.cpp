@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,7 +19,7 @@ struct Switch {
   std::string_view op;
   std::string_view argument;
 };
-constexpr std::array<Switch, 20> kSwitches = {{
+constexpr std::array<Switch, 24> kSwitches = {{
     {"aten::dropout", "train"},
     {"aten::dropout_", "train"},
     {"aten::native_dropout", "train"},
@@ -30,8 +32,12 @@ constexpr std::array<Switch, 20> kSwitches = {{
     {"aten::batch_norm", "training"},
     {"aten::native_batch_norm", "training"},
     {"aten::cudnn_batch_norm", "training"},
+    {"aten::_native_batch_norm_legit", "training"},
+    {"aten::_native_batch_norm_legit_functional", "training"},
     {"aten::rrelu", "training"},
     {"aten::rrelu_", "training"},
+    {"aten::rrelu_with_noise", "training"},
+    {"aten::rrelu_with_noise_functional", "training"},
     {"aten::lstm", "train"},
     {"aten::gru", "train"},
     {"aten::rnn_tanh", "train"},
@@ -39,6 +45,8 @@ constexpr std::array<Switch, 20> kSwitches = {{
     {"aten::instance_norm", "use_input_stats"},
     {"aten::scaled_dot_product_attention", "dropout_p"},
 }};
+
+constexpr std::string_view kCount = "num_batches_tracked";
 
 void switch_off(GraphNode& node) {
   for (Graph& branch : node.branches) branch = for_evaluation(branch);
@@ -61,11 +69,26 @@ void switch_off(GraphNode& node) {
   }
 }
 
+// Batch normalisation counts the batches that it was trained on.
+void stop_counting(GraphParts& parts) {
+  std::set<ValueId> counts;
+  for (const GraphState& state : parts.states) {
+    const std::string& name = parts.values[static_cast<std::size_t>(state.value.value())].name;
+    if (name == kCount || name.ends_with("." + std::string(kCount))) counts.insert(state.value);
+  }
+  for (GraphNode& node : parts.nodes) {
+    if (node.op.name != "aten::add" && node.op.name != "aten::add_") continue;
+    const ValueId* self = node.arguments[0].value();
+    if (self != nullptr && counts.contains(*self)) node.arguments[2] = Argument::fixed(0);
+  }
+}
+
 }  // namespace
 
 Graph for_evaluation(const Graph& graph) {
   GraphParts parts = graph.parts();
   for (GraphNode& node : parts.nodes) switch_off(node);
+  stop_counting(parts);
   return Graph(std::move(parts));
 }
 

@@ -173,6 +173,8 @@ class GraphProgram::Impl {
     for (const Learned::Measure& each : learned.measures) {
       const at::Tensor tensor = slots[each.slot].toTensor();
       sizes[each.size] = each.dim < 0 ? tensor.item().toLong() : tensor.size(each.dim);
+    }
+    for (const Learned::Measure& each : learned.measures) {
       if (is_measured_only_[each.slot]) slots[each.slot] = {};
     }
     for (const std::size_t size : learned.rules) {

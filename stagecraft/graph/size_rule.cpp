@@ -46,6 +46,13 @@ int64_t floor_div(int64_t left, int64_t right) {
   return left % right != 0 && (left < 0) != (right < 0) ? quotient - 1 : quotient;
 }
 
+int64_t mod(int64_t left, int64_t right) {
+  if (right == 0) throw Error(fmt::format("a size divides by 0: {} by {}", left, right));
+  if (right == -1) return 0;  // the smallest number by it does not fit
+  const int64_t rest = left % right;
+  return rest != 0 && (rest < 0) != (right < 0) ? rest + right : rest;
+}
+
 int64_t product(int64_t left, int64_t right) {
   int64_t result = 0;
   if (__builtin_mul_overflow(left, right, &result)) {
@@ -74,7 +81,7 @@ int64_t apply(SizeRule::Op op, int64_t left, int64_t right) {
     case Op::kFloorDiv:
       return floor_div(left, right);
     case Op::kMod:
-      return left - product(floor_div(left, right), right);
+      return mod(left, right);
     case Op::kMin:
       return std::min(left, right);
     case Op::kMax:

@@ -71,10 +71,7 @@ class Verifier {
   /// A branch of a cond: no states, a tuple of tensors as its output, no keywords.
   static void check_branch(const GraphNode& node, const Graph& branch) {
     const GraphParts& parts = branch.parts();
-    const Argument::List* operands = node.arguments[1].list();
-    const Argument::List* sizes = node.arguments[2].list();
-    const std::size_t count =
-        (operands == nullptr ? 0 : operands->size()) + (sizes == nullptr ? 0 : sizes->size());
+    const std::size_t count = length_of(node.arguments[1]) + length_of(node.arguments[2]);
     check(parts.states.empty() && parts.kwargs.num_leaves() == 0,
           "{}: a branch has states or keywords", node.name);
     check(parts.inputs.size() == count, "{}: a branch takes {} operands, got {}", node.name,
@@ -86,6 +83,12 @@ class Verifier {
   }
 
  private:
+  static std::size_t length_of(const Argument& list) {
+    if (list.list() != nullptr) return list.list()->size();
+    const c10::IValue* fixed = list.fixed_value();
+    return fixed != nullptr && fixed->isList() ? fixed->toListRef().size() : 0;
+  }
+
   /// What a text takes for a size and nothing else.
   static bool is_word(const std::string& name) {
     static const std::unordered_set<std::string> kTaken = {"None", "True", "False",

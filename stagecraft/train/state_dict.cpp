@@ -39,10 +39,15 @@ void save_state_dict(const Pipe& pipe, const std::string& path) {
     }
   }
   const std::string unfinished = path + ".unfinished";
-  detail::write_tensor_file(unfinished, tensors);
   std::error_code error;
-  std::filesystem::rename(unfinished, path, error);
-  if (error) throw FileError(fmt::format("{}: it cannot be written: {}", path, error.message()));
+  try {
+    detail::write_tensor_file(unfinished, tensors);
+    std::filesystem::rename(unfinished, path, error);
+    if (error) throw FileError(fmt::format("{}: it cannot be written: {}", path, error.message()));
+  } catch (const FileError&) {
+    std::filesystem::remove(unfinished, error);
+    throw;
+  }
 }
 
 void load_state_dict(const Pipe& pipe, const std::string& path) {

@@ -17,6 +17,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/archive.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/tree/describe.h"
 
 namespace stagecraft::detail {
 
@@ -46,8 +47,12 @@ c10::IValue to_value(const StateSections& sections) {
 }
 
 NamedTensors to_tensors(const c10::IValue& dict) {
+  require<Error>(dict.isGenericDict(), "expected a dict, got {}", describe(dict));
   NamedTensors tensors;
   for (const auto& entry : dict.toGenericDict()) {
+    require<Error>(entry.key().isString() && entry.value().isTensor(),
+                   "expected names and tensors, got {}: {}", describe(entry.key()),
+                   describe(entry.value()));
     tensors.emplace_back(entry.key().toStringRef(), entry.value().toTensor());
   }
   return tensors;
@@ -96,8 +101,15 @@ FileSeal write_file(const std::string& path, const T& content) {
 
 c10::IValue read_file(const std::string& path) {
   caffe2::serialize::PyTorchStreamReader reader(path);
-  return torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt, std::nullopt,
-                                           reader);
+  try {
+    return torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt,
+                                             std::nullopt, reader);
+  } catch (const std::exception& error) {
+    // To the engine's reader an OrderedDict is None.
+    const std::string message = message_of(error);
+    if (message.find("Expected GenericDict but got None") == std::string::npos) throw;
+    throw Error("it is an OrderedDict, as state_dict() gives it; save dict(...) of it");
+  }
 }
 
 [[noreturn]] void fail(const std::string& path, const std::exception& error) {

@@ -43,7 +43,8 @@ uint64_t TensorData::checksum() const {
   for (const auto& [name, tensor] : tensors_) {
     const auto* bytes = static_cast<const std::byte*>(tensor.const_data_ptr());
     sum = sum * 31 + detail::checksum({bytes, tensor.nbytes()});
-    sum = sum * 31 + detail::checksum(std::as_bytes(std::span(name)));
+    const std::string type = name + describe(tensor);
+    sum = sum * 31 + detail::checksum(std::as_bytes(std::span(type)));
   }
   return sum;
 }

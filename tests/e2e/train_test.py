@@ -165,7 +165,7 @@ class Checkpoints(TrainTest):
         self.curve("--steps", "2", "--checkpoint", "run")
         self.bad(2, "train", "--data", "text.txt", *SMALL, "--checkpoint", "run", says="--resume run goes on")
         self.write("other.txt", "Something else. " * 100)
-        self.bad(2, "train", "--resume", "run", "--data", "other.txt", says="trained on another text")
+        self.bad(2, "train", "--resume", "run", "--data", "other.txt", says="trained on other data than --data has")
         self.bad(2, "train", "--resume", "run", "--width", "32", says="the checkpoint has")
         self.bad(2, "train", "--resume", "nothing", says="nothing: there is no checkpoint")
         self.curve("--steps", "4", "--checkpoint", "later", "--save-every", "2")

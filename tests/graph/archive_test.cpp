@@ -77,6 +77,53 @@ TEST_F(Archive, HoldsGraphsOfAllKindsOfTensors) {
   EXPECT_TRUE(loaded.find_state("w")->tensor.requires_grad());
 }
 
+TEST_F(Archive, HoldsExportedGraphs) {
+  const std::string text = R"(graph exported
+size S = 8, at least -1, at most 64
+size half = 4, as floor_div(S, 2)
+size even = 1, as equal(S, 2*half)
+size n = 3, from %nonzero dimension 0
+require even: "args[0].size(0) % 2 == 0"
+parameter %w: float32[1]
+constant %two: int64[]
+args (%x: float32[S],)
+kwargs {}
+%nonzero = aten::nonzero(self=%x): int64[n, 1]
+%scaled = aten::mul.Tensor(self=%w, other=n): float32[1] autocast(cpu, bfloat16, off, uncached, region 2)
+cond: [%y] = stagecraft::cond(predicate=even, operands=[%x, %scaled, %two], sizes=[half, 3]): [float32[S]]
+  graph exported
+  size R = 8, at least 0
+  size h = 4, at least 0
+  size three = 3, at least 0
+  args (%a: float32[R], %b: float32[1], %c: int64[], h, three)
+  kwargs {}
+  %mul = aten::mul.Tensor(self=%a, other=%b): float32[R]
+  %add = aten::add.Tensor(self=%mul, other=%c, alpha=h): float32[R]
+  %more = aten::add.Tensor(self=%add, other=three, alpha=1): float32[R]
+  return (%more,)
+  graph exported
+  size R = 8, at least 0
+  size h = 4, at least 0
+  size three = 3, at least 0
+  args (%a: float32[R], %b: float32[1], %c: int64[], h, three)
+  kwargs {}
+  return (%a,)
+return %y
+)";
+  const Graph graph = parse_graph(text, [](const std::string& name) {
+    return name == "w" ? at::full({1}, 0.5) : at::full({}, 2, at::kLong);
+  });
+  save_graph(graph, path("graph"));
+  const Graph loaded = load_graph(path("graph"));
+  EXPECT_EQ(to_text(loaded), text);
+  const Tensor x = at::arange(6, at::kFloat);
+  const Tensor expected = x * 2.5 + 6 + 3;
+  EXPECT_TRUE(GraphProgram(graph).run({x}).toTensor().equal(expected));
+  EXPECT_TRUE(GraphProgram(loaded).run({x}).toTensor().equal(expected));
+  EXPECT_ERROR(GraphProgram(loaded).run({at::ones({7})}), MetadataError,
+               "args[0].size(0) % 2 == 0, got S = 7");
+}
+
 TEST_F(Archive, RefusesWhatNoFileCanHold) {
   const Tensor count = at::zeros({4});
   const Tensor view = count.view({2, 2});

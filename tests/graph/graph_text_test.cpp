@@ -129,6 +129,165 @@ TEST(GraphText, HoldsTheSmallestNumber) {
   EXPECT_EQ(to_text(parse(text)), text);
 }
 
+constexpr const char* kExported = R"(graph exported
+size S = 8, at least -1, at most 64
+size half = 4, as floor_div(S, 2)
+size rest = 0, as mod(S, 2)
+size even = 1, as equal(rest, 0)
+size n = 3, from %nonzero dimension 0
+size k = 2, from %max
+require even: "args[0].size(0) % 2 == 0, \"quoted\""
+require S - 1: "args[0].size(0) != 1"
+buffer %steps: int64[]
+args (%x: float32[S],)
+kwargs {}
+%nonzero = aten::nonzero(self=%x): int64[n, 1]
+%max = aten::max(self=%nonzero): int64[]
+%narrow = aten::narrow(self=%x, dim=0, start=0, length=half): float32[half] &0
+%a = aten::mul.Tensor(self=%narrow, other=n): float32[half] autocast(cpu, bfloat16, off, uncached, region 2)
+%b = aten::mul.Tensor(self=%a, other=2.5): float32[half] no_grad autocast(cpu, float16, region 3) in head.softmax
+%c = aten::add.Tensor(self=%b, other=k, alpha=2): float32[half] autocast(cuda, bfloat16, uncached)
+outer: [%y, None] = stagecraft::cond(predicate=even, operands=[%c], sizes=[half]): [float32[half], None]
+  graph exported
+  size R = 4, at least 0
+  size h = 4, at least 0
+  args (%a: float32[R], h)
+  kwargs {}
+  %less = aten::lt.Scalar(self=%a, other=h): bool[R]
+  %any = aten::any(self=%less): bool[]
+  inner: [%y] = stagecraft::cond(predicate=%any, operands=[%a], sizes=[]): [float32[R]] in deep
+    graph exported
+    size Q = 4, at least 0
+    args (%a: float32[Q],)
+    kwargs {}
+    %sin = aten::sin(self=%a): float32[Q]
+    return (%sin,)
+    graph exported
+    size Q = 4, at least 0
+    args (%a: float32[Q],)
+    kwargs {}
+    return (%a,)
+  return (%y, %a)
+  graph exported
+  size R = 4, at least 0
+  size h = 4, at least 0
+  size twice = 8, as product(h, 2)
+  args (%a: float32[R], h)
+  kwargs {}
+  %mul = aten::mul.Tensor(self=%a, other=twice): float32[R]
+  return (%mul, %a)
+return (%y, {"n": n, "even": even})
+)";
+
+std::string exported_with(const std::string& from, const std::string& to) {
+  std::string text = kExported;
+  const std::size_t place = text.find(from);
+  EXPECT_NE(place, std::string::npos) << from;
+  return text.replace(place, from.size(), to);
+}
+
+TEST(GraphText, HoldsWhatExportedGraphsHave) {
+  const Graph graph = parse(kExported);
+  EXPECT_EQ(to_text(graph), kExported);
+  const GraphParts& parts = graph.parts();
+  EXPECT_TRUE(parts.is_exported);
+  ASSERT_EQ(parts.sizes.size(), 6U);
+  EXPECT_EQ(parts.sizes[0].least, -1);
+  EXPECT_EQ(parts.sizes[0].greatest, 64);
+  EXPECT_EQ(parts.sizes[1].rule->op, SizeRule::Op::kFloorDiv);
+  EXPECT_EQ(parts.sizes[4].measured->dim, 0);
+  EXPECT_EQ(graph.value(parts.sizes[4].measured->value).name, "nonzero");
+  EXPECT_EQ(parts.sizes[5].measured->dim, -1);
+  ASSERT_EQ(parts.guards.size(), 2U);
+  EXPECT_EQ(parts.guards[0].text, "args[0].size(0) % 2 == 0, \"quoted\"");
+  EXPECT_EQ(parts.guards[0].holds, SizeExpr::of_size(3));
+  EXPECT_EQ(parts.nodes[3].autocast, (AutocastState{c10::kCPU, at::kBFloat16, false, false, 2}));
+  EXPECT_EQ(parts.nodes[4].autocast, (AutocastState{c10::kCPU, at::kHalf, true, true, 3}));
+  EXPECT_TRUE(parts.nodes[4].is_no_grad);
+  EXPECT_EQ(parts.nodes[4].scope, "head.softmax");
+  EXPECT_EQ(parts.nodes[5].autocast, (AutocastState{c10::kCUDA, at::kBFloat16, true, false, 0}));
+  ASSERT_EQ(parts.nodes[6].branches.size(), 2U);
+  const GraphNode& inner = parts.nodes[6].branches[0].parts().nodes.back();
+  EXPECT_EQ(inner.name, "inner");
+  EXPECT_EQ(inner.scope, "deep");
+  ASSERT_EQ(inner.branches.size(), 2U);
+  EXPECT_EQ(inner.branches[0].parts().nodes[0].name, "sin");
+}
+
+TEST(GraphText, SaysWhatIsWrongInExportedGraphs) {
+  const std::map<std::pair<std::string, std::string>, std::string> cases = {
+      {{"graph exported\n", "graph export\n"}, "line 1, column 7: expected"},
+      {{"as floor_div(", "as halve("},
+       "line 3, column 19: expected a rule for a size, got 'halve'"},
+      {{"floor_div(S, 2)", "floor_div(S 2)"}, "line 3, column 31: expected ','"},
+      {{"floor_div(S, 2)", "floor_div(n, 2)"},
+       "line 3, column 30: expected a number or a size, got 'n'"},
+      {{"floor_div(S, 2)\n", "floor_div(S, 2), at least 1\n"}, "line 3, column 34: expected"},
+      {{"= 4, as", "= 4, is"}, "line 3, column 14: expected ', at least '"},
+      {{"from %nonzero", "from %zero"}, "size n is measured at %zero, which is not there"},
+      {{"from %nonzero", "from nonzero"}, "line 6, column 11: expected ', at least '"},
+      {{"from %nonzero", "from %"}, "line 6, column 19: expected the name of a value"},
+      {{"dimension 0", "dimension x"}, "line 6, column 37: expected an integer"},
+      {{"dimension 0", "dim 0"}, "line 6, column 27: expected"},
+      {{"require even:", "require odd:"},
+       "line 8, column 12: expected a number or a size, got 'odd'"},
+      {{"require even: \"", "require even \""}, "line 8, column 14: expected ': '"},
+      {{"require S - 1: \"", "require S - 1: "}, "line 9, column 16: expected '\"'"},
+      {{"autocast(cpu, bfloat16, off", "autocast(toaster, bfloat16, off"},
+       "line 16, column 70: expected a device, got 'toaster'"},
+      {{"autocast(cpu, bfloat16, off", "autocast(cpu, float15, off"},
+       "line 16, column 75: expected a dtype, got 'float15'"},
+      {{"off, uncached", "uncached, off"}, "line 16, column 93: expected ')'"},
+      {{"region 2)", "region two)"}, "line 16, column 107: expected an integer"},
+      {{"return (%sin,)\n", "(%sin,)\n"}, "line 33, column 5: expected a node, got '('"},
+      {{"    %sin = aten::sin(self=%a)", "    %sin = aten::sin(self=%c)"},
+       "line 32, column 28: %c is read before it is made"},
+      {{"other=twice", "other=half"}, "expected a number or a size, got 'half'"},
+  };
+  for (const auto& [change, message] : cases) {
+    EXPECT_ERROR(parse(exported_with(change.first, change.second)), ParseError, message);
+  }
+  // One branch alone, and three.
+  const std::string text = kExported;
+  const std::size_t second = text.rfind("  graph exported\n  size R");
+  const std::size_t end = text.rfind("return (%y, {");
+  EXPECT_ERROR(parse(text.substr(0, second) + text.substr(end)), ParseError,
+               "line 40, column 1: expected 'graph'");
+  EXPECT_ERROR(parse(text.substr(0, end) + text.substr(second)), ParseError,
+               "line 48, column 8: expected ':'");
+}
+
+TEST(GraphText, RefusesTooManySizes) {
+  std::string text = "graph exported\n";
+  for (int i = 0; i < 63; ++i) text += "size s" + std::to_string(i) + " = 4, as max(1, 2)\n";
+  EXPECT_ERROR(parse(text + "args ()\nkwargs {}\nreturn 1\n"), ParseError,
+               "line 64, column 6: expected at most 62 sizes");
+}
+
+TEST(GraphText, RefusesDeepBranches) {
+  std::string text;
+  for (int i = 0; i < 1000; ++i) {
+    text +=
+        "graph exported\nargs (%p: bool[],)\nkwargs {}\ncond: [%y] = "
+        "stagecraft::cond(predicate=%p, operands=[%p], sizes=[]): [bool[]]\n";
+  }
+  EXPECT_ERROR(parse(text), ParseError, "nested deeper than 256");
+}
+
+TEST(GraphText, RefusesExportedGraphsThatCannotRun) {
+  EXPECT_ERROR(parse(exported_with("from %nonzero dimension 0", "from %nonzero dimension 2")),
+               GraphError, "size n: it is measured at a value that is not there");
+  EXPECT_ERROR(parse(exported_with("from %nonzero dimension 0", "from %steps")), GraphError,
+               "a size is measured at %steps, which no node makes");
+  EXPECT_ERROR(parse(exported_with("return (%mul, %a)", "return (%mul,)")), GraphError,
+               "outer: a branch returns 1 values");
+  EXPECT_ERROR(parse(exported_with("sizes=[half]", "sizes=[half, 3]")), GraphError,
+               "outer: a branch takes 2 operands, got 3");
+  // A captured graph has no sizes below 0.
+  EXPECT_ERROR(parse(exported_with("graph exported", "graph")), GraphError,
+               "size S: the example is 8, expected at least -1");
+}
+
 TEST(GraphText, RefusesGraphsThatCannotRun) {
   EXPECT_ERROR(parse(changed("float32[8, 16]", "float32[8, 17]")), GraphError,
                "%fc.weight: its tensor is Tensor[8, 16] float32");

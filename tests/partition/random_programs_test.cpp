@@ -96,6 +96,45 @@ TEST(RandomPrograms, KeepTheirBitsHoweverTheyAreCut) {
   EXPECT_GT(stages, 2 * seeds);
 }
 
+/// The bytes that go over a place, value by value.
+int64_t crossing_bytes(const Graph& graph, std::size_t place) {
+  const GraphParts& parts = graph.parts();
+  std::vector<bool> is_made(parts.values.size(), false);
+  std::vector<bool> is_read(parts.values.size(), false);
+  auto mark = [](std::vector<bool>& marks) {
+    return [&marks](ValueId value) { marks[static_cast<std::size_t>(value.value())] = true; };
+  };
+  for (std::size_t n = 0; n < parts.nodes.size(); ++n) {
+    if (n < place) {
+      for (const Argument& result : parts.nodes[n].results) for_each_value(result, mark(is_made));
+    } else {
+      for (const Argument& each : parts.nodes[n].arguments) for_each_value(each, mark(is_read));
+    }
+  }
+  for (const Argument& output : parts.outputs) for_each_value(output, mark(is_read));
+  int64_t bytes = 0;
+  for (std::size_t v = 0; v < parts.values.size(); ++v) {
+    if (is_made[v] && is_read[v]) bytes += example_bytes(graph, ValueId(static_cast<int32_t>(v)));
+  }
+  return bytes;
+}
+
+TEST(RandomPrograms, CountTheBytesThatGoOverEveryPlace) {
+  std::size_t places_seen = 0;
+  for (uint64_t seed = 0; seed < num_seeds() / 5; ++seed) {
+    SCOPED_TRACE("seed " + std::to_string(seed));
+    const StageBody body = random_program(seed);
+    const Graph graph =
+        capture({body.forward, body.parameters, body.buffers}, random_program_inputs(4));
+    const CutPlaces places(graph);
+    for (std::size_t place = 1; place < places.num_nodes(); ++place) {
+      ASSERT_EQ(places.bytes(place), crossing_bytes(graph, place)) << "place " << place;
+      ++places_seen;
+    }
+  }
+  EXPECT_GT(places_seen, num_seeds());
+}
+
 TEST(RandomPrograms, TrainInPipelines) {
   const uint64_t seeds = num_seeds() / 10;
   std::size_t ties = 0;

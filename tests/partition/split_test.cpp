@@ -12,6 +12,7 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
 #include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/scope.h"
 #include "stagecraft/partition/flops.h"
 #include "stagecraft/partition/modules.h"
@@ -235,6 +236,31 @@ TEST(Flops, CountProducts) {
                                                  : 4 * kWidth;
     EXPECT_EQ(example_flops(graph, node), expected) << node.name;
   }
+}
+
+TEST(Flops, OfTwoBranchesTheDearerCounts) {
+  auto graph_with = [](const std::string& first, const std::string& second) {
+    auto branch = [](const std::string& nodes) {
+      return "graph exported\nsize R = 4, at least 0\nargs (%a: float32[R, 3],)\nkwargs {}\n" +
+             nodes + "return (%y,)\n";
+    };
+    return parse_graph(
+        "graph exported\nsize S = 4, at least 0\nargs (%p: bool[], %x: float32[S, 3])\nkwargs {}\n"
+        "cond: [%y] = stagecraft::cond(predicate=%p, operands=[%x], sizes=[]): [float32[S, 3]]\n" +
+            branch(first) + branch(second) + "return %y\n",
+        [](const std::string&) { return Tensor(); });
+  };
+  const std::string cheap = "%y = aten::exp(self=%a): float32[R, 3]\n";
+  const std::string dear =
+      "%t = aten::t(self=%a): float32[3, R] &0\n%mm = aten::mm(self=%t, mat2=%a): float32[3, 3]\n"
+      "%y = aten::mm(self=%a, mat2=%mm): float32[R, 3]\n";
+  for (const auto& [first, second] :
+       std::vector<std::pair<std::string, std::string>>{{cheap, dear}, {dear, cheap}}) {
+    const Graph graph = graph_with(first, second);
+    EXPECT_GE(example_flops(graph, graph.parts().nodes[0]), 2 * 3 * 3 * 4 + 2 * 4 * 3 * 3);
+    EXPECT_LT(example_flops(graph, graph.parts().nodes[0]), 2 * 3 * 3 * 4 + 2 * 4 * 3 * 3 + 13);
+  }
+  EXPECT_EQ(example_flops(graph_with(cheap, cheap), graph_with(cheap, cheap).parts().nodes[0]), 12);
 }
 
 TEST(Modules, StandWhereTheirParametersAreRead) {

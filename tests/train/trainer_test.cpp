@@ -4,8 +4,11 @@
 #include <string>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/mse_loss.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/graph/graph_text.h"
 #include "stagecraft/train/clip.h"
 #include "tests/support/expect_error.h"
 #include "tests/train/small_gpt.h"
@@ -205,6 +208,87 @@ TEST(Trainer, StopsBeforeWeightsAreLost) {
   auto after = values_of(trainer);
   after.pop_back();
   EXPECT_TRUE(same_bits(after, {before.begin(), before.end() - 1}));
+}
+
+namespace {
+
+/// tanh(x w), by position; or x and y by name, with the loss among the outputs.
+Graph small_graph(bool by_name) {
+  const std::string args = by_name ? R"(args ()
+kwargs {"x": %x: float32[B, 3], "y": %y: float32[B, 2]}
+)"
+                                   : R"(args (%x: float32[B, 3],)
+kwargs {}
+)";
+  const std::string body = R"(%mm = aten::mm(self=%x, mat2=%w): float32[B, 2]
+%tanh = aten::tanh(self=%mm): float32[B, 2]
+)";
+  const std::string end =
+      by_name ? R"(%loss = aten::mse_loss(self=%tanh, target=%y, reduction=1): float32[]
+return {"loss": %loss, "out": %tanh}
+)"
+              : "return %tanh\n";
+  return parse_graph(
+      "graph exported\nsize B = 4, at least 1\nparameter %w: float32[3, 2]\n" + args + body + end,
+      [](const std::string&) {
+        return at::arange(6, at::kFloat).view({3, 2}).sin().requires_grad_();
+      });
+}
+
+Trainer small_trainer(bool by_name, int32_t stages) {
+  const Loss by_output([](const c10::IValue& output, const c10::IValue&, const Kwargs&) {
+    return output.toGenericDict().at("loss");
+  });
+  const Loss by_target(
+      [](const at::Tensor& output, const at::Tensor& y) { return at::mse_loss(output, y); });
+  return Trainer(Pipe(small_graph(by_name), {.policy = equal_operators(stages)}),
+                 by_name ? by_output : by_target,
+                 {.ranks = stages, .microbatches = 4, .learning_rate = {.peak = 0.01}});
+}
+
+}  // namespace
+
+TEST(Trainer, TakesArgumentsByNameAndALossOfTheModel) {
+  const at::Tensor x = at::arange(27, at::kFloat).view({9, 3}).cos();
+  const at::Tensor y = at::arange(18, at::kFloat).view({9, 2}).sin();
+  for (const int32_t stages : {1, 2, 3}) {
+    Trainer expected = small_trainer(false, 1);
+    Trainer by_name = small_trainer(true, stages);
+    const Arguments named{{}, {{"x", x}, {"y", y}}};
+    for (int i = 0; i < 3; ++i) {
+      const TrainStep step = by_name.step(named, c10::IValue());
+      const TrainStep same = expected.step({x}, y);
+      EXPECT_EQ(step.loss, same.loss) << stages << " stages, step " << i;
+      EXPECT_EQ(step.grad_norm, same.grad_norm) << stages << " stages, step " << i;
+    }
+    EXPECT_EQ(by_name.eval_loss(named, c10::IValue()), expected.eval_loss({x}, y));
+    EXPECT_TRUE(same_bits(values_of(by_name), values_of(expected)));
+    EXPECT_EQ(expected.step(Arguments{{x}, {}}, y).loss, by_name.step(named, c10::IValue()).loss);
+  }
+}
+
+TEST(Trainer, PredictsMicrobatchByMicrobatch) {
+  const at::Tensor x = at::arange(27, at::kFloat).view({9, 3}).cos();
+  const at::Tensor y = at::arange(18, at::kFloat).view({9, 2}).sin();
+  Trainer trainer = small_trainer(true, 2);
+  const Arguments named{{}, {{"x", x}, {"y", y}}};
+  const std::vector<c10::IValue> outputs = trainer.predict_each(named);
+  ASSERT_EQ(outputs.size(), 4U);
+  const at::Tensor w = trainer.states()[0].tensor();
+  const auto parts = x.tensor_split(4);
+  double loss = 0;
+  for (std::size_t m = 0; m < 4; ++m) {
+    const auto dict = outputs[m].toGenericDict();
+    const at::Tensor out = dict.at("out").toTensor();
+    EXPECT_TRUE(out.equal(parts[m].mm(w).tanh())) << m;
+    EXPECT_FALSE(out.requires_grad());
+    loss += dict.at("loss").toTensor().item<double>() * static_cast<double>(out.size(0)) / 9;
+  }
+  EXPECT_NEAR(trainer.eval_loss(named, c10::IValue()), loss, 1e-7);
+  // By position they can be merged.
+  Trainer plain = small_trainer(false, 2);
+  EXPECT_TRUE(plain.predict({x}).toTensor().equal(plain.predict(Arguments{{x}, {}}).toTensor()));
+  EXPECT_EQ(plain.predict_each(Arguments{{x}, {}}).size(), 4U);
 }
 
 TEST(Trainer, RefusesOptionsThatDoNotFit) {
