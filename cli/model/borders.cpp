@@ -29,6 +29,11 @@ void add_names(const ModuleTree& tree, const SplitPlaces& places,
 
 }  // namespace
 
+bool BorderFacts::begins_module(std::size_t depth) const {
+  if (names.empty() || names.front().ends_with(kEnd)) return false;
+  return static_cast<std::size_t>(std::ranges::count(names.front(), '.')) < depth;
+}
+
 std::vector<BorderFacts> borders_of(const Graph& graph, const NodeCosts& costs,
                                     const ModuleTree& tree, const SplitPlaces& places) {
   const std::vector<GraphNode>& nodes = graph.parts().nodes;

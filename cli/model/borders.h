@@ -12,6 +12,9 @@
 
 namespace stagecraft::cli {
 
+/// What stands behind the name of a module where the cut is at its end.
+inline constexpr const char* kEnd = ":end";
+
 /// The place before a node, where a stage could begin.
 struct BorderFacts {
   std::size_t place = 0;  ///< number of the node
@@ -26,13 +29,12 @@ struct BorderFacts {
   std::string why_not = {};  ///< empty where it can be cut
 
   bool is_legal() const { return why_not.empty(); }
+  /// Whether a module of at most that depth begins here.
+  bool begins_module(std::size_t depth) const;
 };
 
 /// All of them, from place 1 on.
 std::vector<BorderFacts> borders_of(const Graph& graph, const NodeCosts& costs,
                                     const ModuleTree& tree, const SplitPlaces& places);
-
-/// What stands behind the name of a module where the cut is at its end.
-inline constexpr const char* kEnd = ":end";
 
 }  // namespace stagecraft::cli

@@ -16,14 +16,6 @@ namespace {
 
 constexpr std::size_t kWidest = 60;
 
-std::size_t depth_of(const std::string& name) {
-  return static_cast<std::size_t>(std::ranges::count(name, '.')) + 1;
-}
-
-bool is_end(const std::string& name) {
-  return name.ends_with(kEnd);
-}
-
 std::string indented(const std::string& lines) {
   std::string text = "  ";
   for (std::size_t i = 0; i < lines.size(); ++i) {
@@ -33,7 +25,7 @@ std::string indented(const std::string& lines) {
   return text;
 }
 
-/// "module layers.3", "end of layers.3", or the node where it has no other name.
+/// The module, or the node where no --split says it.
 std::string place_text(const std::string& name, const std::string& node) {
   if (name.empty()) return fmt::format("node {}", shown(node, kWidest));
   return shown(name, kWidest);
@@ -89,6 +81,13 @@ std::string stages_table(const ProgramView& view, const CutFacts& cut) {
   return indented(table.to_string());
 }
 
+std::string at_modules_text(const ProgramView& view, const ModuleCut& cut) {
+  return fmt::format(
+      "  Between modules: --split {}\n    at most {} of the FLOP in a stage, {} across a border\n",
+      fmt::join(cut.names, ","), percent_of(cut.flops, view.costs.total_flops),
+      short_bytes(cut.bytes));
+}
+
 std::string crossing_text(std::size_t number, const StageFacts& stage) {
   int64_t bytes = 0;
   for (const CrossingFacts& value : stage.receives) bytes += value.bytes;
@@ -129,7 +128,7 @@ std::string details(const CutFacts& cut) {
 
 std::string borders_text(const ProgramView& view, std::size_t depth) {
   const bool is_every = depth == SIZE_MAX;
-  std::vector<std::string> header = {"  a stage can begin at", "crossing", "FLOP before",
+  std::vector<std::string> header = {"  a stage can begin at", "bytes across", "FLOP before",
                                      "parameters before"};
   if (is_every) header.insert(header.begin() + 1, {"node", "of module"});
   TextTable table(header, is_every ? 3 : 1);
@@ -138,8 +137,8 @@ std::string borders_text(const ProgramView& view, std::size_t depth) {
   for (const BorderFacts& border : view.borders) {
     if (!border.is_legal()) continue;
     ++legal;
-    std::string name = border.names.empty() ? "" : border.names.front();
-    if (!is_every && (name.empty() || is_end(name) || depth_of(name) > depth)) continue;
+    const std::string name = border.names.empty() ? "" : border.names.front();
+    if (!is_every && !border.begins_module(depth)) continue;
     ++listed;
     std::vector<std::string> row = {
         "  " + (name.empty() ? "-" : shown(name, kWidest)), short_bytes(border.bytes),
@@ -185,7 +184,9 @@ std::string cuts_text(const ProgramView& view, bool is_whole) {
     text += is_whole ? format_count(count, "stage")
                      : fmt::format("Best cut into {}", format_count(count, "stage"));
     if (cut.split) text += fmt::format(": --split {}", *cut.split);
+    if (!cut.split && count > 1) text += ", not all at modules";
     text += '\n' + stages_table(view, cut);
+    if (cut.at_modules) text += at_modules_text(view, *cut.at_modules);
     if (is_whole) text += details(cut);
     text += '\n';
   }

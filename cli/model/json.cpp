@@ -98,7 +98,14 @@ Json to_json(const CutFacts& cut) {
     }
     ties.push_back(std::move(copies));
   }
+  Json at_modules;
+  if (cut.at_modules) {
+    at_modules = {{"split", cut.at_modules->names},
+                  {"flops", cut.at_modules->flops},
+                  {"bytes", cut.at_modules->bytes}};
+  }
   return {{"split", cut.split ? Json(*cut.split) : Json()},
+          {"at_modules", std::move(at_modules)},
           {"stages", std::move(stages)},
           {"tied", std::move(ties)}};
 }
@@ -133,7 +140,8 @@ Json to_json(const ProgramView& view) {
           {"tied", view.facts.tied},
           {"modules", std::move(modules)},
           {"borders", list_of(view.borders)},
-          {"cuts", list_of(view.cuts)}};
+          {"cuts", list_of(view.cuts)},
+          {"not_cut", view.not_cut}};
 }
 
 }  // namespace

@@ -63,8 +63,8 @@ class TreeText {
         ++i;
         continue;
       }
-      add(fmt::format("{} to {}: {} like it, each", label(tree.module(children[i + 1]).name),
-                      label(tree.module(children[end - 1]).name), end - i - 1),
+      add(fmt::format("{} to {}, each like {}", label(tree.module(children[i + 1]).name),
+                      label(tree.module(children[end - 1]).name), label(tree.module(first).name)),
           first);
       i = end;
     }

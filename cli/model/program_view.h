@@ -31,6 +31,12 @@ struct ProgramView {
   std::vector<BorderFacts> borders;
   /// Those that were asked for; otherwise the best into 2, 4 and 8 stages, where there are so many.
   std::vector<CutFacts> cuts;
+  /// Why one of those that nobody asked for could not be made.
+  std::vector<std::string> not_cut;
+
+ private:
+  int64_t num_legal() const;
+  void add_best_cut(int32_t stages);
 };
 
 }  // namespace stagecraft::cli

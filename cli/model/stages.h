@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "cli/model/borders.h"
+#include "cli/model/module_cut.h"
 #include "cli/model/module_tree.h"
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/partition/pipe.h"
@@ -45,6 +46,9 @@ struct StageFacts {
 struct CutFacts {
   std::vector<StageFacts> stages;
   std::optional<std::string> split;  ///< the --split that gives the same cut, where there is one
+  /// Beside a best cut: the best at layers, or what is like them, where that is another and its
+  /// largest stage at most half as large again.
+  std::optional<ModuleCut> at_modules;
   std::vector<TiedWeight> ties;
 };
 

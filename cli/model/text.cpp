@@ -74,8 +74,12 @@ std::string holds_text(const ModelFacts& facts) {
     table.add({fmt::format("  {}", what), grouped(group.tensors), grouped(group.elements),
                short_bytes(group.bytes)});
   };
-  add("parameters", facts.parameters());
-  if (facts.frozen.tensors > 0) {
+  const bool is_mixed = facts.frozen.tensors > 0 && facts.trained.tensors > 0;
+  add(is_mixed || facts.parameters().tensors == 0 ? "parameters"
+      : facts.frozen.tensors > 0                  ? "parameters, all frozen"
+                                                  : "parameters, all trained",
+      facts.parameters());
+  if (is_mixed) {
     add("  trained", facts.trained);
     add("  frozen", facts.frozen);
   }
@@ -132,6 +136,7 @@ std::string view_text(const ModelCommand& command, const std::vector<std::string
   }
   if (command.is_all || command.has_refused) text += refused_text(view);
   if (is_whole || is_about_cuts) text += cuts_text(view, is_about_cuts);
+  text += lines_text("Cannot be cut", view.not_cut);
   text.pop_back();  // the empty line behind the last section
   return text;
 }
