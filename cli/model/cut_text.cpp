@@ -14,7 +14,7 @@
 namespace stagecraft::cli {
 namespace {
 
-constexpr std::size_t kWidest = 60;
+constexpr std::size_t kWidest = 80;
 
 std::string indented(const std::string& lines) {
   std::string text = "  ";

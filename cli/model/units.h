@@ -21,7 +21,7 @@ std::string percent_of(int64_t part, int64_t whole);
 
 /// Text from a file in one line of at most `most` characters: what does not print is escaped, and a
 /// long text loses its middle.
-std::string shown(std::string_view text, std::size_t most = 64);
+std::string shown(std::string_view text, std::size_t most = 80);
 
 /// Words as lines that begin with `indent` spaces and are at most about 100 characters long.
 std::string wrapped(const std::vector<std::string>& words, std::size_t indent);
