@@ -6,6 +6,7 @@
 ZOO is the folder that tests/zoo_pt2/export_zoo.py has written.
 """
 
+import itertools
 import json
 import pathlib
 import re
@@ -17,6 +18,7 @@ import warnings
 import zipfile
 
 import torch
+from torch import nn
 from torch.utils import _pytree as pytree
 
 import tool_support
@@ -216,6 +218,18 @@ class Modules(ModelTest):
                 self.assertEqual(said[path]["parameters"], sum(p.numel() for p in weights), (name, path))
                 self.assertEqual(said[path]["parameter_bytes"], sum(p.numel() * p.element_size() for p in weights), (name, path))
 
+    def test_a_weight_counts_once_in_a_module_that_has_it_twice(self):
+        model = nn.Sequential(nn.Sequential(*(nn.Linear(4, 4) for _ in range(5))), nn.Linear(4, 4))
+        model[0][3].weight = model[0][1].weight
+        model[1].weight = model[0][1].weight
+        torch.export.save(torch.export.export(model, (torch.randn(2, 4),)), self.folder / "tied.pt2")
+        said = json.loads(self.good("model", "tied.pt2", "--json"))["models"][0]
+        self.assertEqual({module["name"]: module["parameters"] for module in said["modules"]},
+                         {name: sum(p.numel() for p in inner.parameters()) for name, inner in model.named_modules()})
+        text = self.good("model", "tied.pt2")
+        self.assertIn("\n  0.1.weight = 0.3.weight = 1.weight\n", text)
+        self.assertEqual([label for _, label, _ in self.rows(text)], ["(the model)", "0", "0.0", "0.1 to 0.4, each like 0.0", "1"])
+
     def test_flops_of_products_and_sums_of_all(self):
         for name, head in (("gpt2", "lm_head"), ("llama_tied", "lm_head")):
             said = self.model(name)
@@ -364,13 +378,18 @@ class Stages(ModelTest):
         self.assertGreaterEqual(tried, 8)
 
     def test_no_cut_between_layers_is_better(self):
-        said = self.model("gpt2", "--stages", 3)
-        found = said["cuts"][0]["at_modules"]
-        places = [border["flops_before"] for border in said["borders"]
-                  if border["split"] and not border["split"][0].endswith(":end") and border["split"][0].count(".") < 3]
-        best = min(max(a, b - a, said["flops"] - b) for i, a in enumerate(places) for b in places[i + 1:])
-        most = found["flops"] if found else max(stage["flops"] for stage in said["cuts"][0]["stages"])
-        self.assertEqual(most, best)
+        torch.manual_seed(20)
+        sizes = [8, 64, 8, 48, 32, 16, 80, 8, 8, 24, 8]
+        layers = nn.Sequential(*(nn.Linear(a, b) for a, b in zip(sizes, sizes[1:])))
+        torch.export.save(torch.export.export(layers, (torch.randn(2, 8),)), self.folder / "layers.pt2")
+        for stages in (2, 3, 4, 5):
+            said = json.loads(self.good("model", "layers.pt2", "--stages", stages, "--json"))["models"][0]
+            before = [border["flops_before"] for border in said["borders"]]
+            best = min(max(b - a for a, b in zip((0, *cuts), (*cuts, said["flops"])))
+                       for cuts in itertools.combinations(before, stages - 1))
+            found = said["cuts"][0]["at_modules"]
+            most = found["flops"] if found else max(stage["flops"] for stage in said["cuts"][0]["stages"])
+            self.assertEqual(most, best, stages)
 
     def test_cuts_at_ends(self):
         end = self.cut("gpt2", "--split", "transformer.h.1:end")
