@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <set>
 
+#include "stagecraft/partition/modules.h"
+
 namespace stagecraft::cli {
 
 std::string_view last_part(std::string_view name) {
@@ -25,10 +27,11 @@ ModuleTree::ModuleTree(const Graph& graph, const NodeCosts& costs) {
   by_name_.emplace("", 0);
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    const std::size_t own = add(nodes[n].scope);
+    const std::string scope(module_name(nodes[n].scope));
+    const std::size_t own = add(scope);
     module_at_.push_back(own);
     ++modules_[own].own_operators;
-    for (std::string_view name = nodes[n].scope;; name = parent_part(name)) {
+    for (std::string_view name = scope;; name = parent_part(name)) {
       ModuleFacts& module = modules_[by_name_.find(name)->second];
       ++module.operators;
       module.flops += costs.flops[n];
@@ -56,7 +59,7 @@ void ModuleTree::add_parameters(const Graph& graph) {
     names.insert(names.end(), state.other_names.begin(), state.other_names.end());
     std::set<std::size_t> holders = {0};
     for (const std::string& name : names) {
-      for (std::string_view holder = parent_part(name); !holder.empty();
+      for (std::string_view holder = module_name(parent_part(name)); !holder.empty();
            holder = parent_part(holder)) {
         holders.insert(add(std::string(holder)));
       }

@@ -10,6 +10,7 @@ import itertools
 import json
 import pathlib
 import re
+import resource
 import shlex
 import shutil
 import subprocess
@@ -493,6 +494,24 @@ class Errors(ModelTest):
                 data = source.read(info)
                 file.writestr(info, data[:-20] if info.filename.endswith("model.json") else data)
         self.bad(2, "model", "bad.pt2", says="bad.pt2")
+
+    def test_modules_nested_without_end(self):
+        """A path of a hundred thousand parts would be as many modules, with names that take gigabytes."""
+        source = zipfile.ZipFile(archive("tied_weights"))
+        deep = "deep" + ".x" * 100_000
+        with zipfile.ZipFile(self.folder / "deep.pt2", "w") as file:
+            for info in source.infolist():
+                data = source.read(info)
+                if info.filename.endswith("model.json"):
+                    program = json.loads(data)
+                    for node in program["graph_module"]["graph"]["nodes"]:
+                        node["metadata"]["nn_module_stack"] = f"a,{deep},torch.nn.Linear"
+                    data = json.dumps(program).encode()
+                file.writestr(info, data)
+        limit = lambda: resource.setrlimit(resource.RLIMIT_AS, (8 << 30, 8 << 30))
+        text = self.good("model", "deep.pt2", "--all", preexec_fn=limit)
+        self.assertRegex(text, r"\n    deep +\d+ ")
+        self.assertLess(max(map(len, text.splitlines())), 400)
 
     def test_modules_that_are_not_there(self):
         self.bad(2, "model", archive("gpt2"), "--split", "transformer.h.9", says=["transformer.h.9", "the nearest is transformer.h.0"])
