@@ -29,7 +29,9 @@ int main(int argc, char** argv) {
   // A reader that closes the pipe early has what it wanted; see write_output.
   std::signal(SIGPIPE, SIG_IGN);
   try {
-    if (argc > 1 && std::string_view(argv[1]) == "train") run_beside("stagecraft-train", argv + 2);
+    const std::string_view first = argc > 1 ? argv[1] : "";
+    if (first == "model") run_beside("stagecraft-model", argv + 2);
+    if (first == "train") run_beside("stagecraft-train", argv + 2);
     const Command command = parse_command_line(argc, argv);
     return std::visit([](const auto& chosen) { return run(chosen); }, command);
   } catch (const BadUsage& error) {

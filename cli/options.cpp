@@ -285,7 +285,9 @@ Examples:
   add_simulate(app, commands.simulate);
   add_draw(app, commands.draw);
   add_compare(app, commands.compare);
-  // main.cpp starts it with all its arguments; here for the list of subcommands.
+  // main.cpp starts these with all their arguments; here for the list of subcommands.
+  app.add_subcommand(
+      "model", "Say what an exported model costs and where to cut it: stagecraft model --help.");
   app.add_subcommand("train",
                      "Train a language model through a pipeline: stagecraft train --help.");
   try {

@@ -146,9 +146,10 @@ void provide_torch_libraries(const std::string& program) {
   const std::optional<std::string> folder = folder_of_python(python);
   if (!folder) {
     throw BadUsage(
-        fmt::format("training needs torch {}, which {} does not have: name a Python "
+        fmt::format("{} needs torch {}, which {} does not have: name a Python "
                     "that has it in {}, or the folder of its libraries in {}",
-                    minor_of(kBuiltWith), python, kPythonVariable, kFolderVariable));
+                    fs::path(program).filename().string(), minor_of(kBuiltWith), python,
+                    kPythonVariable, kFolderVariable));
   }
   put_first(*folder);
 }

@@ -39,7 +39,7 @@ QUOTED = {
 TORCH_FREE = {"stagecraft/base", "stagecraft/schedule", "stagecraft/sim", "stagecraft/viz", "stagecraft/transport/core",
               "stagecraft/runtime/record", "cli"}
 # Below a folder of TORCH_FREE, and yet with torch: programs beside the tool.
-TORCH_ALLOWED = {"cli/train"}
+TORCH_ALLOWED = {"cli/model", "cli/train"}
 TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 UMBRELLAS = {"torch/torch.h", "torch/script.h", "torch/all.h", "torch/extension.h", "ATen/ATen.h", "ATen/Functions.h"}
 UMBRELLA_FREE = ("stagecraft/", "cli/")

@@ -49,6 +49,15 @@ std::string parent_of(const std::string& name) {
 
 }  // namespace
 
+std::string_view module_name(std::string_view name) {
+  std::size_t dot = name.find('.');
+  for (std::size_t parts = 1; dot != std::string_view::npos; ++parts) {
+    if (parts == kMaxModuleDepth) return name.substr(0, dot);
+    dot = name.find('.', dot + 1);
+  }
+  return name;
+}
+
 ModuleExtents::ModuleExtents(const Graph& graph)
     : read_at_(graph.parts().nodes.size()), module_at_(graph.parts().nodes.size()) {
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
@@ -74,10 +83,10 @@ ModuleExtents::ModuleExtents(const Graph& graph)
       });
     }
     for (const std::string& name : read_at_[n]) {
-      for (std::string module = parent_of(name); !module.empty(); module = parent_of(module)) {
+      module_at_[n] = module_name(parent_of(name));
+      for (std::string module = module_at_[n]; !module.empty(); module = parent_of(module)) {
         add(module, n, false);
       }
-      module_at_[n] = parent_of(name);
     }
     if (has_others || read_at_[n].empty()) continue;
     // A weight in another form (transposed, cast) stands for the weight.
@@ -86,7 +95,7 @@ ModuleExtents::ModuleExtents(const Graph& graph)
     }
   }
   for (std::size_t n = 0; n < graph.parts().nodes.size(); ++n) {
-    const std::string& scope = graph.parts().nodes[n].scope;
+    const std::string scope(module_name(graph.parts().nodes[n].scope));
     for (std::string name = scope; !name.empty(); name = parent_of(name)) add(name, n, true);
     if (module_at_[n].empty()) module_at_[n] = scope;
   }

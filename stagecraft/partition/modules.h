@@ -11,6 +11,13 @@
 
 namespace stagecraft {
 
+/// Modules nest that deep; a name with more parts, of which hostile files may have any number,
+/// means the module that its first parts name.
+inline constexpr std::size_t kMaxModuleDepth = 64;
+
+/// The name, or its first kMaxModuleDepth parts.
+std::string_view module_name(std::string_view name);
+
 /// Where the modules of a model stand in its graph.
 ///
 /// libtorch's modules leave no trace when they are called, so a module is where its parameters and

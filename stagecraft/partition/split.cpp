@@ -10,7 +10,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/scope.h"
 #include "stagecraft/partition/flops.h"
-#include "stagecraft/partition/modules.h"
+#include "stagecraft/partition/split_places.h"
 
 namespace stagecraft {
 
@@ -50,17 +50,6 @@ CutList checked(const Graph& graph, const CutPlaces& places, std::vector<Wish> w
   return cuts;
 }
 
-/// The place itself, or the nearest that may be cut.
-std::size_t nearest_legal(const CutPlaces& places, std::size_t place) {
-  for (std::size_t d = 0; d < places.num_nodes(); ++d) {
-    if (place + d > 0 && place + d < places.num_nodes() && places.is_legal(place + d)) {
-      return place + d;
-    }
-    if (place > d && place - d < places.num_nodes() && places.is_legal(place - d)) return place - d;
-  }
-  return place;
-}
-
 CutList at_markers(const Graph& graph, const CutPlaces& places) {
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
   std::vector<Wish> wishes;
@@ -76,31 +65,13 @@ CutList at_markers(const Graph& graph, const CutPlaces& places) {
   return checked(graph, places, std::move(wishes));
 }
 
-CutList at_points(const Graph& graph, const CutPlaces& places, const Split& split) {
-  const ModuleExtents modules(graph);
-  const std::size_t end = graph.parts().nodes.size();
+CutList at_points(const Graph& graph, const Split& split) {
+  const SplitPlaces places(graph);
   std::vector<Wish> wishes;
   for (const auto& [name, point] : split.points) {
-    const bool is_beginning = point == SplitPoint::kBeginning;
-    const std::string what =
-        fmt::format("split at the {} of {}", is_beginning ? "beginning" : "end", name);
-    const ModuleExtents::Extent extent = modules.get(name);
-    const std::size_t wish = is_beginning ? extent.first : extent.last + 1;
-    require<ArgumentError>(wish > 0, "{}: the stage before it would be empty", what);
-    require<ArgumentError>(wish < end, "{}: the stage behind it would be empty", what);
-    std::size_t place = 0;
-    if (extent.is_exact) {
-      place = nearest_legal(places, wish);
-    } else if (is_beginning) {
-      const auto other = modules.last_other_before(extent.first, name);
-      place = places.best(other ? *other + 1 : 0, wish, wish, what);
-    } else {
-      const auto other = modules.first_other_behind(extent.last, name);
-      place = places.best(wish, other.value_or(end), wish, what);
-    }
-    wishes.push_back({place, what});
+    wishes.push_back({places.place(name, point), describe(name, point)});
   }
-  return checked(graph, places, std::move(wishes));
+  return checked(graph, places.cuts(), std::move(wishes));
 }
 
 CutList by_policy(const Graph& graph, const CutPlaces& places, const SplitPolicy& policy) {
@@ -177,9 +148,9 @@ void check_stages(int32_t stages) {
 CutList find_cuts(const Graph& graph, const Split& split) {
   require<ArgumentError>(split.points.empty() || !split.policy,
                          "expected split points or a policy, got both");
+  if (!split.points.empty()) return at_points(graph, split);
   const CutPlaces places(graph);
   if (split.policy) return by_policy(graph, places, split.policy);
-  if (!split.points.empty()) return at_points(graph, places, split);
   return at_markers(graph, places);
 }
 

@@ -164,14 +164,19 @@ class Planner {
         continue;
       }
       for (std::size_t leaf = 0; leaf < parts_.inputs.size(); ++leaf) {
-        const ValueId* value = parts_.inputs[leaf].value();
-        if (value == nullptr) continue;
-        const auto& shape = graph_.value(*value).shape;
-        if (std::ranges::count(shape, SizeExpr::of_size(size)) == 0) continue;
+        if (!is_told_by(parts_.inputs[leaf], size)) continue;
         feed(drafts_[at(k)], leaf_of_[leaf]);
         break;
       }
     }
+  }
+
+  /// Whether an input is a number, and that size, or a tensor with it as one of its dimensions.
+  bool is_told_by(const Argument& input, int size) const {
+    const SizeExpr wanted = SizeExpr::of_size(size);
+    if (const SizeExpr* number = input.size()) return *number == wanted;
+    const ValueId* value = input.value();
+    return value != nullptr && std::ranges::count(graph_.value(*value).shape, wanted) > 0;
   }
 
   /// Those that the inputs of a stage tell, and those that it measures.

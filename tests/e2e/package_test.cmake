@@ -56,11 +56,15 @@ if(NOT output MATCHES "rank 1 +[.]+F0")
   message(FATAL_ERROR "draw printed\n${output}")
 endif()
 if(NOT PYTHON)
-  expect_refusal("there is no stagecraft-train beside this program" ${clean} ${tool} train)
+  foreach(command model train)
+    expect_refusal("there is no stagecraft-${command} beside this program" ${clean} ${tool} ${command})
+  endforeach()
   return()
 endif()
-expect_refusal("training needs torch [0-9]+[.][0-9]+, which false does not have: .*STAGECRAFT_PYTHON.*STAGECRAFT_TORCH_LIB"
-               ${clean} STAGECRAFT_PYTHON=false ${tool} train)
+foreach(command model train)
+  expect_refusal("stagecraft-${command} needs torch [0-9]+[.][0-9]+, which false does not have: .*STAGECRAFT_PYTHON.*STAGECRAFT_TORCH_LIB"
+                 ${clean} STAGECRAFT_PYTHON=false ${tool} ${command})
+endforeach()
 expect_refusal("there is no libtorch_cpu.so in it" ${clean} STAGECRAFT_TORCH_LIB=${SCRATCH} ${tool} train)
 file(WRITE "${SCRATCH}/old/version.py" "__version__ = '1.2.3+cpu'\n")
 file(WRITE "${SCRATCH}/old/lib/libtorch_cpu.so" "")
@@ -68,8 +72,10 @@ expect_refusal("built with torch [0-9]+[.][0-9]+; .*/old/lib has 1.2.3[+]cpu"
                ${clean} STAGECRAFT_TORCH_LIB=${SCRATCH}/old/lib ${tool} train)
 
 # With torch ----------------------------------------------------------------------------------
-expect_output("stagecraft ${VERSION}\n" ${clean} STAGECRAFT_TORCH_LIB=${TORCH}/lib ${tool} train --version)
-expect_output("stagecraft ${VERSION}\n" ${clean} LD_LIBRARY_PATH=${TORCH}/lib ${tool}-train --version)
+foreach(command model train)
+  expect_output("stagecraft ${VERSION}\n" ${clean} STAGECRAFT_TORCH_LIB=${TORCH}/lib ${tool} ${command} --version)
+  expect_output("stagecraft ${VERSION}\n" ${clean} LD_LIBRARY_PATH=${TORCH}/lib ${tool}-${command} --version)
+endforeach()
 run(${clean} STAGECRAFT_PYTHON=${PYTHON} ${tool} train --steps 1 --layers 2 --width 16 --heads 2 --context 8
     --batch 2 --microbatches 2 --eval-every 0 --sample 0)
 if(NOT output MATCHES "2 stages on 2 ranks")

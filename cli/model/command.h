@@ -1,0 +1,23 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+
+namespace stagecraft::cli {
+
+/// What `stagecraft model` was asked.
+struct ModelCommand {
+  std::string file;
+  std::string program;           ///< empty: the only one, or a list of all
+  std::optional<int32_t> depth;  ///< of modules; nothing: as deep as there are layers
+  bool is_all = false;           ///< every module, every border, every reason
+  bool has_borders = false;      ///< every border
+  bool has_refused = false;      ///< the places that cannot be cut
+  std::optional<int32_t> stages;
+  std::optional<std::string> split;
+  bool is_json = false;
+  bool is_text = false;  ///< the graph
+};
+
+}  // namespace stagecraft::cli

@@ -1,0 +1,14 @@
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "cli/model/program_view.h"
+
+namespace stagecraft::cli {
+
+/// All that is known of the programs, as JSON: docs/python_models.md names the keys.
+std::string views_json(const std::string& file, const std::vector<std::string>& programs,
+                       const std::vector<ProgramView>& views);
+
+}  // namespace stagecraft::cli

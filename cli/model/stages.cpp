@@ -1,0 +1,125 @@
+#include "cli/model/stages.h"
+
+#include <algorithm>
+
+#include <fmt/format.h>
+
+#include "cli/failure.h"
+#include "cli/model/facts.h"
+#include "stagecraft/partition/cuts.h"
+#include "stagecraft/partition/stage_plan.h"
+
+namespace stagecraft::cli {
+namespace {
+
+/// The modules that nodes `first` to `last` - 1 are of, as few as say it all.
+std::vector<StagePart> parts_of(const ModuleTree& tree, std::size_t first, std::size_t last) {
+  std::vector<int64_t> own(tree.size(), 0);  // operators here, without those of children
+  for (std::size_t n = first; n < last; ++n) ++own[tree.module_at(n)];
+  std::vector<int64_t> all = own;
+  std::vector<std::size_t> order = tree.in_order();
+  for (auto at = order.rbegin(); at != order.rend(); ++at) {
+    for (const std::size_t child : tree.module(*at).children) all[*at] += all[child];
+  }
+  std::vector<StagePart> parts;
+  std::vector<std::size_t> todo = {0};
+  while (!todo.empty()) {
+    const std::size_t next = todo.back();
+    todo.pop_back();
+    const ModuleFacts& module = tree.module(next);
+    if (all[next] == 0) continue;
+    if (next != 0 && all[next] == module.operators) {
+      parts.push_back({module.name, all[next], true});
+      continue;
+    }
+    if (own[next] > 0) {
+      parts.push_back({module.name, own[next], all[next] == module.operators});
+    }
+    todo.insert(todo.end(), module.children.rbegin(), module.children.rend());
+  }
+  return parts;
+}
+
+std::vector<CrossingFacts> crossing(const Pipe& pipe, int32_t border) {
+  std::vector<CrossingFacts> values;
+  std::vector<OutputPort> seen;
+  for (const Ports::Connection& connection : pipe.ports().connections()) {
+    const int32_t from = connection.from.stage.value();
+    const int32_t to = connection.to.stage.value();
+    if (from >= border || to < border) continue;
+    const auto found = std::ranges::find(seen, connection.from);
+    if (found != seen.end()) {
+      values[static_cast<std::size_t>(found - seen.begin())].to.push_back(to);
+      continue;
+    }
+    seen.push_back(connection.from);
+    const Graph& graph = pipe.stage_graph(connection.from.stage);
+    const Argument& output =
+        graph.parts().outputs[static_cast<std::size_t>(connection.from.output)];
+    CrossingFacts& value = values.emplace_back();
+    value.from = from;
+    value.to = {to};
+    if (const ValueId* id = output.value()) {
+      value.name = graph.value(*id).name;
+      value.type = type_text(graph, *id);
+      value.bytes = example_bytes(graph, *id);
+    } else {
+      const SizeExpr* size = output.size();
+      value.name = size != nullptr ? to_text(*size, graph.size_names()) : "number";
+      value.type = "int";
+      value.bytes = sizeof(int64_t);
+    }
+  }
+  return values;
+}
+
+}  // namespace
+
+Split parse_split(std::string_view text) {
+  Split split;
+  while (true) {
+    const std::size_t comma = std::min(text.find(','), text.size());
+    std::string_view name = text.substr(0, comma);
+    const bool is_end = name.ends_with(kEnd);
+    if (is_end) name.remove_suffix(std::string_view(kEnd).size());
+    if (name.empty()) {
+      throw BadUsage("--split takes names of modules with commas between them, got an empty one");
+    }
+    split.points.emplace_back(name, is_end ? SplitPoint::kEnd : SplitPoint::kBeginning);
+    if (comma == text.size()) return split;
+    text.remove_prefix(comma + 1);
+  }
+}
+
+CutFacts cut_of(const Graph& graph, const Split& split, const ModuleTree& tree,
+                const std::vector<BorderFacts>& borders) {
+  const CutList cuts = find_cuts(graph, split);
+  const Pipe pipe = Pipe::of_plan(graph, plan_stages(graph, cuts, {}));
+  const std::vector<StageSummary> summary = pipe.summary();
+  CutFacts facts;
+  facts.ties = pipe.ties();
+  std::vector<std::string> names;
+  for (std::size_t s = 0; s < summary.size(); ++s) {
+    StageFacts& stage = facts.stages.emplace_back();
+    stage.summary = summary[s];
+    stage.first = s == 0 ? 0 : cuts[s - 1];
+    const std::size_t last = s < cuts.size() ? cuts[s] : graph.parts().nodes.size();
+    if (stage.first < graph.parts().nodes.size()) {
+      stage.node = graph.parts().nodes[stage.first].name;
+    }
+    stage.parts = parts_of(tree, stage.first, last);
+    if (s == 0) continue;
+    stage.receives = crossing(pipe, static_cast<int32_t>(s));
+    const BorderFacts& border = borders[stage.first - 1];
+    if (border.names.empty()) continue;
+    stage.begins = border.names.front();
+    names.push_back(stage.begins);
+  }
+  if (!cuts.empty() && names.size() == cuts.size()) {
+    facts.split = names.front();
+    for (std::size_t i = 1; i < names.size(); ++i) *facts.split += "," + names[i];
+  }
+  return facts;
+}
+
+}  // namespace stagecraft::cli
