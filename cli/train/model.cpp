@@ -68,8 +68,12 @@ std::optional<ScheduleSource> find_source(const TrainCommand& command) {
 Split make_split(const TrainCommand& command) {
   Split split;
   if (!command.split.empty()) {
+    constexpr std::string_view kEnd = ":end";
     for (std::string& name : words_of(command.split)) {
-      split.points.emplace_back(std::move(name), SplitPoint::kBeginning);
+      const bool is_end = name.ends_with(kEnd);
+      if (is_end) name.resize(name.size() - kEnd.size());
+      split.points.emplace_back(std::move(name),
+                                is_end ? SplitPoint::kEnd : SplitPoint::kBeginning);
     }
     return split;
   }
