@@ -164,14 +164,19 @@ class Planner {
         continue;
       }
       for (std::size_t leaf = 0; leaf < parts_.inputs.size(); ++leaf) {
-        const ValueId* value = parts_.inputs[leaf].value();
-        if (value == nullptr) continue;
-        const auto& shape = graph_.value(*value).shape;
-        if (std::ranges::count(shape, SizeExpr::of_size(size)) == 0) continue;
+        if (!tells(parts_.inputs[leaf], SizeSet{1} << size)) continue;
         feed(drafts_[at(k)], leaf_of_[leaf]);
         break;
       }
     }
+  }
+
+  /// Whether an input is the one size of a set, or has it in its shape without another.
+  bool tells(const Argument& input, SizeSet size) const {
+    if (input.size() != nullptr) return input.size()->sizes() == size;
+    if (input.value() == nullptr) return false;
+    return std::ranges::any_of(graph_.value(*input.value()).shape,
+                               [&](const SizeExpr& dim) { return dim.sizes() == size; });
   }
 
   /// Those that the inputs of a stage tell, and those that it measures.
