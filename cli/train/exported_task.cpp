@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <ATen/ops/arange.h>
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/ones.h>
 
@@ -18,6 +19,7 @@
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/evaluation.h"
+#include "stagecraft/graph/input_binding.h"
 #include "stagecraft/graph/move.h"
 #include "stagecraft/tree/tree.h"
 
@@ -299,7 +301,25 @@ class ExportedTask {
       }
       return to_arguments(graph, std::move(leaves));
     };
+    check_examples(task);
     take_loss(task);
+  }
+
+  // Finds out before training whether the model takes such rows.
+  void check_examples(const Task& task) const {
+    const int64_t parts = int64_t{command_.microbatches} * command_.accumulate;
+    NamedTensors rows = data_.examples();
+    for (auto& [name, tensor] : rows) {
+      const at::Tensor some = at::arange(command_.batch / parts).remainder_(tensor.size(0));
+      tensor = tensor.index_select(0, some);
+    }
+    const Arguments arguments = task.arguments(rows);
+    const InputBinding binding(graph_);
+    try {
+      binding.sizes(binding.leaves(arguments.args, arguments.kwargs));
+    } catch (const MetadataError& error) {
+      refuse(fmt::format("--data does not fit: {}", error.what()));
+    }
   }
 
   std::string taken() const {

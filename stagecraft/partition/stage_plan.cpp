@@ -164,19 +164,19 @@ class Planner {
         continue;
       }
       for (std::size_t leaf = 0; leaf < parts_.inputs.size(); ++leaf) {
-        if (!is_told_by(parts_.inputs[leaf], size)) continue;
+        if (!tells(parts_.inputs[leaf], SizeSet{1} << size)) continue;
         feed(drafts_[at(k)], leaf_of_[leaf]);
         break;
       }
     }
   }
 
-  /// Whether an input is a number, and that size, or a tensor with it as one of its dimensions.
-  bool is_told_by(const Argument& input, int size) const {
-    const SizeExpr wanted = SizeExpr::of_size(size);
-    if (const SizeExpr* number = input.size()) return *number == wanted;
-    const ValueId* value = input.value();
-    return value != nullptr && std::ranges::count(graph_.value(*value).shape, wanted) > 0;
+  /// Whether an input is the one size of a set, or has it in its shape without another.
+  bool tells(const Argument& input, SizeSet size) const {
+    if (input.size() != nullptr) return input.size()->sizes() == size;
+    if (input.value() == nullptr) return false;
+    return std::ranges::any_of(graph_.value(*input.value()).shape,
+                               [&](const SizeExpr& dim) { return dim.sizes() == size; });
   }
 
   /// Those that the inputs of a stage tell, and those that it measures.

@@ -3,7 +3,7 @@
 
     train_model_test.py STAGECRAFT ZOO [unittest options]
 
-ZOO is the folder in which tests/zoo_pt2/export_zoo.py has written t5. The other models are exported here.
+ZOO is the folder that tests/zoo_pt2/export_zoo.py has written: t5 and some feature graphs. The other models are exported here.
 """
 
 import json
@@ -64,6 +64,11 @@ class Bytes(nn.Module):
         self.head = nn.Linear(8, vocabulary)
 
 
+class Scaled(Images):
+    def forward(self, pixel_values, labels, scale):
+        return super().forward(pixel_values * scale, labels)
+
+
 def export(module, kwargs, dynamic, name):
     with torch._dynamo.config.patch(fake_tensor_cache_enabled=dynamic is None):
         program = torch.export.export(module.train(), (), kwargs, strict=False, dynamic_shapes=dynamic)
@@ -91,7 +96,9 @@ def export_models():
     small("no_logits", lambda self, ids: self.embed(ids).mean(), "ids")
     small("no_loss", lambda self, ids, labels: self.head(self.embed(ids) + self.embed(labels)), "ids", "labels")
     images = {"pixel_values": torch.randn(4, 3, 4), "labels": torch.zeros(4, dtype=torch.long)}
-    export(Images(), images, {name: {0: Dim("rows", min=2, max=64)} for name in images}, "images")
+    dynamic = {name: {0: Dim("rows", min=2, max=64)} for name in images}
+    export(Images(), images, dynamic, "images")
+    export(Scaled(), images | {"scale": torch.tensor(2.0)}, dynamic | {"scale": None}, "scaled")
 
 
 def image_data(rows=48):
@@ -297,6 +304,8 @@ class Refusals(ModelTest):
         self.refused("segments", says="what to give for segments cannot be made of a text; give data with --data")
         self.refused("no_logits", says="its output has neither logits [rows, length, tokens] nor a loss")
         self.refused("no_loss", says="its output has no loss")
+        self.refused(zoo / "number_input.pt2", says="it takes a number that may change")
+        self.refused(zoo / "several.pt2", says="expected the name of a program, of which it has 2")
         self.refused("images", says="on a text it has to take token ids, int64[rows, length]")
 
     def test_texts(self):
@@ -316,6 +325,17 @@ class Refusals(ModelTest):
         self.refused("images", "--data", "more.pt", says="--data has 3 tensors; the model takes pixel_values, labels")
         torch.save(data | {"labels": data["labels"][1:]}, self.folder / "uneven.pt")
         self.refused("images", "--data", "uneven.pt", says="47")
+        for name, pixels, says in [("double", data["pixel_values"].double(), "got Tensor[2, 3, 4] float64"),
+                                   ("narrow", data["pixel_values"][:, :2], "got Tensor[2, 2, 4] float32"),
+                                   ("flat", data["pixel_values"].flatten(1), "got Tensor[2, 12] float32")]:
+            torch.save(data | {"pixel_values": pixels}, self.folder / f"{name}.pt")
+            self.refused("images", "--data", f"{name}.pt",
+                         says=["--data does not fit: kwargs[\"pixel_values\"]: expected Tensor[", says])
+        torch.save({"input_ids": torch.zeros(40, 12, dtype=torch.long), "labels": torch.zeros(40, 70, dtype=torch.long)},
+                   self.folder / "long.pt")
+        self.refused(zoo / "t5.pt2", "--data", "long.pt", says=["labels", "is 70, expected at most 64"])
+        torch.save(data | {"scale": torch.ones(48)}, self.folder / "scaled.pt")
+        self.refused("scaled", "--data", "scaled.pt", says="its input scale has no rows")
         torch.save([data], self.folder / "list.pt")
         self.refused("images", "--data", "list.pt", says="list.pt: it is no file of named tensors")
 

@@ -165,6 +165,29 @@ TEST(StagePlan, ComesBackFromAFile) {
   EXPECT_TRUE(tree::equal(loaded.run({mixed(7)}), pipe.run({mixed(7)})));
 }
 
+TEST(StagePlan, GivesNumbersOfTheCallerToTheStagesThatNeedThem) {
+  const Graph graph = parse(R"(graph exported
+size S = 4, at least 1
+size factor = 3, at least -9223372036854775808
+size T = 2, at least 1
+args (%x: float32[S], factor, %unread: float32[2*T])
+kwargs {}
+%exp = aten::exp(self=%x): float32[S]
+%sin = aten::sin(self=%exp): float32[S]
+%mul = aten::mul.Tensor(self=%sin, other=factor): float32[S]
+%add = aten::add.Tensor(self=%mul, other=T, alpha=1): float32[S]
+return (%add, factor)
+)");
+  expect_same_however_cut(graph,
+                          {{mixed(4), int64_t{3}, mixed(4)}, {mixed(5), int64_t{-7}, mixed(6)}});
+  const Pipe pipe = cut_before(graph, {"sin", "mul", "add"});
+  EXPECT_EQ(pipe.call_text(),
+            "%submod_pp_0.0 = submod_pp_0(args[0])\n"
+            "%submod_pp_1.0 = submod_pp_1(%submod_pp_0.0)\n"
+            "%submod_pp_2.0, %submod_pp_2.1 = submod_pp_2(args[1], %submod_pp_1.0)\n"
+            "return submod_pp_3(args[2], %submod_pp_2.0, %submod_pp_2.1)\n");
+}
+
 TEST(StagePlan, StagesCheckTheGuardsWhoseSizesTheyKnow) {
   const Graph graph = parse(R"--(graph exported
 size B = 4, at least 1
