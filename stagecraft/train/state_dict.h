@@ -16,9 +16,10 @@ namespace stagecraft {
 /// FileError when it cannot be written.
 void save_state_dict(const Pipe& pipe, const std::string& path);
 
-/// Reads such a file into the parameters and buffers of a pipe, all copies of shared ones too.
-/// MetadataError, before anything is changed, when a name is missing, one is too many, or a shape
-/// or dtype is another; FileError for a file that is none.
+/// Reads such a file, or one that Python wrote with `torch.save(dict(model.state_dict()), path)`,
+/// into the parameters and buffers of a pipe, all copies of shared ones too. MetadataError, before
+/// anything is changed, when a name is missing, one is too many, or a shape or dtype is another;
+/// FileError for a file that is none.
 void load_state_dict(const Pipe& pipe, const std::string& path);
 
 }  // namespace stagecraft
