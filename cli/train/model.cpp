@@ -9,6 +9,7 @@
 #include <optional>
 #include <string_view>
 #include <sys/auxv.h>
+#include <system_error>
 #include <utility>
 #include <vector>
 
@@ -171,6 +172,10 @@ Task make_task(TrainCommand& command, const TrainingData& data) {
   if (command.model_file.empty()) return make_gpt_task(command, split, device);
   command.model_file = std::filesystem::absolute(command.model_file).string();
   command.given["--model"] = {command.model_file};
+  std::error_code ignored;
+  if (std::filesystem::equivalent(command.model_file, command.save_weights, ignored)) {
+    throw BadUsage(fmt::format("--save-weights {} would replace the model", command.save_weights));
+  }
   return make_exported_task(command, data, split, device);
 }
 

@@ -114,8 +114,9 @@ void NodeBuilder::give_floats_the_dtype(const RawNode& node, GraphNode& made, co
   if (!has_floats || node.outputs.size() != 1 || node.outputs[0].name() == nullptr) return;
   for (const Argument& argument : made.arguments) {
     for_each_value(argument, [&](ValueId value) {
-      has_dimensions =
-          has_dimensions || !parts_.values[static_cast<std::size_t>(value.value())].shape.empty();
+      const GraphValue& info = parts_.values[static_cast<std::size_t>(value.value())];
+      const bool decides = c10::isFloatingType(info.dtype) || c10::isComplexType(info.dtype);
+      has_dimensions = has_dimensions || (decides && !info.shape.empty());
     });
   }
   const auto meta = graphs_.back()->tensors.find(node.outputs[0].name()->name);

@@ -139,19 +139,21 @@ class Lowering {
   // States and inputs ----------------------------------------------------------------------------
 
   void add_states() {
-    std::map<std::tuple<std::string, std::vector<int64_t>, std::vector<int64_t>, int64_t>,
-             std::size_t>
+    using Kind = RawInputSpec::Kind;
+    // One tensor under two names, as long as both are the same to the model.
+    std::map<
+        std::tuple<Kind, bool, std::string, std::vector<int64_t>, std::vector<int64_t>, int64_t>,
+        std::size_t>
         seen;
     for (const RawInputSpec& input : program_.inputs) {
-      using Kind = RawInputSpec::Kind;
       if (input.kind == Kind::kUser || input.kind == Kind::kFixed) continue;
       const Payload::Found found = payload_.get(input.target);
       const at::Tensor& tensor = found.tensor;
       const std::string name = names_.make(input.target);
-      const auto [same, is_new] =
-          seen.try_emplace(std::tuple(found.piece, tensor.sizes().vec(), tensor.strides().vec(),
-                                      tensor.storage_offset()),
-                           result_.parts.states.size());
+      const auto [same, is_new] = seen.try_emplace(
+          std::tuple(input.kind, input.is_persistent, found.piece, tensor.sizes().vec(),
+                     tensor.strides().vec(), tensor.storage_offset()),
+          result_.parts.states.size());
       const std::string& key = input.argument.name()->name;
       if (!is_new) {
         GraphState& first = result_.parts.states[same->second];

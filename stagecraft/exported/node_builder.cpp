@@ -18,6 +18,9 @@ namespace stagecraft::exported {
 
 namespace {
 
+/// Of a dimension: more than any machine holds.
+constexpr int64_t kGreatestSize = int64_t{1} << 40;
+
 /// A name that a region may have in a graph.
 std::string scope_name(std::string module) {
   for (char& c : module) {
@@ -153,6 +156,9 @@ void NodeBuilder::copy_back(const Argument& into, const Argument& value,
 }
 
 SizeExpr NodeBuilder::shape_of(const RawSymbol& size, uint32_t& open, std::size_t dim) {
+  const int64_t example = size.number ? *size.number : size.hint.value_or(1);
+  require<GraphError>(example >= 0 && example <= kGreatestSize, "there is no tensor of the size {}",
+                      example);
   if (size.number) return SizeExpr(*size.number);
   if (auto found = sizes_.find(size.expression)) return *found;
   if (dim < 32) open |= uint32_t{1} << dim;
@@ -262,10 +268,17 @@ void NodeBuilder::lower_call(const RawNode& node, c10::OperatorName op, Scope& s
 // What works in place returns what it was given.
 void NodeBuilder::note_change(const GraphNode& made, const c10::FunctionSchema& schema) {
   if (made.results.size() != 1 || made.results[0].value() == nullptr) return;
-  const auto* given = made.arguments.empty() ? nullptr : made.arguments[0].value();
   const auto* alias = schema.returns()[0].alias_info();
-  if (given == nullptr || alias == nullptr || !alias->isWrite()) return;
-  unchanged_[made.results[0].value()->value()] = original(*given);
+  if (alias == nullptr || !alias->isWrite()) return;
+  for (std::size_t i = 0; i < made.arguments.size(); ++i) {
+    // Not always the first: `out` comes last.
+    const auto* formal = schema.arguments()[i].alias_info();
+    const ValueId* given = made.arguments[i].value();
+    if (given == nullptr || formal == nullptr || formal->afterSets() != alias->afterSets())
+      continue;
+    unchanged_[made.results[0].value()->value()] = original(*given);
+    return;
+  }
 }
 
 int32_t NodeBuilder::original(ValueId value) const {
@@ -331,6 +344,7 @@ void NodeBuilder::add_measured(const std::string& symbol, const MeasuredSize& ho
   TextCursor in(symbol);
   const bool is_word = in.read_word() == symbol;
   size.name = is_word ? symbol : fmt::format("n{}", sizes_.sizes().size());
+  while (std::ranges::count(sizes_.sizes(), size.name, &GraphSize::name) > 0) size.name += "_";
   size.example = hint.value_or(1);
   size.least = 0;
   size.measured = how;
@@ -376,17 +390,39 @@ void NodeBuilder::lower_item(const RawNode& node, Scope& scope, const Mode& mode
   if (symbol == nullptr || symbol->number) return;
   std::vector<std::string> unknown = symbols_in(symbol->expression);
   std::erase_if(unknown, [&](const std::string& each) { return sizes_.has(each); });
-  if (unknown.empty()) return;
+  if (unknown.empty()) {
+    check_item(node, *symbol, scope, mode);
+    return;
+  }
   const Argument tensor = resolve(node.inputs[0].second, scope);
   const ValueId* value = tensor.value();
   require<GraphError>(value != nullptr && unknown.size() == 1, "expected one tensor, one number");
   if (node.outputs[0].name()->kind == RawName::Kind::kSymFloat) {
-    scope[node.outputs[0].name()->name] = add_float(node, {"aten::to", "dtype"}, {tensor}, mode);
+    scope[node.outputs[0].name()->name] =
+        add_float(node, {"aten::to", "dtype"},
+                  {tensor, Argument::fixed(static_cast<int64_t>(c10::kDouble)),
+                   Argument::fixed(false), Argument::fixed(true)},
+                  mode);
     return;
   }
   // A copy, which a node of the graph has made: so it is known in which stage it is read.
   const ValueId copy = add_copy(start_node(node, {"", ""}, mode), *value);
   add_measured(unknown[0], {copy, -1}, symbol->hint);
+}
+
+// The model was told what the element is; a run has to look whether that holds.
+void NodeBuilder::check_item(const RawNode& node, const RawSymbol& symbol, Scope& scope,
+                             const Mode& mode) {
+  const Argument tensor = resolve(node.inputs[0].second, scope);
+  if (tensor.value() == nullptr || is_float(node.outputs[0])) return;
+  const SizeExpr expected = sizes_.parse(symbol.expression);
+  const ValueId copy = add_copy(start_node(node, {"", ""}, mode), *tensor.value());
+  const std::string name = fmt::format("item{}", sizes_.sizes().size());
+  add_measured(name, {copy, -1}, symbol.hint);
+  GraphNode check = start_node(node, {"aten::_assert_scalar", ""}, mode);
+  check.arguments = {sizes_.apply(SizeRule::Op::kEqual, sizes_.parse(name), expected),
+                     Argument::fixed("the element is not the size that the model was told")};
+  parts_.nodes.push_back(std::move(check));
 }
 
 ValueId NodeBuilder::add_copy(GraphNode node, ValueId value) {

@@ -70,6 +70,7 @@ class NodeBuilder {
   std::vector<Argument> make_results(const RawNode& node, const c10::FunctionSchema& schema,
                                      const std::string& name, Scope& scope);
   void lower_item(const RawNode& node, Scope& scope, const Mode& mode);
+  void check_item(const RawNode& node, const RawSymbol& symbol, Scope& scope, const Mode& mode);
   ValueId add_copy(GraphNode node, ValueId value);
 
   // float_nodes.cpp
@@ -80,7 +81,8 @@ class NodeBuilder {
                     const Mode& mode);
   /// A node that computes floats, or an int of one; false where it is none.
   bool lower_float(const RawNode& node, Scope& scope, const Mode& mode);
-  /// Where only numbers are given, as tensors without dimensions, a double would decide the dtype.
+  /// Where no tensor of floats with dimensions is given, a double without any would decide the
+  /// dtype.
   void give_floats_the_dtype(const RawNode& node, GraphNode& made, const Mode& mode);
 
   // region_nodes.cpp

@@ -62,6 +62,14 @@ Mode NodeBuilder::autocast_of(const RawNode& node, const Mode& mode) {
   state.is_enabled = flag_at(node, 2);
   const c10::IValue& cache = fixed_at(node, 3);
   state.is_cached = !cache.isBool() || cache.toBool();
+  if (mode.autocast && mode.autocast->device_type != state.device_type) {
+    // A graph is on one kind of device; the region around it has said what happens there.
+    warnings_.push_back(
+        fmt::format("an autocast for {} inside one for another kind of device is "
+                    "left out",
+                    type.toStringRef()));
+    return mode;
+  }
   state.region = mode.autocast ? mode.autocast->region : ++regions_;
   inner.autocast = state;
   return inner;

@@ -16,7 +16,7 @@ namespace stagecraft::exported {
 namespace {
 
 /// Operators that may return what they are given, or a view of it, and do not say so.
-constexpr std::array<std::string_view, 16> kSilent = {"aten::dropout",
+constexpr std::array<std::string_view, 27> kSilent = {"aten::dropout",
                                                       "aten::feature_dropout",
                                                       "aten::alpha_dropout",
                                                       "aten::feature_alpha_dropout",
@@ -31,7 +31,18 @@ constexpr std::array<std::string_view, 16> kSilent = {"aten::dropout",
                                                       "aten::type_as",
                                                       "aten::sum_to_size",
                                                       "aten::lstm",
-                                                      "aten::gru"};
+                                                      "aten::gru",
+                                                      "aten::unsafe_chunk",
+                                                      "aten::unsafe_split",
+                                                      "aten::unsafe_split_with_sizes",
+                                                      "aten::lift",
+                                                      "aten::cartesian_prod",
+                                                      "aten::flatten_dense_tensors",
+                                                      "aten::unflatten_dense_tensors",
+                                                      "aten::to_dense",
+                                                      "aten::to_dense_backward",
+                                                      "aten::dequantize",
+                                                      "aten::_to_cpu"};
 
 /// Sets of values, joined.
 class Sets {
@@ -55,7 +66,8 @@ class Sets {
 void join_node(const GraphNode& node, Sets& sets) {
   const c10::FunctionSchema* schema = find_schema(node.op);
   if (schema == nullptr) return;
-  const bool is_silent = std::ranges::count(kSilent, node.op.name) > 0;
+  const bool is_silent =
+      std::ranges::count(kSilent, node.op.name) > 0 || node.op.name.starts_with("aten::_cast_");
   std::vector<ValueId> given;
   for (std::size_t i = 0; i < node.arguments.size(); ++i) {
     if (!is_silent && schema->arguments()[i].alias_info() == nullptr) continue;

@@ -385,6 +385,8 @@ SizeExpr SizeTable::apply(SizeRule::Op op, const SizeExpr& a, const SizeExpr& b)
     return SizeExpr(stagecraft::apply(op, a.number(), b.number()));
   }
   if (op == Op::kFloorDiv && b == SizeExpr(1)) return a;
+  if (a == b && (op == Op::kEqual || op == Op::kAtMost)) return SizeExpr(1);
+  if (a == b && (op == Op::kUnequal || op == Op::kLess)) return SizeExpr(0);
   return add_rule({op, a, b});
 }
 

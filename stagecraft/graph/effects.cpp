@@ -127,6 +127,27 @@ bool is_random(const GraphNode& node) {
   });
 }
 
+std::vector<at::Tensor> changed_states(const GraphParts& parts) {
+  std::unordered_set<int32_t> values;
+  std::unordered_set<int32_t> memories;
+  for (const GraphNode& node : parts.nodes) {
+    for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
+      for_each_value(node.arguments[i], [&](ValueId value) {
+        values.insert(value.value());
+        memories.insert(parts.values[static_cast<std::size_t>(value.value())].memory);
+      });
+    }
+  }
+  std::vector<at::Tensor> changed;
+  for (const GraphState& state : parts.states) {
+    const int32_t memory = parts.values[static_cast<std::size_t>(state.value.value())].memory;
+    if (values.contains(state.value.value()) || (memory >= 0 && memories.contains(memory))) {
+      changed.push_back(state.tensor);
+    }
+  }
+  return changed;
+}
+
 namespace {
 
 /// Walks backwards and marks what is needed.

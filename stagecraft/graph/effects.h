@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 
@@ -24,6 +25,9 @@ bool is_random(const GraphNode& node);
 /// Throws ArgumentError when two states share memory that a node changes: they cannot be copied one
 /// by one.
 void check_states_apart(const GraphParts& parts);
+
+/// The states that a node changes, or memory that they share.
+std::vector<at::Tensor> changed_states(const GraphParts& parts);
 
 /// Without the nodes that nothing needs. What draws random numbers stays, since those behind it
 /// would draw others; so does what changes a state or an input, and what returns nothing.

@@ -54,7 +54,9 @@ void switch_off(GraphNode& node) {
   const c10::FunctionSchema* schema = find_schema(node.op);
   if (found == kSwitches.end() || schema == nullptr) return;
   // A normalisation without running statistics uses those of the batch in evaluation too.
-  bool has_statistics = true;
+  const bool is_norm =
+      node.op.name.ends_with("_norm") || node.op.name.find("_norm_") != std::string::npos;
+  bool has_statistics = !is_norm;
   for (std::size_t i = 0; i < node.arguments.size(); ++i) {
     if (schema->arguments()[i].name() == "running_mean") {
       has_statistics = !node.arguments[i].is_none();

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <functional>
 #include <utility>
 
 #include <ATen/Parallel.h>
@@ -117,6 +118,7 @@ class Pipeline::Impl {
 
   StepResult run(const Microbatches& batch, const StepOptions& options, bool is_training) {
     if (is_training) check_grad_mode();
+    if (check_) std::ranges::for_each(batch.inputs, check_);
     const auto microbatches = num_microbatches(batch, options);
     last_schedule_ = is_training ? source_.training(microbatches, graph_)
                                  : source_.forward_only(microbatches, graph_);
@@ -145,6 +147,8 @@ class Pipeline::Impl {
     }
   }
 
+  /// What the arguments of every microbatch must pass before a step.
+  void set_check(std::function<void(const Arguments&)> check) { check_ = std::move(check); }
   StepCounter& counter() { return counter_; }
   int32_t num_ranks() const { return placement().num_ranks(); }
   const Placement& placement() const { return source_.placement(); }
@@ -291,6 +295,7 @@ class Pipeline::Impl {
     return sums;
   }
 
+  std::function<void(const Arguments&)> check_;
   PipelineOptions options_;
   ScheduleSource source_;
   Ports ports_;
@@ -309,7 +314,11 @@ Pipeline::Pipeline(std::vector<Stage> stages, PipelineOptions options)
     : impl_(std::make_unique<Impl>(std::move(stages), std::move(options))) {}
 
 Pipeline::Pipeline(const Pipe& pipe, PipelineOptions options)
-    : Pipeline(pipe.build_stages(), with_wiring(std::move(options), pipe)) {}
+    : Pipeline(pipe.build_stages(), with_wiring(std::move(options), pipe)) {
+  // A stage sees its own inputs alone; some conditions are on those of several.
+  if (pipe.graph().parts().guards.empty()) return;
+  impl_->set_check([pipe](const Arguments& each) { pipe.check_arguments(each.args, each.kwargs); });
+}
 
 Pipeline::~Pipeline() = default;
 Pipeline::Pipeline(Pipeline&&) noexcept = default;

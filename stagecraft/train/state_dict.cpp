@@ -10,6 +10,7 @@
 #include <fmt/format.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/archive.h"
@@ -65,6 +66,9 @@ void load_state_dict(const Pipe& pipe, const std::string& path) {
                              "{}: expected {}, {} has {}", name, describe(to), path,
                              describe(from));
       known.insert(name);
+      require<MetadataError>(at::equal(from, given.at(state.name)),
+                             "{} and {} are one tensor, and {} has two values for it", state.name,
+                             name, path);
       for (const at::Tensor& copy : state.copies) copies.emplace_back(copy, from);
     }
   }

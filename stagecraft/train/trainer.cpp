@@ -13,6 +13,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/graph/effects.h"
+#include "stagecraft/graph/saved_state.h"
 #include "stagecraft/train/clip.h"
 #include "stagecraft/tree/describe.h"
 
@@ -71,6 +73,24 @@ void check_no_others(const Section& section, const std::vector<ModelState>& stat
 
 }  // namespace
 
+namespace {
+
+/// Puts tensors back at the end as they were at the beginning.
+class Buffers {
+ public:
+  explicit Buffers(const std::vector<at::Tensor>& tensors) {
+    for (const at::Tensor& tensor : tensors) saved_.save(tensor);
+  }
+  ~Buffers() { saved_.restore(); }
+  Buffers(const Buffers&) = delete;
+  Buffers& operator=(const Buffers&) = delete;
+
+ private:
+  SavedState saved_;
+};
+
+}  // namespace
+
 class Trainer::Impl {
  public:
   Impl(Pipe pipe, Loss loss, TrainerOptions options)
@@ -91,6 +111,12 @@ class Trainer::Impl {
     at::set_num_threads(options_.threads_per_rank);
     pipeline_.emplace(make_pipeline(pipe_, loss, options_.recompute));
     // Its own, so that what was recorded of the last step of training stays.
+    const Pipe& evaluation = options_.evaluation ? *options_.evaluation : pipe_;
+    for (int32_t i = 0; i < evaluation.num_stages(); ++i) {
+      for (at::Tensor& tensor : changed_states(evaluation.stage_graph(StageId(i)).parts())) {
+        evaluation_buffers_.push_back(std::move(tensor));
+      }
+    }
     evaluation_.emplace(
         make_pipeline(options_.evaluation ? *options_.evaluation : pipe_, loss, {}));
   }
@@ -124,12 +150,14 @@ class Trainer::Impl {
         split_batch(inputs.args, inputs.kwargs, target, {.microbatches = options_.microbatches});
     // Without targets eval() would leave out the loss, which may need none.
     if (target.isNone()) batch.targets.resize(batch.inputs.size());
+    const Buffers kept(evaluation_buffers_);
     return evaluation_->eval(std::move(batch), {.outputs = OutputMode::kNone})
         .loss()
         .item<double>();
   }
 
   StepResult predict(const Arguments& inputs, OutputMode outputs) {
+    const Buffers kept(evaluation_buffers_);
     return evaluation_->eval(inputs.args, inputs.kwargs, {},
                              {.microbatches = options_.microbatches, .outputs = outputs});
   }
@@ -245,6 +273,7 @@ class Trainer::Impl {
   AdamW optimizer_;
   std::optional<Pipeline> pipeline_;
   std::optional<Pipeline> evaluation_;
+  std::vector<at::Tensor> evaluation_buffers_;  // that a forward changes
   int64_t steps_ = 0;
 };
 

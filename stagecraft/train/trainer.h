@@ -85,7 +85,8 @@ class Trainer {
   /// function of the output alone.
   TrainStep step(const Arguments& inputs, const c10::IValue& target, bool measure_memory = false);
 
-  /// The mean loss over a batch, without dropout where TrainerOptions::evaluation is given.
+  /// The mean loss over a batch, without dropout where TrainerOptions::evaluation is given. Leaves
+  /// the model's buffers as they were.
   double eval_loss(const Args& args, const c10::IValue& target);
   double eval_loss(const Arguments& inputs, const c10::IValue& target);
   /// The outputs for a batch of at least as many rows as there are microbatches, merged.

@@ -148,7 +148,7 @@ def main():
         print("dropped", text)
     for text in failed:
         print("failed", text)
-    if failed:
+    if failed or dropped:
         raise SystemExit(1)
 
 

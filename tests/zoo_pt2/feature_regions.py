@@ -85,6 +85,17 @@ class AutocastOff(TwoLinears):
         return self.second(y)
 
 
+@on_sequences("autocast_elsewhere")
+class AutocastElsewhere(TwoLinears):
+    """A region for a device that the model is not on changes nothing."""
+
+    def forward(self, x):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = self.first(x)
+            with torch.autocast("cuda", enabled=False):
+                return self.second(y)
+
+
 @on_sequences("no_grad_in_autocast", grads="export")
 class NoGradInAutocast(TwoLinears):
     """Export loses the no_grad inside autocast, and keeps the autocast inside no_grad."""

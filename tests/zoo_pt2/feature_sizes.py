@@ -158,6 +158,18 @@ class NumberFromData(OneLinear):
         return self.linear(x) * scale, x + math.pi * scale
 
 
+@on_sequences("number_of_then")
+class NumberOfThen(OneLinear):
+    """A float of a double tensor that changes afterwards; floats of sizes with whole numbers."""
+
+    def forward(self, x):
+        total = x.double().sum()
+        scale = total.item()
+        total.add_(1)
+        whole = torch.arange(x.shape[1]) * (x.shape[0] ** 0.5)
+        return self.linear(x) * scale, whole, total
+
+
 def repeated_rows(batch):
     return (torch.randn(batch, WIDTH), torch.arange(batch) % 3 + 1), {}
 

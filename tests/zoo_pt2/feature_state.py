@@ -39,6 +39,26 @@ class BatchNormEval(BatchNorm):
     """Batch norm that reads its statistics."""
 
 
+@on_rows("out_argument")
+class OutArgument(nn.Module):
+    """A result that is written into a buffer, from where it is copied into another; views that operators do not declare."""
+
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(WIDTH, WIDTH)
+        self.register_buffer("total", torch.zeros(WIDTH))
+        self.register_buffer("scratch", torch.zeros(WIDTH))
+
+    def forward(self, x):
+        y = self.linear(x)
+        torch.add(self.total, y.detach().sum(0), out=self.scratch)
+        self.total.copy_(self.scratch)
+        z = y * 2
+        left, _ = torch.unsafe_chunk(z, 2, 1)
+        left.add_(1)
+        return z + 1, self.total * 2
+
+
 @on_rows("buffer_update")
 @on_rows("buffer_update_functional", decompose=True, note="New values of buffers as outputs of the graph")
 class BufferUpdate(nn.Module):
