@@ -55,3 +55,6 @@ std::string to_text(const SizeRule& rule, std::span<const std::string> names);
 SizeRule parse_size_rule(TextCursor& in, std::span<const std::string> names);
 
 }  // namespace stagecraft
+
+/// \enum stagecraft::SizeRule::Op
+/// What a rule makes of its two numbers.

@@ -181,7 +181,7 @@ TEST(ZooPt2Pipe, FeaturesTrainAsUncut) {
   std::size_t runs = 0;
   for (const ZooEntry& entry : entries("feature")) {
     // What it gives depends on how often it ran.
-    if (entry.name == "buffer_update") continue;
+    if (entry.name == "buffer_update" || entry.name == "out_argument") continue;
     // Sums of gradients in bfloat16.
     const double tolerance = entry.name == "autocast" ? 1e-2 : 1e-6;
     const std::vector<oracle::Case> cases =
