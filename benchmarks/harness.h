@@ -96,6 +96,8 @@ class Suite {
   bool quick() const { return quick_; }
   /// How many rounds are asked for; 1 when quick.
   int rounds() const { return quick_ ? 1 : rounds_; }
+  /// Where NAME.json is written, and whatever else a run leaves behind.
+  const std::string& folder() const { return out_; }
 
  private:
   std::string name_;

@@ -1,6 +1,8 @@
-// Transfers between processes: gloo's own ping-pong beside ours, in the same two processes.
+// Transfers between processes: the ping-pong of gloo, Open MPI and MPICH beside ours over each, in
+// the same two processes; and steps of two ranks over each beside PyTorch's over gloo.
 
 #include <cstdint>
+#include <cstdio>
 #include <exception>
 #include <functional>
 #include <memory>
@@ -15,26 +17,19 @@
 #include <ATen/ops/ones.h>
 
 #include "benchmarks/harness.h"
+#include "benchmarks/mpi_pair.h"
+#include "benchmarks/ping_pong.h"
+#include "benchmarks/step_ranks.h"
 #include "stagecraft/transport/c10d/addresses.h"
 #include "stagecraft/transport/c10d/join.h"
 #include "stagecraft/transport/wire/wire_transport.h"
 
 using namespace stagecraft;
+using bench::Task;
 
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(60));
-}
-
-// What rank 1 is asked to do.
-struct Task {
-  bool is_raw = false;
-  int64_t bytes = 0;
-  int64_t rounds = 0;  ///< 0: nothing more comes
-};
 
 // One end of a ping-pong, over the engine alone: both sides have the next receive posted before
 // they send.
@@ -63,30 +58,6 @@ void play_raw(detail::Engine& engine, const Task& task) {
   for (const auto& send : sends) send->wait();
 }
 
-// The same through a transport.
-void play(Transport& transport, const Task& task, uint64_t step) {
-  const bool begins = transport.rank() == Rank(0);
-  const Rank other(begins ? 1 : 0);
-  const auto id = [&](int64_t i, bool there) {
-    return TransferId{step, there ? Direction::kForward : Direction::kBackward, StageId(0),
-                      StageId(1), MicrobatchId(static_cast<int32_t>(i))};
-  };
-  const auto out = at::ones({task.bytes}, at::kByte);
-  auto receive = transport.post_receive(other, id(0, !begins));
-  std::vector<PendingPtr> sends;
-  for (int64_t i = 0; i < task.rounds; ++i) {
-    if (begins) sends.push_back(transport.post_send(other, id(i, true), out));
-    transport.wait_receive(receive, soon());
-    if (i + 1 < task.rounds) receive = transport.post_receive(other, id(i + 1, !begins));
-    if (!begins) sends.push_back(transport.post_send(other, id(i, false), out));
-    if (sends.size() > 1) {
-      transport.wait_send(sends.front(), soon());
-      sends.erase(sends.begin());
-    }
-  }
-  for (const auto& send : sends) transport.wait_send(send, soon());
-}
-
 // The two processes' worlds: one for gloo alone, one for ours.
 class Pair {
  public:
@@ -98,7 +69,7 @@ class Pair {
     if (task.is_raw) {
       play_raw(*raw_, task);
     } else {
-      play(ours_, task, step_++);
+      bench::play(ours_, task, step_++);
     }
   }
 
@@ -132,9 +103,31 @@ void add_rows(bench::Suite& suite, Pair& pair, int to_child, const std::string& 
                 {{.name = "gloo", .run = contender(true), .goal = 1.2}});
 }
 
+// An MPI's processes are mpirun's; this one asks them.
+void add_mpi_rows(bench::Suite& suite, const bench::MpiLauncher& launcher) {
+  try {
+    bench::MpiPair pair(launcher);
+    const auto contender = [&](bool is_raw, int64_t bytes) {
+      return [&pair, is_raw, bytes](int iterations) {
+        return pair.run({is_raw, bytes, iterations});
+      };
+    };
+    for (const auto& [name, bytes] :
+         {std::pair<const char*, int64_t>{"1 KB", 1024}, {"16 MB", 16 * 1024 * 1024}}) {
+      suite.compare(std::string("there and back, ") + name, contender(false, bytes),
+                    {{.name = launcher.name, .run = contender(true, bytes), .goal = 1.2}});
+    }
+  } catch (const std::exception& error) {
+    std::printf("%s: not measured: %s\n", launcher.name.c_str(), error.what());
+  }
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
+  const std::string first = argc > 1 ? argv[1] : "";
+  if (first == bench::kMpiWorker) return bench::run_mpi_worker();
+  if (first == bench::kStepWorker) return bench::run_step_worker(argc, argv);
   std::vector<int> listeners;
   std::vector<uint16_t> ports;
   for (int i = 0; i < 2; ++i) {
@@ -162,6 +155,8 @@ int main(int argc, char** argv) {
       add_rows(suite, pair, ends[1], "64 KB", 64 * 1024);
       add_rows(suite, pair, ends[1], "1 MB", 1024 * 1024);
       add_rows(suite, pair, ends[1], "16 MB", 16 * 1024 * 1024);
+      for (const auto& launcher : bench::mpi_launchers()) add_mpi_rows(suite, launcher);
+      bench::compare_steps(suite);
     });
     close(ends[1]);
   }

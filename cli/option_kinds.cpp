@@ -2,6 +2,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <sstream>
 
 #include "stagecraft/schedule/action.h"
 
@@ -48,6 +49,21 @@ double parse_number(const std::string& option, const std::string& text, double l
         fmt::format("{} takes a number from {} to {}, got {}", option, least, most, quote(text)));
   }
   return value;
+}
+
+std::optional<std::string> parse_words(CLI::App& app, const std::vector<std::string>& words) {
+  try {
+    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
+  } catch (const CLI::Success& asked) {
+    std::ostringstream out;
+    app.exit(asked, out, out);
+    return single_spaced(out.str());
+  } catch (const CLI::ExtrasError&) {
+    throw BadUsage(describe_extras(app));
+  } catch (const CLI::ParseError& error) {
+    throw BadUsage(error.what());
+  }
+  return std::nullopt;
 }
 
 std::string single_spaced(std::string text) {

@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -23,6 +24,10 @@ class HelpFormatter : public CLI::Formatter {
   std::string make_usage(const CLI::App* app, std::string name) const override;
   std::string make_option_opts(const CLI::Option* option) const override;
 };
+
+/// Reads a command line, without the program's name. A text where help or the version was asked
+/// for, otherwise nothing; BadUsage for what is wrong.
+std::optional<std::string> parse_words(CLI::App& app, const std::vector<std::string>& words);
 
 /// BadUsage, which names the option, unless the text is a number in the range.
 int64_t parse_count(const std::string& option, const std::string& text, int64_t least,

@@ -34,7 +34,7 @@ set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
 
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
-set(CPACK_DEBIAN_PACKAGE_SUGGESTS "g++, cmake, python3")
+set(CPACK_DEBIAN_PACKAGE_SUGGESTS "g++, cmake, python3, openmpi-bin, mpich")
 # dpkg-shlibdeps would ask for a package of libtorch, and needs to be installed. What was built needs no newer C and C++
 # libraries than those that it was built with.
 execute_process(COMMAND getconf GNU_LIBC_VERSION OUTPUT_VARIABLE _libc ERROR_QUIET)

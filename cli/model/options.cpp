@@ -1,8 +1,8 @@
 #include "cli/model/options.h"
 
 #include <memory>
-#include <sstream>
 #include <string_view>
+#include <utility>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -66,15 +66,7 @@ std::variant<ModelCommand, std::string> parse_model_options(const std::vector<st
   app.footer(std::string(kFooter));
   add_options(&app, command);
   try {
-    app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
-  } catch (const CLI::Success& asked) {
-    std::ostringstream out;
-    app.exit(asked, out, out);
-    return single_spaced(out.str());
-  } catch (const CLI::ExtrasError&) {
-    throw BadUsage(fmt::format("{} (see stagecraft model --help)", describe_extras(app)));
-  } catch (const CLI::ParseError& error) {
-    throw BadUsage(fmt::format("{} (see stagecraft model --help)", error.what()));
+    if (auto text = parse_words(app, words)) return std::move(*text);
   } catch (const BadUsage& error) {
     throw BadUsage(fmt::format("{} (see stagecraft model --help)", error.what()));
   }

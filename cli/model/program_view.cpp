@@ -10,6 +10,7 @@
 #include "cli/model/module_cut.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/partition/split_places.h"
+#include "stagecraft/partition/split_text.h"
 
 namespace stagecraft::cli {
 namespace {

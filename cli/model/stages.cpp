@@ -75,22 +75,6 @@ std::vector<CrossingFacts> crossing(const Pipe& pipe, int32_t border) {
 
 }  // namespace
 
-Split parse_split(std::string_view text) {
-  Split split;
-  while (true) {
-    const std::size_t comma = std::min(text.find(','), text.size());
-    std::string_view name = text.substr(0, comma);
-    const bool is_end = name.ends_with(kEnd);
-    if (is_end) name.remove_suffix(std::string_view(kEnd).size());
-    if (name.empty()) {
-      throw BadUsage("--split takes names of modules with commas between them, got an empty one");
-    }
-    split.points.emplace_back(name, is_end ? SplitPoint::kEnd : SplitPoint::kBeginning);
-    if (comma == text.size()) return split;
-    text.remove_prefix(comma + 1);
-  }
-}
-
 CutFacts cut_of(const Graph& graph, const Split& split, const ModuleTree& tree,
                 const std::vector<BorderFacts>& borders) {
   const CutList cuts = find_cuts(graph, split);

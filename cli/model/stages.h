@@ -52,9 +52,6 @@ struct CutFacts {
   std::vector<TiedWeight> ties;
 };
 
-/// "layers.4,layers.8:end" as points. BadUsage for a name that is empty.
-Split parse_split(std::string_view text);
-
 /// The cut that `split` makes. ArgumentError as find_cuts does.
 CutFacts cut_of(const Graph& graph, const Split& split, const ModuleTree& tree,
                 const std::vector<BorderFacts>& borders);

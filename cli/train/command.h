@@ -21,7 +21,9 @@ struct TrainCommand {
   std::string model_file;  ///< an archive of torch.export; empty: a Gpt of those sizes
   std::string program;     ///< of the archive, where it has several
 
-  int32_t ranks = 2;
+  int32_t ranks = 2;  ///< of one replica
+  int32_t replicas = 1;
+  std::string transport = "auto";
   std::string schedule = "1F1B";  ///< a name or a file
   std::optional<int32_t> stages = std::nullopt;
   std::string split;  ///< names of modules, each of which begins a stage
@@ -58,6 +60,9 @@ struct TrainCommand {
   std::string report;
   std::string report_json;
   std::string trace;
+
+  /// Into how many microbatches a batch is cut.
+  int64_t parts() const { return int64_t{microbatches} * accumulate * replicas; }
 
   std::string command_line;  ///< as it was typed
 

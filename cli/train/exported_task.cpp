@@ -207,7 +207,7 @@ class ExportedTask {
   // Microbatches must have a number of rows that the model takes.
   void fit_rows(std::size_t leaf, Task& task) {
     const Range range = range_of(graph_, input(leaf), 0);
-    const int64_t parts = int64_t{command_.microbatches} * command_.accumulate;
+    const int64_t parts = command_.parts();
     if (range.least == range.greatest && !command_.given.contains("--batch")) {
       command_.batch = static_cast<int32_t>(range.least * parts);
     }
@@ -307,7 +307,7 @@ class ExportedTask {
 
   // Finds out before training whether the model takes such rows.
   void check_examples(const Task& task) const {
-    const int64_t parts = int64_t{command_.microbatches} * command_.accumulate;
+    const int64_t parts = command_.parts();
     NamedTensors rows = data_.examples();
     for (auto& [name, tensor] : rows) {
       const at::Tensor some = at::arange(command_.batch / parts).remainder_(tensor.size(0));

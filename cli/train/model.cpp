@@ -23,6 +23,7 @@
 #include "cli/train/exported_task.h"
 #include "cli/train/options.h"
 #include "stagecraft/base/text_cursor.h"
+#include "stagecraft/partition/split_text.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/train/gpt.h"
 
@@ -39,25 +40,6 @@ std::vector<std::string> words_of(std::string_view list) {
   return words;
 }
 
-/// The command takes ranks, stages and microbatches from the schedule of its file.
-void fit_to_schedule(TrainCommand& command) {
-  const Schedule schedule = read_schedule(command.schedule);
-  const auto must_be = [&](const char* option, int32_t& value, int32_t expected) {
-    if (command.given.contains(option) && value != expected) {
-      throw BadUsage(fmt::format("{} {} does not fit {}, which has {}", option, value,
-                                 command.schedule, expected));
-    }
-    value = expected;
-  };
-  must_be("--ranks", command.ranks, schedule.num_ranks());
-  must_be("--microbatches", command.microbatches, schedule.num_microbatches());
-  int32_t stages = command.stages.value_or(schedule.num_stages());
-  must_be("--stages", stages, schedule.num_stages());
-  command.stages = stages;
-  command.given["--schedule"] = {std::filesystem::absolute(command.schedule).string()};
-  check_train_command(command);
-}
-
 /// The schedule of a file; nothing where the option is a name.
 std::optional<ScheduleSource> find_source(const TrainCommand& command) {
   if (is_schedule_file(command.schedule)) {
@@ -67,17 +49,8 @@ std::optional<ScheduleSource> find_source(const TrainCommand& command) {
 }
 
 Split make_split(const TrainCommand& command) {
+  if (!command.split.empty()) return parse_split(command.split);
   Split split;
-  if (!command.split.empty()) {
-    constexpr std::string_view kEnd = ":end";
-    for (std::string& name : words_of(command.split)) {
-      const bool is_end = name.ends_with(kEnd);
-      if (is_end) name.resize(name.size() - kEnd.size());
-      split.points.emplace_back(std::move(name),
-                                is_end ? SplitPoint::kEnd : SplitPoint::kBeginning);
-    }
-    return split;
-  }
   int32_t stages = command.stages.value_or(0);
   if (stages == 0) {
     stages = command.ranks * get_schedule_kind(command.schedule).default_stages_per_rank;
@@ -134,7 +107,7 @@ c10::Device parse_device(const std::string& text) {
 
 Task make_gpt_task(const TrainCommand& command, const Split& split, c10::Device device) {
   const Gpt gpt(command.model, static_cast<uint64_t>(command.seed));
-  const int64_t parts = int64_t{command.microbatches} * command.accumulate;
+  const int64_t parts = command.parts();
   GptUse use{.max_rows = (command.batch + parts - 1) / parts};
   if (command.bf16) use.autocast = at::kBFloat16;
   Task task{.pipe = gpt.cut(split, use),
@@ -160,12 +133,27 @@ Task make_gpt_task(const TrainCommand& command, const Split& split, c10::Device 
 
 }  // namespace
 
+void fit_to_schedule(TrainCommand& command) {
+  const Schedule schedule = read_schedule(command.schedule);
+  const auto must_be = [&](const char* option, int32_t& value, int32_t expected) {
+    if (command.given.contains(option) && value != expected) {
+      throw BadUsage(fmt::format("{} {} does not fit {}, which has {}", option, value,
+                                 command.schedule, expected));
+    }
+    value = expected;
+  };
+  must_be("--ranks", command.ranks, schedule.num_ranks());
+  must_be("--microbatches", command.microbatches, schedule.num_microbatches());
+  int32_t stages = command.stages.value_or(schedule.num_stages());
+  must_be("--stages", stages, schedule.num_stages());
+  command.stages = stages;
+  command.given["--schedule"] = {std::filesystem::absolute(command.schedule).string()};
+  check_train_command(command);
+}
+
 Task make_task(TrainCommand& command, const TrainingData& data) {
-  if (is_schedule_file(command.schedule)) {
-    fit_to_schedule(command);
-  } else {
-    get_schedule_kind(command.schedule);  // throws, with the names that there are
-  }
+  // Throws, with the names that there are.
+  if (!is_schedule_file(command.schedule)) get_schedule_kind(command.schedule);
   const c10::Device device = parse_device(command.device);
   const Split split = make_split(command);
   if (command.bf16) avoid_missing_instructions();
@@ -179,7 +167,7 @@ Task make_task(TrainCommand& command, const TrainingData& data) {
   return make_exported_task(command, data, split, device);
 }
 
-Trainer make_trainer(const TrainCommand& command, const Task& task) {
+Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* transport) {
   TrainerOptions options{.schedule = command.schedule,
                          .ranks = command.ranks,
                          .source = find_source(command),
@@ -192,7 +180,9 @@ Trainer make_trainer(const TrainCommand& command, const Task& task) {
                          .learning_rate = command.learning_rate,
                          .clip = command.clip,
                          .recompute = recomputing_stages(command.recompute, task.pipe.num_stages()),
-                         .evaluation = task.evaluation};
+                         .evaluation = task.evaluation,
+                         .transport = transport,
+                         .replicas = command.replicas};
   options.adamw.weight_decay = command.weight_decay;
   return Trainer(task.pipe, task.loss, std::move(options));
 }

@@ -4,7 +4,6 @@
 #include <array>
 #include <filesystem>
 #include <memory>
-#include <sstream>
 #include <string_view>
 #include <utility>
 
@@ -20,9 +19,9 @@ namespace stagecraft::cli {
 namespace {
 
 /// Options of one call of the program, not of the training.
-constexpr std::array<std::string_view, 8> kOfThisCall = {"--resume", "--quiet",       "--json",
-                                                         "--report", "--report-json", "--trace",
-                                                         "--help",   "--save-weights"};
+constexpr std::array<std::string_view, 9> kOfThisCall = {
+    "--resume", "--quiet", "--json",         "--report",   "--report-json",
+    "--trace",  "--help",  "--save-weights", "--transport"};
 
 CLI::Option* add_list(CLI::App* app, const std::string& name, std::vector<std::string>& target,
                       const std::string& type, const std::string& what) {
@@ -73,7 +72,13 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
                  "what stages have the same of; default: cost");
   split->excludes(stages)->excludes(policy);
   std::vector<CLI::Option*> options = {
-      add_count(app, "--ranks", command.ranks, 1, "P", "each a thread; default: 2"),
+      add_count(app, "--ranks", command.ranks, 1, "P",
+                "each a thread; default: 2, or the processes that torchrun, mpirun or srun has "
+                "started"),
+      add_count(app, "--replicas", command.replicas, 1, "R",
+                "pipelines of P ranks side by side, each with a share of every batch; default: 1"),
+      add_choice(app, "--transport", command.transport, {"auto", "local", "gloo", "nccl", "mpi"},
+                 "between ranks; local: threads; default: as they were started"),
       add_text(app, "--schedule", command.schedule, "NAME|FILE",
                "a schedule's name, or one as CSV or JSON; default: 1F1B"),
       stages,
@@ -96,7 +101,8 @@ void add_training(CLI::App* app, TrainCommand& command) {
       add_count(app, "--batch", command.batch, 1, "N", "rows an update; default: 16"),
       add_count(app, "--microbatches", command.microbatches, 1, "M", "default: 8"),
       add_count(app, "--accumulate", command.accumulate, 1, "K",
-                "steps of the pipeline, with M microbatches each, for one update; default: 1"),
+                "steps of the pipeline, with M microbatches each (and replica), for one update; "
+                "default: 1"),
       add_number(app, "--lr", rate.peak, 0, 1e3, "RATE", "at its peak; default: 0.003"),
       add_number(app, "--min-lr", rate.least, 0, 1e3, "RATE",
                  "at the end of the cosine; default: a tenth of the peak"),
@@ -159,10 +165,10 @@ bool is_schedule_file(const std::string& schedule) {
 }
 
 void check_train_command(const TrainCommand& command) {
-  const auto parts = int64_t{command.microbatches} * command.accumulate;
-  if (command.batch < parts) {
-    throw BadUsage(fmt::format("--batch {} has fewer rows than there are microbatches: {} x {}",
-                               command.batch, command.microbatches, command.accumulate));
+  if (command.batch < command.parts()) {
+    throw BadUsage(fmt::format("--batch {} has fewer rows than there are microbatches: {} x {}{}",
+                               command.batch, command.microbatches, command.accumulate,
+                               command.replicas > 1 ? fmt::format(" x {}", command.replicas) : ""));
   }
   if (command.learning_rate.warmup > command.steps) {
     throw BadUsage(fmt::format("--warmup {} is longer than --steps {}",
@@ -199,6 +205,7 @@ Examples:
   stagecraft train --data book.txt --layers 8 --width 256 --schedule ZBVZeroBubble --ranks 4
   stagecraft train --checkpoint run --steps 2000
   stagecraft train --resume run --ranks 2
+  torchrun --no-python --nproc-per-node 4 stagecraft train --replicas 2
   stagecraft train --model llama.pt2 --split model.layers.2 --save-weights trained.pt)";
 
 }  // namespace
@@ -220,17 +227,7 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
   add_looking(&app, command);
   add_files(&app, command);
   try {
-    try {
-      app.parse(std::vector<std::string>(words.rbegin(), words.rend()));
-    } catch (const CLI::Success& asked) {
-      std::ostringstream out;
-      app.exit(asked, out, out);
-      return single_spaced(out.str());
-    } catch (const CLI::ExtrasError&) {
-      throw BadUsage(describe_extras(app));
-    } catch (const CLI::ParseError& error) {
-      throw BadUsage(error.what());
-    }
+    if (auto text = parse_words(app, words)) return std::move(*text);
     command.given = given_options(app);
     command.command_line = "stagecraft train";
     for (const std::string& word : words) {
@@ -282,6 +279,7 @@ TrainCommand take_up(const TrainCommand& now,
     const bool is_one = std::filesystem::exists(path / "index.json");
     command.checkpoint = is_one ? (path / "..").lexically_normal().string() : now.resume;
   }
+  command.transport = now.transport;
   command.is_quiet = now.is_quiet;
   command.is_json = now.is_json;
   command.report = now.report;

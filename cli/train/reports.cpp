@@ -22,16 +22,21 @@ namespace {
 namespace fs = std::filesystem;
 
 /// The modules of a stage, from the first to the last: "embed to blocks.1".
-std::string describe_modules(const Stage& stage) {
+std::string describe_modules(const Graph& stage) {
   const auto module_of = [](const std::string& parameter) {
     const std::size_t dot = parameter.find('.');
     const bool is_numbered = parameter.starts_with("blocks.");
     return parameter.substr(0, is_numbered ? parameter.find('.', dot + 1) : dot);
   };
-  const NamedTensors& parameters = stage.parameters();
+  std::vector<std::string> parameters;
+  for (const GraphState& state : stage.parts().states) {
+    if (state.kind == GraphState::Kind::kParameter) {
+      parameters.push_back(stage.value(state.value).name);
+    }
+  }
   if (parameters.empty()) return "";
-  const std::string first = module_of(parameters.front().first);
-  const std::string last = module_of(parameters.back().first);
+  const std::string first = module_of(parameters.front());
+  const std::string last = module_of(parameters.back());
   return first == last ? first : fmt::format("{} to {}", first, last);
 }
 
@@ -62,6 +67,7 @@ bool Reports::are_wanted() const {
 }
 
 void Reports::check_places() const {
+  if (!is_writer_) return;
   for (const std::string& file : {command_->report, command_->report_json, command_->trace}) {
     check_writable(file);
   }
@@ -72,26 +78,30 @@ void Reports::add_step(const TrainStep& step, int64_t tokens) {
   tokens_per_second_ = static_cast<double>(tokens) / std::max(step.seconds, 1e-9);
 }
 
-void Reports::write(const Trainer& trainer, const std::string& failure) const {
+void Reports::write(Trainer& trainer, const std::string& failure) const {
   if (!are_wanted()) return;
+  const RecordedRun run = trainer.recorded_run();
+  if (!is_writer_) return;
   std::vector<std::string> names;
-  for (int32_t s = 0; s < trainer.pipeline().num_stages(); ++s) {
-    names.push_back(describe_modules(trainer.pipeline().stage(StageId(s))));
+  for (int32_t s = 0; s < trainer.pipe().num_stages(); ++s) {
+    names.push_back(describe_modules(trainer.pipe().stage_graph(StageId(s))));
   }
+  const std::string replicas =
+      command_->replicas > 1 ? fmt::format("{} x ", command_->replicas) : "";
   const ReportOptions options{
-      .title = fmt::format("stagecraft train: {} on {} ranks", command_->schedule,
-                           trainer.pipeline().num_ranks()),
+      .title = fmt::format("stagecraft train: {} on {}{} ranks", command_->schedule, replicas,
+                           trainer.num_ranks()),
       .command = command_->command_line,
       .losses = losses_,
       .evaluations = evaluations_,
       .facts = {{"model", describe_model(*command_)},
-                {"batch", fmt::format("{} rows in {} x {} microbatches", command_->batch,
-                                      command_->accumulate, command_->microbatches)}},
+                {"batch", fmt::format("{} rows in {} x {}{} microbatches", command_->batch,
+                                      command_->accumulate, replicas, command_->microbatches)}},
       .figures = {{command_->unit + "/s", fmt::format("{:.0f}", tokens_per_second_)}},
       .stage_names = std::move(names),
       .failure = failure};
   try {
-    const RunReport report = make_run_report(trainer.pipeline(), options);
+    const RunReport report = make_run_report(run, options);
     if (!command_->report.empty()) write_file(command_->report, draw_report(report));
     if (!command_->report_json.empty()) write_file(command_->report_json, report_json(report));
     if (!command_->trace.empty()) {

@@ -16,7 +16,9 @@ void check_writable(const std::string& file);
 /// The page, the JSON and the trace that a command asks for.
 class Reports {
  public:
-  explicit Reports(const TrainCommand& command) : command_(&command) {}
+  /// Without `is_writer` all is done but writing.
+  Reports(const TrainCommand& command, bool is_writer)
+      : command_(&command), is_writer_(is_writer) {}
 
   bool are_wanted() const;
   /// As check_writable, for each.
@@ -25,11 +27,13 @@ class Reports {
   void add_step(const TrainStep& step, int64_t tokens);
   void add_evaluation(int64_t step, double loss) { evaluations_.push_back({step, loss}); }
 
-  /// Of the last step that was run; `failure`: what it threw. BadUsage when one cannot be written.
-  void write(const Trainer& trainer, const std::string& failure = "") const;
+  /// Of the last step that was run; `failure`: what it threw. Called by all ranks. BadUsage when
+  /// one cannot be written.
+  void write(Trainer& trainer, const std::string& failure = "") const;
 
  private:
   const TrainCommand* command_;
+  bool is_writer_;
   std::vector<LossPoint> losses_;
   std::vector<LossPoint> evaluations_;
   double tokens_per_second_ = 0;

@@ -1,9 +1,12 @@
 #include "cli/train/session.h"
 
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <memory>
+#include <mutex>
 #include <optional>
 #include <string>
 #include <system_error>
@@ -20,6 +23,7 @@
 #include "cli/train/model.h"
 #include "cli/train/options.h"
 #include "cli/train/progress.h"
+#include "cli/train/ranks.h"
 #include "cli/train/reports.h"
 #include "cli/train/sample.h"
 #include "stagecraft/stage/random_scope.h"
@@ -56,16 +60,22 @@ void check_folder_is_writable(const std::string& folder) {
 
 class Session {
  public:
-  Session(TrainCommand command, const std::optional<Checkpoint>& checkpoint)
+  /// `transport`: that of a rank of a world; the first alone speaks and writes.
+  Session(TrainCommand command, const std::optional<Checkpoint>& checkpoint, Transport* transport)
       : command_(std::move(command)),
+        transport_(transport),
         data_(command_),
         task_(make_task(command_, data_)),
         rows_(data_.training(command_, seed_of(command_, 0))),
-        trainer_(make_trainer(command_, task_)),
-        reports_(command_) {
+        trainer_(make_trainer(command_, task_, transport)),
+        reports_(command_, is_first()) {
     // Made once here to find out early whether there is enough.
     if (is_evaluated()) data_.evaluation(command_, 0);
     if (checkpoint) restore(*checkpoint);
+    if (!is_first()) {
+      command_.is_quiet = true;
+      return;
+    }
     reports_.check_places();
     check_writable(command_.save_weights);
     check_folder_is_writable(command_.checkpoint);
@@ -73,9 +83,10 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  int run() {
+  /// `ranks`: "4 ranks".
+  int run(const std::string& ranks) {
     Progress progress(command_, trainer_.steps());
-    introduce(progress);
+    introduce(progress, ranks);
     const bool is_done = trainer_.steps() >= command_.steps;
     while (trainer_.steps() < command_.steps) {
       const NamedTensors rows = rows_->draw(command_.batch);
@@ -88,7 +99,7 @@ class Session {
         reports_.add_evaluation(now, loss);
         progress.evaluation(now, loss);
       }
-      const int interrupt = noted_interrupt();
+      const int interrupt = noted_anywhere(noted_interrupt(), transport_, command_.timeout);
       const bool is_over = interrupt != 0 || now == command_.steps;
       if (!command_.checkpoint.empty() && (now % command_.save_every == 0 || is_over)) save();
       if (interrupt != 0) {
@@ -103,13 +114,20 @@ class Session {
     } else {
       reports_.write(trainer_);
     }
-    if (!command_.save_weights.empty()) save_state_dict(task_.pipe, command_.save_weights);
+    if (!command_.save_weights.empty()) save_weights();
     if (command_.sample > 0 && task_.can_sample) sample(progress);
     progress.end();
     return kGood;
   }
 
  private:
+  bool is_first() const { return transport_ == nullptr || transport_->rank() == Rank(0); }
+
+  /// Writing may take longer than ranks wait for each other in a step.
+  void wait_for_files() {
+    if (transport_ != nullptr) transport_->barrier(Deadline::after(std::chrono::hours(1)));
+  }
+
   c10::Device device() const { return trainer_.states().front().tensor().device(); }
 
   bool is_evaluated() const { return command_.eval_every > 0 && data_.has_evaluation(); }
@@ -126,6 +144,7 @@ class Session {
       const NamedTensors rows = on_device(drawn);
       return trainer_.step(task_.arguments(rows), task_.target(rows), is_reported);
     } catch (const Error& error) {
+      if (transport_ != nullptr) throw;  // the others may be gone
       try {
         reports_.write(trainer_, error.what());
       } catch (const Error&) {
@@ -135,14 +154,13 @@ class Session {
     }
   }
 
-  void introduce(Progress& progress) {
+  void introduce(Progress& progress, const std::string& ranks) {
     int64_t parameters = 0;
     for (const ModelState& state : trainer_.states()) {
       if (state.is_trained()) parameters += state.tensor().numel();
     }
-    progress.say(fmt::format("{} parameters in {} stages on {} ranks, {}, {} microbatches; {}",
-                             parameters, trainer_.pipe().num_stages(),
-                             trainer_.pipeline().num_ranks(), command_.schedule,
+    progress.say(fmt::format("{} parameters in {} stages on {}, {}, {} microbatches; {}",
+                             parameters, trainer_.pipe().num_stages(), ranks, command_.schedule,
                              command_.microbatches, data_.describe()));
     if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
   }
@@ -178,6 +196,13 @@ class Session {
         command_.checkpoint,
         trainer_.checkpoint(notes.dump(-1, ' ', false, Json::error_handler_t::replace)),
         command_.keep);
+    wait_for_files();
+  }
+
+  void save_weights() {
+    trainer_.gather_weights();
+    if (is_first()) save_state_dict(task_.pipe, command_.save_weights);
+    wait_for_files();
   }
 
   void restore(const Checkpoint& checkpoint) {
@@ -191,6 +216,7 @@ class Session {
   }
 
   TrainCommand command_;
+  Transport* transport_;
   TrainingData data_;
   Task task_;
   std::unique_ptr<Batches> rows_;
@@ -222,8 +248,8 @@ void check_folder(const TrainCommand& command, const std::optional<Checkpoint>& 
 int train(TrainCommand command) {
   note_interrupts();
   std::optional<Checkpoint> checkpoint;
-  std::optional<Session> session;
   try {
+    std::map<std::string, std::vector<std::string>> then;
     if (!command.resume.empty()) {
       checkpoint = load_checkpoint(command.resume);
       const Json notes = Json::parse(checkpoint->notes);
@@ -231,16 +257,31 @@ int train(TrainCommand command) {
         throw BadUsage(fmt::format("--resume {}: that checkpoint was not written by this program",
                                    command.resume));
       }
-      command =
-          take_up(command, notes["options"].get<std::map<std::string, std::vector<std::string>>>());
+      notes["options"].get_to(then);
     }
+    take_launched_ranks(command, then);
+    if (checkpoint) command = take_up(command, then);
+    if (is_schedule_file(command.schedule)) fit_to_schedule(command);
     check_folder(command, checkpoint);
-    session.emplace(std::move(command), checkpoint);
-    checkpoint.reset();
   } catch (const Error& error) {
     throw BadUsage(error.what());  // before training: what was asked for cannot be
   }
-  return session->run();
+  Ranks ranks(command);
+  ranks.choose_device(command);
+  std::mutex mutex;
+  int32_t made = 0;
+  return ranks.run([&](Transport* transport) {
+    std::optional<Session> session;
+    try {
+      // Models are captured one after another, where several ranks are threads of this process.
+      const std::lock_guard lock(mutex);
+      session.emplace(command, checkpoint, transport);
+      if (++made == ranks.num_here()) checkpoint.reset();
+    } catch (const Error& error) {
+      throw BadUsage(error.what());
+    }
+    return session->run(ranks.describe());
+  });
 }
 
 }  // namespace stagecraft::cli

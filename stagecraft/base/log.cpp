@@ -34,10 +34,12 @@ struct State {
   std::mutex mutex;
   LogSink sink = write_to_stderr;
   std::atomic<LogLevel> level = LogLevel::kOff;
+  std::atomic<bool> is_chosen = false;  // by somebody, not by default
 
   State() {
     const char* name = std::getenv("STAGECRAFT_LOG");
     if (name == nullptr || *name == '\0') return;
+    is_chosen = true;
     if (const auto parsed = parse_log_level(name)) {
       level = *parsed;
       return;
@@ -64,12 +66,20 @@ void log(LogLevel level, std::string_view message) {
   s.sink(level, message);
 }
 
+void announce(std::string_view message) {
+  State& s = state();
+  if (s.is_chosen && s.level == LogLevel::kOff) return;
+  const std::lock_guard lock(s.mutex);
+  s.sink(LogLevel::kError, message);
+}
+
 bool log_enabled(LogLevel level) {
   return level != LogLevel::kOff && level >= state().level.load(std::memory_order_relaxed);
 }
 
 void set_log_level(LogLevel level) {
   state().level = level;
+  state().is_chosen = true;
 }
 
 void set_log_sink(LogSink sink) {

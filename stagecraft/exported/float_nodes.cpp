@@ -67,13 +67,7 @@ ValueId NodeBuilder::add_float(const RawNode& node, c10::OperatorName op,
       made.arguments.push_back(default_of(formal));
     }
   }
-  GraphValue value;
-  value.name = made.name;
-  value.dtype = c10::kDouble;
-  const ValueId id = next_value();
-  made.results = {id};
-  parts_.values.push_back(std::move(value));
-  parts_.nodes.push_back(std::move(made));
+  const ValueId id = add_node(std::move(made), {.name = "", .dtype = c10::kDouble});
   floats_.insert(id.value());
   return id;
 }

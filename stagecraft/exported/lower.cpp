@@ -105,11 +105,8 @@ class Lowering {
                 std::optional<int64_t> example) {
     GraphSize size;
     size.name = wish;
-    TextCursor in(wish);
-    const bool is_word = in.read_word() == wish && wish != "None" && wish != "True" &&
-                         wish != "False" && wish != "inf" && wish != "nan" && wish != "undefined";
     const bool is_taken = std::ranges::count(sizes_.sizes(), wish, &GraphSize::name) > 0;
-    if (!is_word || is_taken) size.name = symbol;
+    if (!is_size_name(wish) || is_taken) size.name = symbol;
     size.least = 0;
     const auto range = program_.ranges.find(symbol);
     if (range != program_.ranges.end()) {
@@ -221,10 +218,7 @@ class Lowering {
         const auto given = program_.graph.symbols.find(name->name);
         require<FileError>(given != program_.graph.symbols.end(),
                            "the archive does not say what the number {} is", name->name);
-        const RawSymbol& symbol = given->second;
-        const SizeExpr expr =
-            symbol.number ? SizeExpr(*symbol.number) : sizes_.parse(symbol.expression);
-        parts.inputs.push_back(expr.is_number() ? Argument::fixed(expr.number()) : Argument(expr));
+        parts.inputs.push_back(builder_.number_of(given->second));
       }
     }
     const std::size_t leaves = parts.args.num_leaves() + parts.kwargs.num_leaves();
@@ -262,9 +256,7 @@ class Lowering {
     const auto found = program_.graph.symbols.find(name->name);
     require<GraphError>(found != program_.graph.symbols.end(),
                         "the archive does not say what the number {} is", name->name);
-    if (found->second.number) return Argument::fixed(*found->second.number);
-    const SizeExpr expr = sizes_.parse(found->second.expression);
-    return expr.is_number() ? Argument::fixed(expr.number()) : Argument(expr);
+    return builder_.number_of(found->second);
   }
 
   const RawProgram& program_;

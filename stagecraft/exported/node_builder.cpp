@@ -21,14 +21,6 @@ namespace {
 /// Of a dimension: more than any machine holds.
 constexpr int64_t kGreatestSize = int64_t{1} << 40;
 
-/// A name that a region may have in a graph.
-std::string scope_name(std::string module) {
-  for (char& c : module) {
-    if (kNameCharacters.find(c) == std::string_view::npos) c = '_';
-  }
-  return module;
-}
-
 }  // namespace
 
 std::vector<std::string> symbols_in(std::string_view text) {
@@ -147,12 +139,8 @@ void NodeBuilder::copy_back(const Argument& into, const Argument& value,
   node.arguments = {into, value, Argument::fixed(false)};
   const ValueId* id = into.value();
   require<GraphError>(id != nullptr && value.value() != nullptr, "{} is no tensor", target);
-  GraphValue changed = parts_.values[static_cast<std::size_t>(id->value())];
-  changed.name = node.name;
-  node.results = {ValueId(static_cast<int32_t>(parts_.values.size()))};
-  parts_.values.push_back(std::move(changed));
   node.is_no_grad = true;
-  parts_.nodes.push_back(std::move(node));
+  add_node(std::move(node), parts_.values[static_cast<std::size_t>(id->value())]);
 }
 
 SizeExpr NodeBuilder::shape_of(const RawSymbol& size, uint32_t& open, std::size_t dim) {
@@ -176,8 +164,12 @@ const RawSymbol* NodeBuilder::find_symbol(const std::string& name) const {
 Argument NodeBuilder::number_of(const std::string& name) {
   const RawSymbol* symbol = find_symbol(name);
   require<GraphError>(symbol != nullptr, "the archive does not say what the number {} is", name);
-  if (symbol->number) return Argument::fixed(*symbol->number);
-  const SizeExpr expr = sizes_.parse(symbol->expression);
+  return number_of(*symbol);
+}
+
+Argument NodeBuilder::number_of(const RawSymbol& symbol) {
+  if (symbol.number) return Argument::fixed(*symbol.number);
+  const SizeExpr expr = sizes_.parse(symbol.expression);
   return expr.is_number() ? Argument::fixed(expr.number()) : Argument(expr);
 }
 
@@ -229,7 +221,7 @@ GraphNode NodeBuilder::start_node(const RawNode& node, c10::OperatorName op, con
   made.op = std::move(op);
   made.is_no_grad = mode.is_no_grad;
   made.autocast = mode.autocast;
-  made.scope = scope_name(node.module);
+  made.scope = as_name(node.module);
   return made;
 }
 
@@ -428,11 +420,14 @@ void NodeBuilder::check_item(const RawNode& node, const RawSymbol& symbol, Scope
 ValueId NodeBuilder::add_copy(GraphNode node, ValueId value) {
   node.op = {"aten::clone", ""};
   node.arguments = {value, Argument()};
-  GraphValue copy = parts_.values[static_cast<std::size_t>(value.value())];
-  copy.name = node.name;
+  return add_node(std::move(node), parts_.values[static_cast<std::size_t>(value.value())]);
+}
+
+ValueId NodeBuilder::add_node(GraphNode node, GraphValue result) {
   const ValueId id = next_value();
+  result.name = node.name;
   node.results = {id};
-  parts_.values.push_back(std::move(copy));
+  parts_.values.push_back(std::move(result));
   parts_.nodes.push_back(std::move(node));
   return id;
 }

@@ -40,6 +40,8 @@ class NodeBuilder {
   void lower_nodes(const RawGraph& graph, Scope& scope, const Mode& mode);
   /// What an argument of the archive is here.
   Argument resolve(const RawArgument& raw, const Scope& scope);
+  /// A number that the archive writes down, or the expression of it.
+  Argument number_of(const RawSymbol& symbol);
   /// The same elements in memory of their own.
   ValueId copy_of(ValueId value, const std::string& target);
   /// Copies a value into a state or an input when all nodes have run.
@@ -72,6 +74,8 @@ class NodeBuilder {
   void lower_item(const RawNode& node, Scope& scope, const Mode& mode);
   void check_item(const RawNode& node, const RawSymbol& symbol, Scope& scope, const Mode& mode);
   ValueId add_copy(GraphNode node, ValueId value);
+  /// A node with one result, which is named as it is and otherwise like that.
+  ValueId add_node(GraphNode node, GraphValue result);
 
   // float_nodes.cpp
   static bool is_float(const RawArgument& argument);

@@ -8,6 +8,7 @@
 #include "stagecraft/exported/node_builder.h"
 #include "stagecraft/exported/shared_memory.h"
 #include "stagecraft/graph/effects.h"
+#include "stagecraft/graph/input_binding.h"
 
 namespace stagecraft::exported {
 
@@ -147,12 +148,7 @@ void NodeBuilder::lower_cond(const RawNode& node, Scope& scope, const Mode& mode
 }
 
 SizeSet NodeBuilder::needed_sizes(const GraphParts& branch, const SizeTable& table) {
-  SizeSet needed = 0;
-  auto note = [&](const SizeExpr& size) { needed |= size.sizes(); };
-  for (const GraphNode& node : branch.nodes) {
-    for (const Argument& argument : node.arguments) for_each_size(argument, note);
-  }
-  for (const Argument& output : branch.outputs) for_each_size(output, note);
+  SizeSet needed = read_sizes(branch);
   for (std::size_t i = table.sizes().size(); i-- > 0;) {
     const GraphSize& size = table.sizes()[i];
     if ((needed >> i & 1) == 0 || (!size.rule && !size.measured)) continue;
@@ -194,14 +190,7 @@ void NodeBuilder::build_branch(const RawGraph& graph, const std::vector<RawArgum
 Argument NodeBuilder::as_tensor(const Argument& number, const RawNode& node, const Mode& mode) {
   GraphNode made = start_node(node, {"aten::scalar_tensor", ""}, mode);
   made.arguments = {number, {}, {}, {}, {}};
-  GraphValue value;
-  value.name = made.name;
-  value.dtype = c10::kFloat;
-  const ValueId id = next_value();
-  made.results = {id};
-  parts_.values.push_back(std::move(value));
-  parts_.nodes.push_back(std::move(made));
-  return id;
+  return add_node(std::move(made), {.name = "", .dtype = c10::kFloat});
 }
 
 }  // namespace stagecraft::exported

@@ -83,6 +83,16 @@ SizeSet with_rules(const GraphParts& parts, SizeSet known) {
   return known;
 }
 
+SizeSet read_sizes(const GraphParts& parts) {
+  SizeSet read = 0;
+  auto note = [&](const SizeExpr& size) { read |= size.sizes(); };
+  for (const GraphNode& node : parts.nodes) {
+    for (const Argument& argument : node.arguments) for_each_size(argument, note);
+  }
+  for (const Argument& output : parts.outputs) for_each_size(output, note);
+  return read;
+}
+
 bool is_truth(const GraphParts& parts, const SizeExpr& expr) {
   if (expr.terms().size() != 1 || expr.terms().front().factor != 1) return false;
   if (std::popcount(expr.sizes()) != 1) return false;

@@ -29,6 +29,9 @@ SizeSet known_sizes(const GraphParts& parts);
 /// The known ones and all that follow from them.
 SizeSet with_rules(const GraphParts& parts, SizeSet known);
 
+/// The sizes that nodes and outputs read.
+SizeSet read_sizes(const GraphParts& parts);
+
 /// Whether a number is a truth: a size that compares, alone.
 bool is_truth(const GraphParts& parts, const SizeExpr& expr);
 

@@ -1,15 +1,30 @@
 #include "stagecraft/graph/names.h"
 
 #include <cstddef>
+#include <utility>
 
 #include <fmt/format.h>
 
+#include "stagecraft/base/text_cursor.h"
+
 namespace stagecraft {
 
-std::string UniqueNames::make(std::string wish) {
-  for (char& c : wish) {
+std::string as_name(std::string text) {
+  for (char& c : text) {
     if (kNameCharacters.find(c) == std::string_view::npos) c = '_';
   }
+  return text;
+}
+
+bool is_size_name(std::string_view text) {
+  static const std::unordered_set<std::string_view> kTaken = {"None", "True", "False",
+                                                              "inf",  "nan",  "undefined"};
+  TextCursor in(text);
+  return in.read_word() == text && !text.empty() && !kTaken.contains(text);
+}
+
+std::string UniqueNames::make(std::string wish) {
+  wish = as_name(std::move(wish));
   if (wish.empty()) wish = "value";
   std::string name = wish;
   for (int& n = counters_[wish]; !taken_.insert(name).second;) {

@@ -15,6 +15,12 @@ inline bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_not_of(kNameCharacters) == std::string_view::npos;
 }
 
+/// The text with '_' for what no name may have.
+std::string as_name(std::string text);
+
+/// A word that a text of a graph takes for a size and nothing else.
+bool is_size_name(std::string_view text);
+
 /// Names for the values of one graph, none of them twice.
 class UniqueNames {
  public:

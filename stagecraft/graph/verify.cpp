@@ -11,7 +11,6 @@
 
 #include <fmt/format.h>
 
-#include "stagecraft/base/text_cursor.h"
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/graph/input_binding.h"
 #include "stagecraft/graph/names.h"
@@ -89,20 +88,12 @@ class Verifier {
     return fixed != nullptr && fixed->isList() ? fixed->toListRef().size() : 0;
   }
 
-  /// What a text takes for a size and nothing else.
-  static bool is_word(const std::string& name) {
-    static const std::unordered_set<std::string> kTaken = {"None", "True", "False",
-                                                           "inf",  "nan",  "undefined"};
-    TextCursor in(name);
-    return in.read_word() == name && !name.empty() && !kTaken.contains(name);
-  }
-
   void check_sizes() {
     check(parts_.sizes.size() <= SizeExpr::kMaxSizes, "expected at most {} sizes, got {}",
           SizeExpr::kMaxSizes, parts_.sizes.size());
     std::unordered_set<std::string> names;
     for (const GraphSize& size : parts_.sizes) {
-      check(is_word(size.name), "'{}' is no name for a size", size.name);
+      check(is_size_name(size.name), "'{}' is no name for a size", size.name);
       check(names.insert(size.name).second, "two sizes are named {}", size.name);
       const bool follows = size.rule || size.measured;
       const bool is_least = size.least >= 0 || parts_.is_exported;

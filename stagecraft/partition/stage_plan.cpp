@@ -148,7 +148,7 @@ class Planner {
   void tell_sizes(int32_t k) {
     const GraphParts parts = draft_parts(k);
     const SizeSet told = told_sizes(parts);
-    SizeSet open = needed_sizes(parts) & ~told;
+    SizeSet open = read_sizes(parts) & ~told;
     for (std::size_t i = parts.sizes.size(); i-- > 0;) {
       const auto& rule = parts.sizes[i].rule;
       if (!rule || (open >> i & 1) == 0) continue;
@@ -186,16 +186,6 @@ class Planner {
       if (parts.sizes[i].measured) told |= SizeSet{1} << i;
     }
     return with_rules(parts, told);
-  }
-
-  static SizeSet needed_sizes(const GraphParts& parts) {
-    SizeSet needed = 0;
-    auto note = [&](const SizeExpr& size) { needed |= size.sizes(); };
-    for (const GraphNode& node : parts.nodes) {
-      for (const Argument& argument : node.arguments) for_each_size(argument, note);
-    }
-    for (const Argument& output : parts.outputs) for_each_size(output, note);
-    return needed;
   }
 
   /// A further value like one that there is.

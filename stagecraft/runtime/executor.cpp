@@ -1,6 +1,7 @@
 #include "stagecraft/runtime/executor.h"
 
 #include <algorithm>
+#include <chrono>
 #include <exception>
 #include <utility>
 
@@ -9,6 +10,7 @@
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/log.h"
 #include "stagecraft/runtime/values.h"
 #include "stagecraft/schedule/slot.h"
 #include "stagecraft/stage/random_scope.h"
@@ -16,6 +18,9 @@
 namespace stagecraft {
 
 namespace {
+
+// Ranks that are well say how they get on several times in so long.
+constexpr std::chrono::milliseconds kHeardLately(600);
 
 // Without history, and without the memory around it: the result of a reduction may still own that
 // of what was reduced (mse_loss's does), which would be held until the end of the step.
@@ -49,27 +54,35 @@ int64_t bytes_held_by(std::span<const Stage> stages) {
 
 }  // namespace
 
-Executor::Executor(Transport& transport, const Wiring& wiring, std::span<Stage> stages,
-                   const Loss& loss, const Callbacks& callbacks,
+Executor::Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
+                   std::span<Stage> stages, const Loss& loss, const Callbacks& callbacks,
                    const std::vector<TiedWeight>& ties, const Placement& placement,
                    RouterOptions options)
     : transport_(transport),
+      place_(place),
       wiring_(wiring),
       stages_(stages),
       loss_(loss),
       callbacks_(callbacks),
-      router_(transport, wiring_, recorder_, options),
-      ties_(transport, placement, stages, ties),
+      progress_(std::make_shared<ProgressMark>()),
+      router_(transport, wiring_, recorder_, *progress_, options),
+      ties_(transport, placement, place, stages, ties),
+      reducer_(transport, place, stages, *progress_),
       timeout_(options.timeout) {}
+
+void Executor::publish_progress() {
+  transport_.publish([progress = progress_] { return progress->read(); });
+}
 
 void Executor::run(const StepPlan& plan) {
   plan_ = plan;
   const auto microbatches = static_cast<std::size_t>(plan.schedule->num_microbatches());
-  const std::span<const Action> list = plan.schedule->actions(transport_.rank());
+  const std::span<const Action> list = plan.schedule->actions(place_.own());
   outputs_.assign(microbatches, {});
   losses_.assign(microbatches, {});
   added_losses_.assign(microbatches, {});
   note_missing_grads();
+  progress_->start_step(plan.step);
   recorder_.start(list.size(), plan.zero);
   memory_.clear();
   peak_memory_ = 0;
@@ -101,24 +114,36 @@ std::vector<double> Executor::weights() const {
 void Executor::run_list(std::span<const Action> list) {
   router_.start(plan_.step, static_cast<std::size_t>(plan_.schedule->num_microbatches()),
                 plan_.is_training, *plan_.batch, plan_.meter);
-  if (plan_.is_training) ties_.start();
+  if (plan_.is_training) {
+    reducer_.start();
+    ties_.start();
+  }
   for (std::size_t offset = 0; offset < list.size();) {
     const std::size_t length = 1 + static_cast<std::size_t>(list[offset].num_parts());
     run_slot(list.subspan(offset, length), offset);
     offset += length;
   }
   router_.finish();
-  if (plan_.is_training) {
-    is_in_ties_ = true;
+  if (plan_.is_training) exchange_grads();
+}
+
+// First over the replicas: then the copies of a tied weight have the same in each of them.
+void Executor::exchange_grads() {
+  is_exchanging_ = true;
+  reducer_.finish(plan_.step,
+                  Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout_)));
+  {
+    const ProgressMark::Waiting waiting(*progress_, "gradients of tied weights");
     ties_.finish(plan_.step, timeout_);
-    is_in_ties_ = false;
   }
+  is_exchanging_ = false;
 }
 
 void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
   if (const auto reason = transport_.abort_reason()) {
     throw PeerError(reason->message, reason->rank, reason->cause);
   }
+  reducer_.poll();
   slot_ = actions;
   const Action action = actions.front();
   if (!action.is_overlap()) {
@@ -157,6 +182,7 @@ void Executor::run_recorded(Action action, std::size_t offset) {
 
 void Executor::begin(Action action, std::size_t offset) {
   current_ = action;
+  progress_->begin(action);
   router_.set_offset(offset);
   recorder_.begin(offset);
   for (const ActionObserver& observer : callbacks_.observers()) {
@@ -171,6 +197,7 @@ void Executor::end(Action action, std::size_t offset) {
   recorder_.end(offset);
   const bool is_part = slot_.front().is_overlap() && !action.is_overlap();
   current_ = is_part ? slot_.front() : Action();
+  progress_->end(action, current_);
 }
 
 void Executor::run_built_in(Action action) {
@@ -204,7 +231,7 @@ void Executor::run_built_in(Action action) {
       return;
     case ActionType::kReduceGrad:
       if (const auto& hook = stage(action).options().on_reduce_grad) hook();
-      return;
+      return reducer_.reduce(action.stage(), plan_.step);
     case ActionType::kOverlap:
     case ActionType::kIdle:
       return;
@@ -229,7 +256,9 @@ void Executor::run_measured(Action action, std::size_t offset) {
 }
 
 ForwardOptions Executor::forward_options(Action action) const {
-  const auto microbatch = static_cast<uint64_t>(action.microbatch().value());
+  // As in one pipeline with all replicas' microbatches.
+  const auto microbatch = static_cast<uint64_t>(
+      place_.replica() * plan_.schedule->num_microbatches() + action.microbatch().value());
   const auto stage = static_cast<uint64_t>(action.stage().value());
   return {.is_training = plan_.is_training,
           .seed = mix_seed(plan_.seed, plan_.draw, microbatch, stage),
@@ -290,23 +319,53 @@ StageError::Place Executor::place_of(Action action) const {
 void Executor::fail(const std::exception_ptr& cause) {
   const StageError::Place place = place_of(std::exchange(current_, Action()));
   const bool is_aborted = transport_.abort_reason() != nullptr;
-  const bool was_waiting = router_.is_waiting() || std::exchange(is_in_ties_, false);
+  const bool was_waiting = router_.is_waiting() || std::exchange(is_exchanging_, false);
   try {
     std::rethrow_exception(cause);
   } catch (const PeerError&) {
     if (is_aborted) {
+      announce_lost();
       release();
       throw;
     }
     abort_as(StageError(place, cause));
   } catch (const TimeoutError& error) {
     if (!was_waiting) abort_as(StageError(place, cause));
-    abort_as(TimeoutError(fmt::format("rank {}, {}: {}", place.rank.value(),
-                                      place.action.empty() ? "end of the step" : place.action,
-                                      error.what())));
+    const TimeoutError named(fmt::format("rank {}, {}: {}", place.rank.value(),
+                                         place.action.empty() ? "end of the step" : place.action,
+                                         error.what()));
+    announce_and_abort(named);
+    release();
+    throw named;
   } catch (...) {
     abort_as(StageError(place, cause));
   }
+}
+
+// What the ranks were at, before they hear of it; and of several that miss a deadline at once, the
+// one that all hear of.
+void Executor::announce_and_abort(const TimeoutError& error) {
+  const std::string table = progress_table(transport_.progress());
+  const std::exception_ptr cause = std::make_exception_ptr(error);
+  transport_.abort({transport_.rank(), error.what(), cause});
+  const auto reason = transport_.abort_reason();
+  if (reason && reason->cause == cause) announce(fmt::format("{}\n{}", error.what(), table));
+}
+
+void Executor::announce_lost() {
+  const auto reason = transport_.abort_reason();
+  if (!reason || !reason->is_lost || reason == announced_) return;
+  announced_ = reason;
+  std::vector<HeardProgress> ranks = transport_.progress();
+  auto& lost = ranks[static_cast<std::size_t>(reason->rank.value())];
+  lost.is_lost = true;
+  // The first that is left. With the lost one others of its machine may have fallen silent.
+  const auto silence = std::max(kHeardLately, lost.age / 2);
+  const auto teller = std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) {
+    return !rank.is_lost && rank.age < silence;
+  });
+  if (teller - ranks.begin() != transport_.rank().value()) return;
+  announce(fmt::format("{}\n{}", reason->message, progress_table(ranks)));
 }
 
 template <typename E>
@@ -319,6 +378,7 @@ void Executor::abort_as(const E& error) {
 
 void Executor::release() {
   recorder_.stop();
+  progress_->stop();
   router_.clear();
   for (Stage& stage : stages_) stage.reset();
   outputs_.clear();
@@ -329,6 +389,7 @@ void Executor::release() {
 void Executor::abandon() {
   release();
   ties_.abandon();
+  reducer_.abandon();
   // Those that had none before the step have none after it.
   for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();
   had_no_grad_.clear();

@@ -4,7 +4,9 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <memory>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -13,8 +15,11 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/action_context.h"
 #include "stagecraft/runtime/action_memory.h"
+#include "stagecraft/runtime/grad_reducer.h"
 #include "stagecraft/runtime/loss.h"
+#include "stagecraft/runtime/progress.h"
 #include "stagecraft/runtime/record/recorder.h"
+#include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/runtime/router.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/runtime/tied_weights.h"
@@ -44,9 +49,9 @@ struct StepPlan {
 class Executor {
  public:
   /// All must outlive it. `stages`: in the order of the wiring's.
-  Executor(Transport& transport, const Wiring& wiring, std::span<Stage> stages, const Loss& loss,
-           const Callbacks& callbacks, const std::vector<TiedWeight>& ties,
-           const Placement& placement, RouterOptions options);
+  Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
+           std::span<Stage> stages, const Loss& loss, const Callbacks& callbacks,
+           const std::vector<TiedWeight>& ties, const Placement& placement, RouterOptions options);
 
   /// Executes this rank's part of a step. What goes wrong is thrown as StageError (it happened
   /// here), TimeoutError or PeerError (it happened elsewhere), after the world was told and all
@@ -54,7 +59,10 @@ class Executor {
   void run(const StepPlan& plan);
 
   /// The step is complete everywhere: its gradients stay.
-  void commit() { had_no_grad_.clear(); }
+  void commit() {
+    had_no_grad_.clear();
+    reducer_.add_earlier();
+  }
   /// The step has failed, here or elsewhere: forgets its results and takes back the gradients of
   /// parameters that had none before it. REQUIRES that no rank that shares a parameter is still in
   /// the step.
@@ -66,7 +74,18 @@ class Executor {
   std::vector<at::Tensor> take_added_losses() { return std::move(added_losses_); }
   std::vector<double> weights() const;
 
+  /// Aborts the world because a deadline was missed, and prints where every rank was.
+  void announce_and_abort(const TimeoutError& error);
+  /// Prints the same if the world was aborted because a rank is lost: by the first of those that
+  /// are left, once.
+  void announce_lost();
+
   const Recorder& recorder() const { return recorder_; }
+  /// Where the rank is.
+  ProgressMark& progress() { return *progress_; }
+  /// From now on the transport tells others, until another executor of the rank does so; what it
+  /// was last remains when this one has gone.
+  void publish_progress();
   /// Of the last step that measured memory, by stage of this rank; otherwise empty.
   std::span<const StageMemory> memory() const { return memory_; }
 
@@ -74,6 +93,7 @@ class Executor {
   friend class ActionContext;
 
   void run_list(std::span<const Action> list);
+  void exchange_grads();
   void run_slot(std::span<const Action> actions, std::size_t offset);
   void run_action(Action action, std::size_t offset);
   void run_recorded(Action action, std::size_t offset);
@@ -96,13 +116,16 @@ class Executor {
   void release();
 
   Transport& transport_;
+  ReplicaPlace place_;
   const Wiring& wiring_;
   std::span<Stage> stages_;
   const Loss& loss_;
   const Callbacks& callbacks_;
   Recorder recorder_;
+  const std::shared_ptr<ProgressMark> progress_;  // the transport may ask it for longer
   Router router_;
   TiedWeights ties_;
+  GradReducer reducer_;
   std::chrono::nanoseconds timeout_;
 
   StepPlan plan_;
@@ -114,7 +137,8 @@ class Executor {
   std::vector<at::Tensor> had_no_grad_;  // parameters, when the step began
   std::vector<StageMemory> memory_;
   int64_t peak_memory_ = 0;
-  bool is_in_ties_ = false;  // exchanging the gradients of tied weights
+  std::shared_ptr<const AbortReason> announced_;  // the loss of a rank
+  bool is_exchanging_ = false;                    // gradients, of replicas and of tied weights
 };
 
 }  // namespace stagecraft

@@ -19,30 +19,11 @@
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/step_counter.h"
 #include "stagecraft/runtime/wiring.h"
-#include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/transport/local/local_world.h"
 
 namespace stagecraft {
 
 namespace {
-
-ScheduleSource source_for(const PipelineOptions& options, int32_t stages) {
-  if (options.source) {
-    const int32_t own = options.source->placement().num_ranks();
-    require<ArgumentError>(options.ranks.value_or(own) == own,
-                           "the schedule is for {} ranks, the options say {}", own,
-                           options.ranks.value_or(own));
-    return *options.source;
-  }
-  const int32_t per_rank = get_schedule_kind(options.schedule).default_stages_per_rank;
-  const int32_t ranks = options.ranks.value_or(std::max(1, stages / per_rank));
-  require<ArgumentError>(
-      ranks >= 1 && stages % ranks == 0,
-      "{} stages cannot be dealt out evenly to {} ranks; give a schedule of your "
-      "own (PipelineOptions::source) for an uneven placement",
-      stages, ranks);
-  return ScheduleSource::named(options.schedule, ranks, stages / ranks);
-}
 
 void sort_stages(std::vector<Stage>& stages, int32_t expected) {
   require<ArgumentError>(static_cast<int32_t>(stages.size()) == expected,
@@ -95,7 +76,8 @@ class Pipeline::Impl {
  public:
   Impl(std::vector<Stage> stages, PipelineOptions options)
       : options_(std::move(options)),
-        source_(source_for(options_, static_cast<int32_t>(stages.size()))),
+        source_(source_for(options_.source, options_.schedule, options_.ranks,
+                           static_cast<int32_t>(stages.size()))),
         ports_(ports_or_chain(options_.ports, source_.placement().num_stages())),
         graph_(stage_graph_of(ports_)),
         seed_(options_.seed.value_or(default_seed())),
@@ -181,13 +163,17 @@ class Pipeline::Impl {
   struct RankState {
     RankState(Impl& impl, Rank rank, std::vector<Stage> own)
         : stages(std::move(own)),
-          wiring(impl.ports_, impl.placement(), rank),
+          place{.self = rank, .ranks = impl.placement().num_ranks()},
+          wiring(impl.ports_, impl.placement(), place),
           executor(
-              impl.world_.transport(rank), wiring, stages, impl.options_.loss, impl.callbacks_,
-              impl.options_.ties, impl.placement(),
-              {.timeout = impl.options_.timeout, .wait_for_sends = impl.options_.zero_buffering}) {}
+              impl.world_.transport(rank), place, wiring, stages, impl.options_.loss,
+              impl.callbacks_, impl.options_.ties, impl.placement(),
+              {.timeout = impl.options_.timeout, .wait_for_sends = impl.options_.zero_buffering}) {
+      executor.publish_progress();
+    }
 
     std::vector<Stage> stages;
+    ReplicaPlace place;
     Wiring wiring;
     Executor executor;
   };

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
@@ -47,8 +48,12 @@ double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::si
 }  // namespace
 
 Router::Router(Transport& transport, const Wiring& wiring, Recorder& recorder,
-               RouterOptions options)
-    : transport_(transport), wiring_(wiring), recorder_(recorder), options_(options) {}
+               ProgressMark& progress, RouterOptions options)
+    : transport_(transport),
+      wiring_(wiring),
+      recorder_(recorder),
+      progress_(progress),
+      options_(options) {}
 
 void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
                    const Microbatches& batch, MemoryMeter* meter) {
@@ -84,7 +89,8 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
 
 double Router::weight(MicrobatchId m) const {
   const double known = weights_[static_cast<std::size_t>(m.value())];
-  return std::isnan(known) ? 1.0 / static_cast<double>(microbatches_) : known;
+  if (!std::isnan(known)) return known;
+  return 1.0 / (static_cast<double>(microbatches_) * options_.replicas);
 }
 
 void Router::clear() {
@@ -102,6 +108,7 @@ void Router::finish() {
 }
 
 void Router::wait_send(const PendingPtr& pending) {
+  const ProgressMark::Waiting waiting(progress_, "others to take what it sent");
   is_waiting_ = true;
   transport_.wait_send(pending, deadline());
   is_waiting_ = false;
@@ -127,7 +134,8 @@ const c10::IValue& Router::model_input(const Ports::Feed& feed, MicrobatchId m) 
 void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
   if (edge.is_local) return;
   Arrival& arrival = slot.inputs[e];
-  arrival.values = receive(arrival.receive);
+  arrival.values =
+      receive(arrival.receive, edge.peer, {step_, Direction::kForward, edge.from, edge.to, m});
   arrival.receive.reset();
   const double sent = take_tail(arrival.values, edge, microbatches_);
   double& weight = weights_[static_cast<std::size_t>(m.value())];
@@ -229,10 +237,11 @@ void Router::put_outputs(Action forward, const c10::IValue& output) {
   if (is_training_ && w.out.size() > 1) watch_shared_outputs(w, s, outputs);
 }
 
-void Router::take_grads(Slot& slot, const WireEdge& edge, std::size_t e) {
+void Router::take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
   if (edge.is_local) return;
   Arrival& arrival = slot.grads[e];
-  arrival.values = receive(arrival.receive);
+  arrival.values =
+      receive(arrival.receive, edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m});
   arrival.receive.reset();
   const std::size_t expected =
       edge.connections.size() + (edge.has_chain ? slot.chain_outputs.size() : 0);
@@ -252,7 +261,7 @@ std::vector<c10::IValue> Router::take_output_grads(Action backward) {
   for (std::size_t e = w.out.size(); e-- > 0;) {
     const WireEdge& edge = w.out[e];
     Arrival& arrival = s.grads[e];
-    take_grads(s, edge, e);
+    take_grads(s, edge, e, backward.microbatch());
     for (std::size_t i = arrival.values.size(); i-- > 0;) {
       const std::size_t explicit_values = edge.connections.size();
       const auto output =
@@ -355,13 +364,19 @@ void Router::post(Rank to, const TransferId& id, std::vector<c10::IValue> values
   }
 }
 
-std::vector<c10::IValue> Router::receive(const PendingPtr& pending) {
+std::vector<c10::IValue> Router::receive(const PendingPtr& pending, Rank from,
+                                         const TransferId& id) {
   require<ArgumentError>(pending != nullptr, "no receive was posted for what the action needs");
   const bool waits = !pending->is_done();
-  if (waits) recorder_.begin_wait(offset_);
+  std::optional<ProgressMark::Waiting> waiting;
+  if (waits) {
+    recorder_.begin_wait(offset_);
+    waiting.emplace(progress_, from, id);
+  }
   is_waiting_ = true;
   Received received = transport_.wait_receive(pending, deadline());
   is_waiting_ = false;
+  waiting.reset();
   if (waits) recorder_.end_wait(received.sent);
   if (!received.value.isTuple()) {
     throw MetadataError("expected a tuple of values, got " + describe(received.value));

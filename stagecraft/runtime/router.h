@@ -11,6 +11,7 @@
 #include <c10/core/TensorImpl.h>
 
 #include "stagecraft/runtime/argument_builder.h"
+#include "stagecraft/runtime/progress.h"
 #include "stagecraft/runtime/record/recorder.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/runtime/wiring.h"
@@ -25,6 +26,8 @@ struct RouterOptions {
   std::chrono::nanoseconds timeout = std::chrono::seconds(60);
   /// A send is waited for where it is posted, not at the end of the step.
   bool wait_for_sends = false;
+  /// Of the pipeline: what is not known is the equal share of a microbatch of all of them.
+  int32_t replicas = 1;
 };
 
 /// Carries values and gradients between the stages of one rank and those of others, for one step at
@@ -39,7 +42,8 @@ struct RouterOptions {
 class Router {
  public:
   /// All must outlive it.
-  Router(Transport& transport, const Wiring& wiring, Recorder& recorder, RouterOptions options);
+  Router(Transport& transport, const Wiring& wiring, Recorder& recorder, ProgressMark& progress,
+         RouterOptions options);
 
   /// A new step. `weights` may be empty: then they come with the values of other ranks.
   void start(uint64_t step, std::size_t microbatches, bool is_training, const Microbatches& batch,
@@ -100,11 +104,11 @@ class Router {
     return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.timeout));
   }
 
-  std::vector<c10::IValue> receive(const PendingPtr& pending);
+  std::vector<c10::IValue> receive(const PendingPtr& pending, Rank from, const TransferId& id);
   void wait_send(const PendingPtr& pending);
   void post(Rank to, const TransferId& id, std::vector<c10::IValue> values);
   void take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
-  void take_grads(Slot& slot, const WireEdge& edge, std::size_t e);
+  void take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
   const c10::IValue& model_input(const Ports::Feed& feed, MicrobatchId m) const;
   void add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const;
   static void keep_model_inputs(Slot& slot, const Arguments& arguments);
@@ -117,6 +121,7 @@ class Router {
   Transport& transport_;
   const Wiring& wiring_;
   Recorder& recorder_;
+  ProgressMark& progress_;
   RouterOptions options_;
 
   uint64_t step_ = 0;

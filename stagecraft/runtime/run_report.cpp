@@ -158,7 +158,7 @@ RunReport make_run_report(const RecordedRun& run, const ReportOptions& options) 
   return report;
 }
 
-RunReport make_run_report(const Pipeline& pipeline, const ReportOptions& options) {
+RecordedRun recorded_run_of(const Pipeline& pipeline) {
   const std::span<const StageMemory> memory = pipeline.stage_memory();
   RecordedRun run{.recording = pipeline.recording(),
                   .schedule_name = pipeline.schedule_name(),
@@ -166,7 +166,11 @@ RunReport make_run_report(const Pipeline& pipeline, const ReportOptions& options
   for (int32_t s = 0; s < pipeline.num_stages(); ++s) {
     run.stages.push_back(state_of(pipeline.stage(StageId(s))));
   }
-  return make_run_report(run, options);
+  return run;
+}
+
+RunReport make_run_report(const Pipeline& pipeline, const ReportOptions& options) {
+  return make_run_report(recorded_run_of(pipeline), options);
 }
 
 void save_report(const std::string& path, const RunReport& report) {

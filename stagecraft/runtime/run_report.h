@@ -22,6 +22,9 @@ struct ReportOptions {
   bool compare = true;                        ///< with what other schedules would have taken
 };
 
+/// The pipeline's last step. ArgumentError before the first.
+RecordedRun recorded_run_of(const Pipeline& pipeline);
+
 /// A report of the pipeline's last step, a failed one or an eval too. Memory is in it after a step
 /// with StepOptions::measure_memory. ArgumentError before the first step.
 RunReport make_run_report(const Pipeline& pipeline, const ReportOptions& options = {});

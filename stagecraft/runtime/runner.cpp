@@ -8,6 +8,7 @@
 #include "stagecraft/runtime/gathered_rank.h"
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/step_counter.h"
+#include "stagecraft/runtime/step_meeting.h"
 #include "stagecraft/runtime/wiring.h"
 #include "stagecraft/tree/tree.h"
 
@@ -34,6 +35,19 @@ std::vector<Stage> sort_stages(std::vector<Stage> stages, const Placement& place
   return stages;
 }
 
+ReplicaPlace place_of(const Transport& transport, const Placement& placement,
+                      const RunnerOptions& options) {
+  const int32_t ranks = placement.num_ranks();
+  require<ArgumentError>(options.replicas >= 1, "expected at least one replica, got {}",
+                         options.replicas);
+  require<ArgumentError>(
+      transport.num_ranks() == ranks * options.replicas,
+      "the schedule is for {} ranks{}, the world has {}", ranks,
+      options.replicas > 1 ? fmt::format(" in each of {} replicas", options.replicas) : "",
+      transport.num_ranks());
+  return {.self = transport.rank(), .ranks = ranks, .replicas = options.replicas};
+}
+
 }  // namespace
 
 class Runner::Impl {
@@ -43,49 +57,74 @@ class Runner::Impl {
       : transport_(transport),
         source_(std::move(source)),
         options_(std::move(options)),
-        stages_(sort_stages(std::move(stages), source_.placement(), transport.rank())),
+        place_(place_of(transport, source_.placement(), options_)),
+        stages_(sort_stages(std::move(stages), source_.placement(), place_.own())),
         wiring_(ports_or_chain(options_.ports, source_.placement().num_stages()),
-                source_.placement(), transport.rank()),
+                source_.placement(), place_),
         graph_(stage_graph_of(wiring_.ports())),
         seed_(options_.seed.value_or(default_seed())),
-        executor_(transport, wiring_, stages_, options_.loss, callbacks_, options_.ties,
+        executor_(transport, place_, wiring_, stages_, options_.loss, callbacks_, options_.ties,
                   source_.placement(),
-                  {.timeout = options_.timeout, .wait_for_sends = options_.wait_for_sends}) {
+                  {.timeout = options_.timeout,
+                   .wait_for_sends = options_.wait_for_sends,
+                   .replicas = options_.replicas}) {
     require_wait(options_.timeout);
-    require<ArgumentError>(transport.num_ranks() == source_.placement().num_ranks(),
-                           "the schedule is for {} ranks, the world has {}",
-                           source_.placement().num_ranks(), transport.num_ranks());
   }
 
   // `make_batch` may throw too: what goes wrong on one rank, at whatever point, all ranks hear of.
   template <typename MakeBatch>
   StepResult run(MakeBatch&& make_batch, const StepOptions& options, bool is_training) {
+    executor_.publish_progress();
     if (must_recover_) recover();
     counter_.next_id();
     // From here on this rank is in the step: if another has failed it already, it has failed here.
     must_recover_ = true;
+    meeting_ = nullptr;
     if (const auto reason = transport_.abort_reason()) {
+      executor_.announce_lost();
       throw PeerError(reason->message, reason->rank, reason->cause);
     }
     try {
       if (is_training) check_grad_mode();
-      const Microbatches batch = make_batch();
+      Microbatches batch = make_batch();
+      const std::vector<StepAnnouncement> ranks = meet(batch, options, is_training);
       execute(batch, options, is_training);
       StepResult result = take_result(executor_, options, has_last_stage());
-      share(result, options);
+      share(result, options, ranks);
       counter_.complete(is_training);
       executor_.commit();
       must_recover_ = false;
       return result;
-    } catch (const std::exception& error) {
-      executor_.abandon();
-      if (transport_.abort_reason() == nullptr) {
-        const Rank rank = transport_.rank();
-        transport_.abort({rank, fmt::format("rank {}: {}", rank.value(), error.what()),
-                          std::current_exception()});
+    } catch (const TimeoutError& error) {
+      if (meeting_ == nullptr) {
+        abandon();  // the executor has named the action
+        throw;
       }
+      // Another rank may have missed its deadline too, and told of it first.
+      const TimeoutError named(
+          fmt::format("rank {}, {}: {}", transport_.rank().value(), meeting_, error.what()));
+      executor_.announce_and_abort(named);
+      executor_.abandon();
+      throw named;
+    } catch (const PeerError&) {
+      executor_.announce_lost();
+      abandon();
+      throw;
+    } catch (...) {
+      abandon();
       throw;
     }
+  }
+
+  // All ranks meet, and go on with the same number, whatever each has counted.
+  void recover() {
+    transport_.recover(deadline());
+    for (const c10::IValue& id :
+         transport_.all_gather(static_cast<int64_t>(counter_.last_id()), deadline())) {
+      counter_.advance_to(static_cast<uint64_t>(id.toInt()));
+    }
+    has_agreed_ = false;  // perhaps not all had
+    must_recover_ = false;
   }
 
   RecordedRun gather() {
@@ -101,13 +140,15 @@ class Runner::Impl {
                      .memory = memory_};
     for (const Stage& stage : stages_) own.stages.push_back(state_of(stage));
     std::vector<GatheredRank> ranks;
-    for (const c10::IValue& value : transport_.all_gather(to_value(own), deadline())) {
-      ranks.push_back(gathered_rank_of(value));
+    const std::vector<c10::IValue> all = transport_.all_gather(to_value(own), deadline());
+    for (Rank r(0); r.value() < place_.ranks; ++r) {
+      ranks.push_back(gathered_rank_of(all[static_cast<std::size_t>(place_.in_world(r).value())]));
     }
     align(ranks);
     return merge(std::move(ranks));
   }
 
+  int32_t replica() const { return place_.replica(); }
   Executor& executor() { return executor_; }
   Callbacks& callbacks() { return callbacks_; }
   StepCounter& counter() { return counter_; }
@@ -126,19 +167,67 @@ class Runner::Impl {
   }
   bool has_last_stage() const { return !stages_.empty() && stages_.back().is_last(); }
 
-  // All ranks meet, and go on with the same number, whatever each has counted.
-  void recover() {
-    transport_.recover(deadline());
-    for (const c10::IValue& id :
-         transport_.all_gather(static_cast<int64_t>(counter_.last_id()), deadline())) {
-      counter_.advance_to(static_cast<uint64_t>(id.toInt()));
+  // What went wrong here is told to the others, if they do not know.
+  void abandon() {
+    executor_.abandon();
+    if (std::exchange(all_know_, false) || transport_.abort_reason() != nullptr) return;
+    const Rank rank = transport_.rank();
+    std::string what = "something that is no std::exception was thrown";
+    try {
+      throw;
+    } catch (const std::exception& error) {
+      what = error.what();
+    } catch (...) {
+    }
+    transport_.abort(
+        {rank, fmt::format("rank {}: {}", rank.value(), what), std::current_exception()});
+  }
+
+  // A difference is the same error on every rank, and none has to be told.
+  std::vector<StepAnnouncement> meet(Microbatches& batch, const StepOptions& options,
+                                     bool is_training) {
+    try {
+      return agree_on_step(batch, options, is_training);
+    } catch (const MetadataError&) {
+      all_know_ = true;
+      throw;
     }
   }
 
-  void execute(const Microbatches& batch, const StepOptions& options, bool is_training) {
+  // Finds the schedule of the step, compares it with what the other ranks are about to do, and
+  // turns shares of this replica's rows into shares of all.
+  std::vector<StepAnnouncement> agree_on_step(Microbatches& batch, const StepOptions& options,
+                                              bool is_training) {
+    meeting_ = "at the beginning of the step";
+    if (!has_agreed_) {
+      const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin");
+      agree(transport_, pipeline_facts(source_, stages_, wiring_.ports(), options_, seed_),
+            deadline());
+      has_agreed_ = true;
+    }
     const auto microbatches = num_microbatches(batch, options);
-    last_schedule_ = is_training ? source_.training(microbatches, graph_)
-                                 : source_.forward_only(microbatches, graph_);
+    auto schedule = is_training ? source_.training(microbatches, graph_)
+                                : source_.forward_only(microbatches, graph_);
+    if (schedule != last_schedule_) schedule_checksum_ = checksum_of(*schedule);
+    last_schedule_ = std::move(schedule);
+    const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin the step");
+    std::vector<StepAnnouncement> ranks = announce_step(transport_,
+                                                        {.is_training = is_training,
+                                                         .microbatches = microbatches,
+                                                         .draw = counter_.draw(is_training),
+                                                         .schedule = schedule_checksum_,
+                                                         .everywhere = options.everywhere,
+                                                         .rows = batch.rows.value_or(-1)},
+                                                        deadline());
+    if (place_.replicas > 1 && batch.rows) {
+      const double share = share_of_replica(ranks, place_);
+      for (double& weight : batch.weights) weight *= share;
+    }
+    return ranks;
+  }
+
+  void execute(const Microbatches& batch, const StepOptions& options, bool is_training) {
+    meeting_ = nullptr;
     std::optional<MemoryMeter> meter;
     if (options.measure_memory) meter.emplace(transport_.num_ranks() + 1);
     executor_.run({.schedule = last_schedule_.get(),
@@ -175,22 +264,33 @@ class Runner::Impl {
   }
 
   // All ranks end a step together: a failure anywhere is one everywhere. Then the rank of the last
-  // stage sends what others asked for.
-  void share(StepResult& result, const StepOptions& options) {
-    const std::vector<c10::IValue> asks = transport_.all_gather(options.everywhere, deadline());
-    const Placement& placement = source_.placement();
-    const StageId last(placement.num_stages() - 1);
-    const Rank owner = placement.get_rank(last);
+  // stage has the losses of all replicas and sends what others of its own asked for.
+  void share(StepResult& result, const StepOptions& options,
+             std::span<const StepAnnouncement> ranks) {
+    meeting_ = "at the end of the step";
+    {
+      const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to end the step");
+      if (place_.replicas == 1) {
+        transport_.barrier(deadline());
+      } else {
+        gather_losses(result);
+      }
+    }
+    const StageId last(source_.placement().num_stages() - 1);
+    const Rank owner = place_.in_world(source_.placement().get_rank(last));
     const Rank self = transport_.rank();
     auto id = [&](Rank reader) {
       return TransferId{counter_.last_id(), Direction::kResult, last, last,
                         MicrobatchId(reader.value())};
     };
+    const ProgressMark::Waiting waiting(executor_.progress(), "results of the step");
     if (self == owner) {
       std::vector<PendingPtr> sends;
-      for (int32_t r = 0; r < transport_.num_ranks(); ++r) {
-        if (Rank(r) == owner || !asks[static_cast<std::size_t>(r)].toBool()) continue;
-        sends.push_back(transport_.post_send(Rank(r), id(Rank(r)), stagecraft::to_value(result)));
+      for (Rank own(0); own.value() < place_.ranks; ++own) {
+        const Rank reader = place_.in_world(own);
+        if (reader == owner || !ranks[static_cast<std::size_t>(reader.value())].everywhere)
+          continue;
+        sends.push_back(transport_.post_send(reader, id(reader), stagecraft::to_value(result)));
       }
       for (const PendingPtr& send : sends) transport_.wait_send(send, deadline());
     } else if (options.everywhere) {
@@ -201,13 +301,36 @@ class Runner::Impl {
     }
     // Nobody goes on, and perhaps fails the next step, while another still takes its results.
     const bool any =
-        std::any_of(asks.begin(), asks.end(), [](const auto& ask) { return ask.toBool(); });
+        std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.everywhere; });
     if (any) transport_.barrier(deadline());
+  }
+
+  void gather_losses(StepResult& result) {
+    StepResult own;
+    if (has_last_stage()) {
+      own.losses = result.losses;
+      own.weights = result.weights;
+    }
+    const std::vector<c10::IValue> all =
+        transport_.all_gather(stagecraft::to_value(own), deadline());
+    if (!has_last_stage()) return;
+    result.losses.clear();
+    result.weights.clear();
+    for (int32_t replica = 0; replica < place_.replicas; ++replica) {
+      const StepResult each =
+          result_of(all[static_cast<std::size_t>(place_.twin(replica).value())]);
+      // Those of other processes, and of other devices, are copies.
+      for (const at::Tensor& loss : each.losses) {
+        result.losses.push_back(own.losses.empty() ? loss : loss.to(own.losses.front().device()));
+      }
+      result.weights.insert(result.weights.end(), each.weights.begin(), each.weights.end());
+    }
   }
 
   Transport& transport_;
   ScheduleSource source_;
   RunnerOptions options_;
+  ReplicaPlace place_;
   std::vector<Stage> stages_;
   Wiring wiring_;
   StageGraph graph_;
@@ -216,6 +339,10 @@ class Runner::Impl {
   Executor executor_;
   StepCounter counter_;
   bool must_recover_ = false;
+  bool has_agreed_ = false;
+  bool all_know_ = false;   // of what is thrown
+  const char* meeting_ = nullptr;  // where all ranks meet; nullptr in the actions between
+  uint64_t schedule_checksum_ = 0;
   std::shared_ptr<const Schedule> last_schedule_;
   std::vector<StageMemory> memory_;  // of the last step that measured it
 };
@@ -253,12 +380,20 @@ void Runner::set_completed_steps(uint64_t steps) {
   impl_->counter().set_completed(steps);
 }
 
+void Runner::recover() {
+  impl_->recover();
+}
+
 Callbacks& Runner::callbacks() {
   return impl_->callbacks();
 }
 
 Stage& Runner::stage(StageId stage) {
   return impl_->stage(stage);
+}
+
+int32_t Runner::replica() const {
+  return impl_->replica();
 }
 
 const RankRecording& Runner::recording() const {

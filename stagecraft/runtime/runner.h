@@ -34,6 +34,10 @@ struct RunnerOptions {
   /// Of random operators in stages. The same on all ranks; without it, the seed of the process's
   /// CPU generator when the runner is made.
   std::optional<uint64_t> seed = std::nullopt;
+  /// How many pipelines side by side train one model. The world has as many ranks as all of them
+  /// together: those of the first come first. Each is given its own part of the batch, which counts
+  /// by its rows; gradients are those of the whole batch, on every replica in the same bits.
+  int32_t replicas = 1;
   /// Wait for each send where it is posted: for finding schedules that rely on buffering.
   bool wait_for_sends = false;
 };
@@ -44,6 +48,10 @@ struct RunnerOptions {
 ///   Runner runner(transport, ScheduleSource::named("1F1B", 2), std::move(stages), {.loss = mse});
 ///   runner.step({x}, {}, {}, {.microbatches = 4});          // on the rank of stage 0
 ///   auto result = runner.step({}, {}, y, {.microbatches = 4});   // on that of the last stage
+///
+/// Before their first step the ranks compare version, schedule, stages, ports, ties, seed and kinds
+/// of devices, before each step the number of microbatches and of completed steps: MetadataError on
+/// every rank, which says which rank differs in what.
 ///
 /// Gradients add up in the parameters' .grad as with plain autograd. A step that fails on any rank
 /// throws on every rank, naming the first that failed: there as StageError or TimeoutError,
@@ -84,11 +92,18 @@ class Runner {
   uint64_t completed_steps() const;
   void set_completed_steps(uint64_t steps);
 
+  /// A step does this by itself where the last one failed. Where some ranks had not begun the one
+  /// that failed, or several runners share a transport, all ranks call it: then the next step
+  /// works. Throws as Transport::recover does.
+  void recover();
+
   Callbacks& callbacks();
   Stage& stage(StageId stage);
+  /// Which of the replicas this rank belongs to.
+  int32_t replica() const;
   /// What this rank did in its last step.
   const RankRecording& recording() const;
-  /// What all did, on one clock; called by all ranks.
+  /// What all ranks of its replica did, on one clock; called by all ranks.
   Recording gather_recording();
   /// The same with what make_run_report needs (run_report.h); called by all ranks.
   RecordedRun gather_run();

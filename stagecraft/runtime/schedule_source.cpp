@@ -1,5 +1,6 @@
 #include "stagecraft/runtime/schedule_source.h"
 
+#include <algorithm>
 #include <utility>
 #include <vector>
 
@@ -92,6 +93,25 @@ Schedule keep_forwards(const Schedule& schedule) {
     }
   }
   return {Level::kCompute, schedule.placement(), std::move(lists)};
+}
+
+ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std::string& name,
+                          std::optional<int32_t> ranks, int32_t stages) {
+  if (source) {
+    const int32_t own = source->placement().num_ranks();
+    require<ArgumentError>(ranks.value_or(own) == own,
+                           "the schedule is for {} ranks, the options say {}", own,
+                           ranks.value_or(own));
+    return *source;
+  }
+  const int32_t per_rank = get_schedule_kind(name).default_stages_per_rank;
+  const int32_t count = ranks.value_or(std::max(1, stages / per_rank));
+  require<ArgumentError>(
+      count >= 1 && stages % count == 0,
+      "{} stages cannot be dealt out evenly to {} ranks; give a schedule of your "
+      "own (PipelineOptions::source) for an uneven placement",
+      stages, count);
+  return ScheduleSource::named(name, count, stages / count);
 }
 
 }  // namespace stagecraft

@@ -65,6 +65,12 @@ class ScheduleSource {
   std::shared_ptr<Cache> cache_ = std::make_shared<Cache>();
 };
 
+/// What a pipeline of so many stages runs: `source` where there is one, otherwise the schedule of
+/// that name, on so many ranks or as many as it deals the stages out to. ArgumentError for ranks
+/// that do not fit.
+ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std::string& name,
+                          std::optional<int32_t> ranks, int32_t stages);
+
 /// The forwards of a schedule, at level kCompute.
 Schedule keep_forwards(const Schedule& schedule);
 

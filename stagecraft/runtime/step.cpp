@@ -72,14 +72,15 @@ std::vector<double> rows_of_inputs(const Args& args, const Kwargs& kwargs,
   return rows_of_parts(as_tree(args, kwargs), trees);
 }
 
-std::vector<double> shares_of(std::vector<double> rows) {
+void set_shares(Microbatches& batch, std::vector<double> rows) {
   const double total = std::accumulate(rows.begin(), rows.end(), 0.0);
+  batch.rows = total;
   for (double& share : rows) share /= total;
-  return rows;
+  batch.weights = std::move(rows);
 }
 
 // Shares of the batch; equal ones where a microbatch has no rows to count.
-std::vector<double> mean_weights(const Microbatches& batch, std::size_t count) {
+void set_mean_weights(Microbatches& batch, std::size_t count) {
   std::vector<double> rows;
   for (std::size_t m = 0; m < count; ++m) {
     std::optional<int64_t> found;
@@ -89,7 +90,8 @@ std::vector<double> mean_weights(const Microbatches& batch, std::size_t count) {
   }
   const bool is_known =
       rows.size() == count && std::ranges::any_of(rows, [](double n) { return n > 0; });
-  return shares_of(is_known ? std::move(rows) : std::vector<double>(count, 1.0));
+  set_shares(batch, is_known ? std::move(rows) : std::vector<double>(count, 1.0));
+  if (!is_known) batch.rows = 0;
 }
 
 void check_count(std::size_t got, std::size_t expected, std::string_view what) {
@@ -108,7 +110,7 @@ void fill_weights(Microbatches& batch, std::size_t count, const StepOptions& opt
   if (options.scale == LossScale::kSum) {
     batch.weights.assign(count, 1.0);
   } else if (!batch.inputs.empty() || !batch.targets.empty()) {
-    batch.weights = mean_weights(batch, count);
+    set_mean_weights(batch, count);
   }
 }
 
@@ -148,7 +150,7 @@ Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IVal
     std::vector<double> rows;
     if (!batch.targets.empty()) rows = rows_of_parts(target, batch.targets);
     if (rows.empty() && !batch.inputs.empty()) rows = rows_of_inputs(args, kwargs, batch.inputs);
-    if (!rows.empty()) batch.weights = shares_of(std::move(rows));
+    if (!rows.empty()) set_shares(batch, std::move(rows));
   }
   fill_weights(batch, static_cast<std::size_t>(count), options);
   return batch;

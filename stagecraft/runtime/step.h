@@ -58,14 +58,19 @@ struct Microbatches {
   std::vector<c10::IValue> targets = {};
   /// How much each loss counts; empty: unknown here, then as their equal share.
   std::vector<double> weights = {};
+  /// Set where the weights are shares of this batch: of so many rows; 0: nobody has counted. Of
+  /// several replicas each has a share of all their rows.
+  std::optional<double> rows = std::nullopt;
 };
 
 /// What a step gives back, on the rank that has the last stage or asked for it.
 struct StepResult {
   c10::IValue output = {};                ///< of the batch; None unless merged
   std::vector<c10::IValue> outputs = {};  ///< by microbatch, without history; empty unless kEach
-  std::vector<at::Tensor> losses = {};    ///< by microbatch, not weighted, without history
-  std::vector<double> weights = {};       ///< by microbatch
+  /// By microbatch, not weighted, without history. Of several replicas: those of all, replica by
+  /// replica, as if one pipeline had had the whole batch; the weights too.
+  std::vector<at::Tensor> losses = {};
+  std::vector<double> weights = {};  ///< by microbatch
   /// What stages gave to add_loss, by microbatch, not weighted; undefined where nothing was. On one
   /// rank's runner: of its own stages.
   std::vector<at::Tensor> added_losses = {};

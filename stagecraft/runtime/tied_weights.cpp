@@ -28,13 +28,14 @@ at::Tensor find_parameter(std::span<Stage> stages, const ParameterRef& ref) {
 
 }  // namespace
 
-TiedWeights::TiedWeights(Transport& transport, const Placement& placement, std::span<Stage> stages,
+TiedWeights::TiedWeights(Transport& transport, const Placement& placement,
+                         const ReplicaPlace& place, std::span<Stage> stages,
                          const std::vector<TiedWeight>& groups)
     : transport_(transport) {
   for (std::size_t number = 0; number < groups.size(); ++number) {
     Group group;
     for (const ParameterRef& ref : groups[number]) {
-      Holder holder{ref.stage, placement.get_rank(ref.stage)};
+      Holder holder{ref.stage, place.in_world(placement.get_rank(ref.stage))};
       if (holder.rank == transport.rank()) {
         holder.copy = group.copies.size();
         group.copies.push_back({find_parameter(stages, ref), {}, {}});

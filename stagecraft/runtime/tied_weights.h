@@ -11,6 +11,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
+#include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/schedule/placement.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/stage/tied_weight.h"
@@ -25,8 +26,8 @@ class TiedWeights {
  public:
   /// All must outlive it. ArgumentError for a stage or name that is not there, a group with less
   /// than two stages, or copies of different shapes on this rank.
-  TiedWeights(Transport& transport, const Placement& placement, std::span<Stage> stages,
-              const std::vector<TiedWeight>& groups);
+  TiedWeights(Transport& transport, const Placement& placement, const ReplicaPlace& place,
+              std::span<Stage> stages, const std::vector<TiedWeight>& groups);
 
   /// Before a step: sets the gradients of earlier steps aside.
   void start();

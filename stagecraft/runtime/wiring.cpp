@@ -56,23 +56,23 @@ StageGraph stage_graph_of(const Ports& ports) {
                            : StageGraph::of(stages, edges);
 }
 
-Wiring::Wiring(const Ports& ports, const Placement& placement, Rank rank)
+Wiring::Wiring(const Ports& ports, const Placement& placement, const ReplicaPlace& place)
     : ports_(ports),
       local_(static_cast<std::size_t>(ports.num_stages()), -1),
       connected_(static_cast<std::size_t>(ports.num_stages())) {
   const StageGraph graph = stage_graph_of(ports);
-  for (const StageId stage : placement.stages(rank)) {
+  for (const StageId stage : placement.stages(place.own())) {
     local_[static_cast<std::size_t>(stage.value())] = static_cast<int32_t>(stages_.size());
     StageWires& wires = stages_.emplace_back();
     wires.stage = stage;
     wires.takes_model_arguments = ports.has_chain() && stage.value() == 0;
     for (const StageId from : graph.producers(stage)) {
       wires.in.push_back(make_edge(ports, from, stage));
-      wires.in.back().peer = placement.get_rank(from);
+      wires.in.back().peer = place.in_world(placement.get_rank(from));
     }
     for (const StageId to : graph.consumers(stage)) {
       wires.out.push_back(make_edge(ports, stage, to));
-      wires.out.back().peer = placement.get_rank(to);
+      wires.out.back().peer = place.in_world(placement.get_rank(to));
     }
     for (const Ports::Feed& feed : ports.feeds()) {
       if (feed.to.stage == stage) wires.feeds.push_back(feed);

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stagecraft/base/index.h"
+#include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/schedule/placement.h"
 #include "stagecraft/schedule/stage_graph.h"
 #include "stagecraft/stage/ports.h"
@@ -30,7 +31,7 @@ struct WireEdge {
   std::vector<Ports::Connection> connections;
   bool has_chain = false;
 
-  Rank peer;              ///< of the other stage
+  Rank peer;              ///< of the other stage, in the world
   bool is_local = false;  ///< the other stage is on this rank
   /// Local: the other stage's number among this rank's, and this edge's among its own.
   int32_t peer_stage = -1;
@@ -50,7 +51,7 @@ struct StageWires {
 /// The wires of one rank's stages, in the order of its stages.
 class Wiring {
  public:
-  Wiring(const Ports& ports, const Placement& placement, Rank rank);
+  Wiring(const Ports& ports, const Placement& placement, const ReplicaPlace& place);
 
   const Ports& ports() const { return ports_; }
   std::span<const StageWires> stages() const { return stages_; }

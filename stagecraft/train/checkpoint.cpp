@@ -141,12 +141,13 @@ std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpo
                          checkpoint.step);
   require<ArgumentError>(Json::accept(checkpoint.notes),
                          "the notes of a checkpoint are no JSON: {}", checkpoint.notes);
+  const fs::path path = fs::path(folder) / fmt::format("{}{:08}", kPrefix, checkpoint.step);
+  if (checkpoint.is_elsewhere) return path.string();
   make_folder(folder);
   const detail::FolderLock lock(folder, kWait);
   remove_leftovers(folder);
   const fs::path unfinished = fs::path(folder) / kUnfinished;
   const fs::path removed = fs::path(folder) / kRemoved;
-  const fs::path path = fs::path(folder) / fmt::format("{}{:08}", kPrefix, checkpoint.step);
   try {
     make_folder(unfinished);
     write_all(unfinished, checkpoint);

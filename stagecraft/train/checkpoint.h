@@ -22,6 +22,8 @@ struct Checkpoint {
   /// By stage, in sections: {"model": {"blocks.0.qkv.weight": ...}, ...}. Names are those of the
   /// uncut model, so it does not matter into how many stages whoever loads it has cut.
   std::vector<std::map<std::string, NamedTensors>> stages = {};
+  /// Another rank of a world has the tensors, and saves them: save_checkpoint writes nothing.
+  bool is_elsewhere = false;
 };
 
 /// Writes FOLDER/step-00000200 with a file for each stage and an index with their checksums, and
@@ -34,7 +36,8 @@ struct Checkpoint {
 ///
 /// FileError, with path and cause, when something cannot be written, or another process writes
 /// there for a minute; then nothing is removed and no half of a checkpoint is left. ArgumentError
-/// for a step below 0 and notes that are no JSON.
+/// for a step below 0 and notes that are no JSON. One that is elsewhere is not written here: the
+/// path is that under which the other rank does.
 std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpoint,
                             int32_t keep = 0);
 

@@ -8,14 +8,27 @@
 
 namespace stagecraft {
 
-double grad_norm(const std::vector<ModelState>& states) {
+std::vector<at::Tensor> norms_of_grads(const std::vector<ModelState>& states) {
   std::vector<at::Tensor> norms;
   for (const ModelState& state : states) {
+    at::Tensor& norm = norms.emplace_back();
     if (!state.is_trained() || !state.tensor().grad().defined()) continue;
-    norms.push_back(at::linalg_vector_norm(state.tensor().grad().detach(), 2).to(at::kCPU));
+    norm = at::linalg_vector_norm(state.tensor().grad().detach(), 2).to(at::kCPU);
   }
-  if (norms.empty()) return 0;
-  return at::linalg_vector_norm(at::stack(norms), 2).item<double>();
+  return norms;
+}
+
+double norm_of(const std::vector<at::Tensor>& norms) {
+  std::vector<at::Tensor> defined;
+  for (const at::Tensor& norm : norms) {
+    if (norm.defined()) defined.push_back(norm);
+  }
+  if (defined.empty()) return 0;
+  return at::linalg_vector_norm(at::stack(defined), 2).item<double>();
+}
+
+double grad_norm(const std::vector<ModelState>& states) {
+  return norm_of(norms_of_grads(states));
 }
 
 void clip_grads(const std::vector<ModelState>& states, double norm, double most) {
@@ -30,14 +43,23 @@ void clip_grads(const std::vector<ModelState>& states, double norm, double most)
   }
 }
 
-void check_finite_grads(const std::vector<ModelState>& states) {
+const ModelState* find_infinite_grad(const std::vector<ModelState>& states) {
   for (const ModelState& state : states) {
     const at::Tensor grad = state.is_trained() ? state.tensor().grad() : at::Tensor();
-    if (!grad.defined() || at::isfinite(grad).all().item<bool>()) continue;
-    throw Error("the gradient of " + state.name +
-                " has elements that are infinite or no numbers: a lower learning rate, a longer "
-                "warm-up or clipping helps where training has run away");
+    if (grad.defined() && !at::isfinite(grad).all().item<bool>()) return &state;
   }
+  return nullptr;
+}
+
+void check_finite_grads(const std::vector<ModelState>& states) {
+  const ModelState* const bad = find_infinite_grad(states);
+  if (bad != nullptr) throw Error(describe_infinite_grad(bad->name));
+}
+
+std::string describe_infinite_grad(const std::string& name) {
+  return "the gradient of " + name +
+         " has elements that are infinite or no numbers: a lower learning rate, a longer "
+         "warm-up or clipping helps where training has run away";
 }
 
 }  // namespace stagecraft

@@ -2,103 +2,162 @@
 
 #include <algorithm>
 #include <cmath>
-#include <map>
-#include <set>
-#include <string_view>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/saved_state.h"
 #include "stagecraft/train/clip.h"
-#include "stagecraft/tree/describe.h"
+#include "stagecraft/train/engine.h"
+#include "stagecraft/train/training_state.h"
+#include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
 
-namespace {
-
-constexpr const char* kModel = "model";
-constexpr const char* kAverage = "average";
-constexpr const char* kSquare = "average_square";
-constexpr const char* kUpdates = "updates";
-
-using Section = std::map<std::string, at::Tensor>;
-
-/// A section of all stages together.
-Section gather(const Checkpoint& checkpoint, const std::string& section) {
-  Section all;
-  for (const auto& stage : checkpoint.stages) {
-    const auto found = stage.find(section);
-    if (found == stage.end()) continue;
-    for (const auto& [name, tensor] : found->second) all.emplace(name, tensor);
-  }
-  return all;
-}
-
-/// What is to be written where, found out before anything is.
-class Restore {
- public:
-  void add(const Section& section, const std::string& what, const std::string& name,
-           const at::Tensor& to) {
-    const auto found = section.find(name);
-    require<MetadataError>(found != section.end(), "the checkpoint has no {} of {}", what, name);
-    const at::Tensor& from = found->second;
-    require<MetadataError>(from.sizes() == to.sizes() && from.scalar_type() == to.scalar_type(),
-                           "{} of {}: expected {}, the checkpoint has {}", what, name, describe(to),
-                           describe(from));
-    copies_.emplace_back(to.detach(), from);
-  }
-  void run() const {
-    const at::NoGradGuard no_grad;
-    for (const auto& [to, from] : copies_) to.copy_(from);
-  }
-
- private:
-  std::vector<std::pair<at::Tensor, at::Tensor>> copies_;
-};
-
-void check_no_others(const Section& section, const std::vector<ModelState>& states) {
-  std::set<std::string_view> known;
-  for (const ModelState& state : states) known.insert(state.name);
-  for (const auto& [name, tensor] : section) {
-    require<MetadataError>(known.contains(name), "the checkpoint has {}, which this model has not",
-                           name);
-  }
-}
-
-}  // namespace
-
-namespace {
-
-/// Puts tensors back at the end as they were at the beginning.
-class Buffers {
- public:
-  explicit Buffers(const std::vector<at::Tensor>& tensors) {
-    for (const at::Tensor& tensor : tensors) saved_.save(tensor);
-  }
-  ~Buffers() { saved_.restore(); }
-  Buffers(const Buffers&) = delete;
-  Buffers& operator=(const Buffers&) = delete;
-
- private:
-  SavedState saved_;
-};
-
-}  // namespace
-
 class Trainer::Impl {
  public:
-  Impl(Pipe pipe, Loss loss, TrainerOptions options)
+  Impl(Pipe pipe, const Loss& loss, TrainerOptions options)
       : pipe_(std::move(pipe)),
         options_(std::move(options)),
-        states_(model_states(pipe_)),
-        optimizer_(states_, options_.adamw) {
+        engine_(make_engine(loss)),
+        state_(pipe_, options_.adamw, [&](StageId stage) { return engine_->has_stage(stage); }) {
+    require<ArgumentError>(std::any_of(state_.all().begin(), state_.all().end(),
+                                       [](const ModelState& state) { return state.is_trained(); }),
+                           "the model has nothing to train");
+    const Pipe& evaluation = options_.evaluation ? *options_.evaluation : pipe_;
+    for (StageId s(0); s.value() < evaluation.num_stages(); ++s) {
+      if (!engine_->has_stage(s)) continue;
+      for (at::Tensor& tensor : changed_states(evaluation.stage_graph(s).parts())) {
+        evaluation_buffers_.push_back(std::move(tensor));
+      }
+    }
+  }
+
+  TrainStep step(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
+    const auto begin = std::chrono::steady_clock::now();
+    AdamW& optimizer = state_.optimizer();
+    optimizer.zero_grad();
+    TrainStep result;
+    const uint64_t completed = engine_->completed_steps();
+    try {
+      std::string problem;
+      engine_->together([&] {
+        result.loss = run_microbatches(inputs, target, measure_memory);
+        measure(result);
+        if (!std::isfinite(result.grad_norm)) problem = describe_problem(result.grad_norm);
+      });
+      if (!problem.empty()) throw Error(problem);
+    } catch (...) {
+      optimizer.zero_grad();
+      engine_->set_completed_steps(completed);
+      throw;
+    }
+    if (options_.clip > 0) clip_grads(state_.here(), result.grad_norm, options_.clip);
+    result.learning_rate = options_.learning_rate.at(steps_);
+    optimizer.step(result.learning_rate);
+    result.step = ++steps_;
+    result.seconds =
+        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+    return result;
+  }
+
+  double eval_loss(const Arguments& inputs, const c10::IValue& target) {
+    double loss = 0;
+    engine_->together([&] {
+      Microbatches batch =
+          split_batch(inputs.args, inputs.kwargs, target,
+                      {.microbatches = options_.microbatches * engine_->replicas()});
+      // Without targets eval() would leave out the loss, which may need none.
+      if (target.isNone()) batch.targets.resize(batch.inputs.size());
+      const KeptBuffers kept(evaluation_buffers_);
+      loss = engine_->eval(std::move(batch)).loss().item<double>();
+    });
+    return loss;
+  }
+
+  StepResult predict(const Arguments& inputs, OutputMode outputs) {
+    StepResult result;
+    engine_->together([&] {
+      Microbatches batch =
+          split_batch(inputs.args, inputs.kwargs, {}, {.microbatches = options_.microbatches});
+      const KeptBuffers kept(evaluation_buffers_);
+      result = engine_->predict(std::move(batch), outputs);
+    });
+    return result;
+  }
+
+  int64_t steps() const { return steps_; }
+  const Pipe& pipe() const { return pipe_; }
+  int32_t num_ranks() const { return engine_->num_ranks(); }
+  const std::vector<ModelState>& states() const { return state_.all(); }
+
+  RecordedRun recorded_run() {
+    std::optional<RecordedRun> run;
+    engine_->together([&] { run = engine_->recorded_run(); });
+    return std::move(*run);
+  }
+
+  Checkpoint checkpoint(std::string notes) const {
+    Checkpoint result{.step = steps_,
+                      .seed = options_.seed,
+                      .pipeline_steps = engine_->completed_steps(),
+                      .notes = std::move(notes),
+                      .stages = {}};
+    std::vector<std::vector<at::Tensor>> stages;
+    engine_->together([&] {
+      stages = engine_->collect([&](StageId stage) { return state_.tensors_of(stage); });
+    });
+    for (const auto& tensors : stages) {
+      const StageId stage(static_cast<int32_t>(result.stages.size()));
+      result.stages.push_back(state_.sections_of(stage, tensors));
+    }
+    result.is_elsewhere = stages.empty();
+    return result;
+  }
+
+  void restore(const Checkpoint& checkpoint) {
+    require<ArgumentError>(!checkpoint.is_elsewhere,
+                           "this checkpoint's tensors are on rank 0: save it, and load what was "
+                           "saved on all ranks");
+    require<MetadataError>(checkpoint.step >= 0, "the checkpoint is of step {}", checkpoint.step);
+    require<MetadataError>(
+        checkpoint.seed == options_.seed,
+        "the checkpoint's random numbers come from seed {}, here they would from {}",
+        checkpoint.seed, options_.seed);
+    state_.restore(checkpoint);
+    steps_ = checkpoint.step;
+    engine_->set_completed_steps(checkpoint.pipeline_steps);
+  }
+
+  void gather_weights() {
+    std::vector<std::vector<at::Tensor>> stages;
+    engine_->together([&] {
+      stages = engine_->collect([&](StageId stage) { return state_.tensors_of(stage, false); });
+    });
+    for (StageId s(0); s.value() < static_cast<int32_t>(stages.size()); ++s) {
+      if (!engine_->has_stage(s)) state_.set_values(s, stages[static_cast<std::size_t>(s.value())]);
+    }
+  }
+
+ private:
+  /// Until its end.
+  class KeptBuffers {
+   public:
+    explicit KeptBuffers(const std::vector<at::Tensor>& buffers) {
+      for (const at::Tensor& buffer : buffers) kept_.save(buffer);
+    }
+
+   private:
+    SavedState kept_;
+  };
+
+  std::unique_ptr<TrainEngine> make_engine(const Loss& loss) const {
     check(options_.learning_rate);
+    require<ArgumentError>(static_cast<bool>(loss), "a trainer needs a loss");
     require<ArgumentError>(options_.microbatches >= 1 && options_.accumulate >= 1,
                            "expected at least one microbatch and one step an update, got {} and {}",
                            options_.microbatches, options_.accumulate);
@@ -107,146 +166,22 @@ class Trainer::Impl {
     require<ArgumentError>(options_.threads_per_rank >= 1,
                            "expected at least one thread for each rank, got {}",
                            options_.threads_per_rank);
-    require<ArgumentError>(!optimizer_.states().empty(), "the model has nothing to train");
-    at::set_num_threads(options_.threads_per_rank);
-    pipeline_.emplace(make_pipeline(pipe_, loss, options_.recompute));
-    // Its own, so that what was recorded of the last step of training stays.
-    const Pipe& evaluation = options_.evaluation ? *options_.evaluation : pipe_;
-    for (int32_t i = 0; i < evaluation.num_stages(); ++i) {
-      for (at::Tensor& tensor : changed_states(evaluation.stage_graph(StageId(i)).parts())) {
-        evaluation_buffers_.push_back(std::move(tensor));
-      }
-    }
-    evaluation_.emplace(
-        make_pipeline(options_.evaluation ? *options_.evaluation : pipe_, loss, {}));
-  }
-
-  TrainStep step(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
-    const auto begin = std::chrono::steady_clock::now();
-    optimizer_.zero_grad();
-    TrainStep result;
-    const uint64_t completed = pipeline_->completed_steps();
-    try {
-      result.loss = run_microbatches(inputs, target, measure_memory);
-      result.grad_norm = grad_norm(states_);
-      check_norm(result.grad_norm);
-    } catch (...) {
-      optimizer_.zero_grad();
-      pipeline_->set_completed_steps(completed);
-      throw;
-    }
-    if (options_.clip > 0) clip_grads(states_, result.grad_norm, options_.clip);
-    result.learning_rate = options_.learning_rate.at(steps_);
-    optimizer_.step(result.learning_rate);
-    result.step = ++steps_;
-    result.bubble_share = pipeline_->report().bubble_share;
-    result.seconds =
-        std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
-    return result;
-  }
-
-  double eval_loss(const Arguments& inputs, const c10::IValue& target) {
-    Microbatches batch =
-        split_batch(inputs.args, inputs.kwargs, target, {.microbatches = options_.microbatches});
-    // Without targets eval() would leave out the loss, which may need none.
-    if (target.isNone()) batch.targets.resize(batch.inputs.size());
-    const Buffers kept(evaluation_buffers_);
-    return evaluation_->eval(std::move(batch), {.outputs = OutputMode::kNone})
-        .loss()
-        .item<double>();
-  }
-
-  StepResult predict(const Arguments& inputs, OutputMode outputs) {
-    const Buffers kept(evaluation_buffers_);
-    return evaluation_->eval(inputs.args, inputs.kwargs, {},
-                             {.microbatches = options_.microbatches, .outputs = outputs});
-  }
-
-  int64_t steps() const { return steps_; }
-  const Pipe& pipe() const { return pipe_; }
-  const Pipeline& pipeline() const { return *pipeline_; }
-  const std::vector<ModelState>& states() const { return states_; }
-
-  Checkpoint checkpoint(std::string notes) const {
-    Checkpoint result{.step = steps_,
-                      .seed = options_.seed,
-                      .pipeline_steps = pipeline_->completed_steps(),
-                      .notes = std::move(notes),
-                      .stages = {}};
-    result.stages.resize(static_cast<std::size_t>(pipe_.num_stages()));
-    const auto stage_of = [&](const ModelState& state) -> auto& {
-      return result.stages[static_cast<std::size_t>(state.stage.value())];
-    };
-    for (const ModelState& state : states_) {
-      stage_of(state)[kModel].emplace_back(state.name, state.tensor());
-    }
-    for (std::size_t i = 0; i < optimizer_.states().size(); ++i) {
-      const ModelState& state = optimizer_.states()[i];
-      const AdamW::Moments& moments = optimizer_.moments()[i];
-      stage_of(state)[kAverage].emplace_back(state.name, moments.average);
-      stage_of(state)[kSquare].emplace_back(state.name, moments.average_square);
-      stage_of(state)[kUpdates].emplace_back(state.name, moments.updates);
-    }
-    return result;
-  }
-
-  void restore(const Checkpoint& checkpoint) {
-    Restore restore;
-    const Section model = gather(checkpoint, kModel);
-    check_no_others(model, states_);
-    for (const ModelState& state : states_) {
-      for (const at::Tensor& copy : state.copies) restore.add(model, "value", state.name, copy);
-    }
-    const Section average = gather(checkpoint, kAverage);
-    const Section square = gather(checkpoint, kSquare);
-    const Section updates = gather(checkpoint, kUpdates);
-    for (std::size_t i = 0; i < optimizer_.states().size(); ++i) {
-      const std::string& name = optimizer_.states()[i].name;
-      const AdamW::Moments& moments = optimizer_.moments()[i];
-      restore.add(average, "average of gradients", name, moments.average);
-      restore.add(square, "average of squares", name, moments.average_square);
-      restore.add(updates, "number of updates", name, moments.updates);
-    }
-    require<MetadataError>(checkpoint.step >= 0, "the checkpoint is of step {}", checkpoint.step);
-    require<MetadataError>(
-        checkpoint.seed == options_.seed,
-        "the checkpoint's random numbers come from seed {}, here they would from {}",
-        checkpoint.seed, options_.seed);
-    restore.run();
-    optimizer_.spread_moments();
-    optimizer_.zero_grad();
-    steps_ = checkpoint.step;
-    pipeline_->set_completed_steps(checkpoint.pipeline_steps);
-  }
-
- private:
-  void check_norm(double norm) const {
-    if (std::isfinite(norm)) return;
-    check_finite_grads(states_);
-    throw Error(fmt::format("the norm of the gradients is {}: training has run away", norm));
-  }
-
-  Pipeline make_pipeline(const Pipe& pipe, const Loss& loss,
-                         const std::vector<int32_t>& recompute) const {
-    Pipeline pipeline(pipe, {.schedule = options_.schedule,
-                             .ranks = options_.ranks,
-                             .source = options_.source,
-                             .loss = loss,
-                             .timeout = options_.timeout,
-                             .seed = options_.seed,
-                             .threads_per_rank = options_.threads_per_rank});
-    for (const int32_t stage : recompute) {
-      require<ArgumentError>(stage >= 0 && stage < pipe.num_stages(),
+    require<ArgumentError>(options_.replicas == 1 || options_.transport != nullptr,
+                           "{} replicas need the ranks of a world: TrainerOptions::transport",
+                           options_.replicas);
+    for (const int32_t stage : options_.recompute) {
+      require<ArgumentError>(stage >= 0 && stage < pipe_.num_stages(),
                              "recompute: expected stages from 0 to {}, got {}",
-                             pipe.num_stages() - 1, stage);
-      pipeline.stage(StageId(stage)).set_recompute(true);
+                             pipe_.num_stages() - 1, stage);
     }
-    return pipeline;
+    at::set_num_threads(options_.threads_per_rank);
+    return options_.transport == nullptr ? make_thread_engine(pipe_, loss, options_)
+                                         : make_rank_engine(pipe_, loss, options_);
   }
 
   /// All microbatches of an update, so many at a time; the loss of the whole batch.
   double run_microbatches(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
-    const auto each = static_cast<std::size_t>(options_.microbatches);
+    const auto each = static_cast<std::size_t>(options_.microbatches * engine_->replicas());
     const auto parts = static_cast<std::size_t>(options_.accumulate);
     Microbatches all = split_batch(inputs.args, inputs.kwargs, target,
                                    {.microbatches = static_cast<int32_t>(each * parts)});
@@ -258,8 +193,7 @@ class Trainer::Impl {
         if (!all.targets.empty()) some.targets.push_back(std::move(all.targets[m]));
         some.weights.push_back(all.weights[m]);
       }
-      const StepResult result = pipeline_->step(
-          std::move(some), {.outputs = OutputMode::kNone, .measure_memory = measure_memory});
+      const StepResult result = engine_->step(std::move(some), measure_memory);
       for (std::size_t m = 0; m < each; ++m) {
         loss += result.weights[m] * result.losses[m].item<double>();
       }
@@ -267,18 +201,61 @@ class Trainer::Impl {
     return loss;
   }
 
+  /// The norm of all gradients and the share of the bubble, on every rank the same: each tells the
+  /// norms of what it holds first.
+  void measure(TrainStep& step) {
+    const std::vector<ModelState>& here = state_.here();
+    const std::vector<at::Tensor> norms = norms_of_grads(here);
+    std::vector<c10::IValue> told = {engine_->bubble_share()};
+    for (std::size_t i = 0; i < here.size(); ++i) {
+      if (!norms[i].defined() || !engine_->has_stage(here[i].stage)) continue;
+      told.push_back(tree::tuple({place_of(here[i].name), norms[i]}));
+    }
+    std::vector<at::Tensor> all(state_.all().size());
+    const std::vector<c10::IValue> ranks = engine_->gather(tree::tuple(std::move(told)));
+    for (const c10::IValue& rank : ranks) {
+      const auto& values = rank.toTupleRef().elements();
+      for (std::size_t i = 1; i < values.size(); ++i) {
+        const auto& entry = values[i].toTupleRef().elements();
+        all[static_cast<std::size_t>(entry[0].toInt())] = entry[1].toTensor();
+      }
+    }
+    step.bubble_share = ranks.front().toTupleRef().elements()[0].toDouble();
+    step.grad_norm = norm_of(all);
+  }
+
+  /// What is wrong with gradients of such a norm, on every rank the same.
+  std::string describe_problem(double norm) {
+    const ModelState* const bad = find_infinite_grad(state_.here());
+    const auto none = static_cast<int64_t>(state_.all().size());
+    int64_t first = none;
+    for (const c10::IValue& place : engine_->gather(bad == nullptr ? none : place_of(bad->name))) {
+      first = std::min(first, place.toInt());
+    }
+    if (first < none) {
+      return describe_infinite_grad(state_.all()[static_cast<std::size_t>(first)].name);
+    }
+    return fmt::format("the norm of the gradients is {}: training has run away", norm);
+  }
+
+  /// Among all states.
+  int64_t place_of(const std::string& name) const {
+    const auto& all = state_.all();
+    return std::find_if(all.begin(), all.end(),
+                        [&](const ModelState& state) { return state.name == name; }) -
+           all.begin();
+  }
+
   Pipe pipe_;
   TrainerOptions options_;
-  std::vector<ModelState> states_;
-  AdamW optimizer_;
-  std::optional<Pipeline> pipeline_;
-  std::optional<Pipeline> evaluation_;
+  std::unique_ptr<TrainEngine> engine_;
+  TrainingState state_;
   std::vector<at::Tensor> evaluation_buffers_;  // that a forward changes
   int64_t steps_ = 0;
 };
 
-Trainer::Trainer(Pipe pipe, Loss loss, TrainerOptions options)
-    : impl_(std::make_unique<Impl>(std::move(pipe), std::move(loss), std::move(options))) {}
+Trainer::Trainer(Pipe pipe, const Loss& loss, TrainerOptions options)
+    : impl_(std::make_unique<Impl>(std::move(pipe), loss, std::move(options))) {}
 
 Trainer::~Trainer() = default;
 Trainer::Trainer(Trainer&&) noexcept = default;
@@ -320,8 +297,16 @@ const Pipe& Trainer::pipe() const {
   return impl_->pipe();
 }
 
-const Pipeline& Trainer::pipeline() const {
-  return impl_->pipeline();
+int32_t Trainer::num_ranks() const {
+  return impl_->num_ranks();
+}
+
+RecordedRun Trainer::recorded_run() {
+  return impl_->recorded_run();
+}
+
+void Trainer::gather_weights() {
+  impl_->gather_weights();
 }
 
 const std::vector<ModelState>& Trainer::states() const {

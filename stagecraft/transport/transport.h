@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -10,6 +11,7 @@
 #include "stagecraft/base/index.h"
 #include "stagecraft/transport/core/abort_reason.h"
 #include "stagecraft/transport/core/pending.h"
+#include "stagecraft/transport/core/progress.h"
 #include "stagecraft/transport/core/transfer_id.h"
 
 namespace stagecraft {
@@ -54,7 +56,7 @@ class Transport {
   /// Until the value may be let go of: it was taken over, or copied.
   virtual void wait_send(const PendingPtr& send, Deadline deadline) = 0;
   /// Until the value is there. It is on the device on which it was sent, unless that device is not
-  /// this process's. Once for each receive.
+  /// this process's, or it came over NCCL: then on this rank's GPU. Once for each receive.
   virtual Received wait_receive(const PendingPtr& receive, Deadline deadline) = 0;
 
   // Collectives: called by all ranks in the same order -------------------------------------------
@@ -80,6 +82,15 @@ class Transport {
   /// Called by all ranks, aborted or not: waits for all of them, then forgets the reason and every
   /// transfer that was not taken, and the world is as new.
   virtual void recover(Deadline deadline) = 0;
+
+  // Progress: who is where, for the day on which somebody waits in vain ---------------------------
+
+  /// From now on `tell` says how this rank gets on; other threads call it, at any time, until it is
+  /// replaced. Empty: nobody tells.
+  virtual void publish(std::function<RankProgress()> tell);
+  /// By rank: those of this process as of now, others as they last said, which they do several
+  /// times a second. Any thread may ask.
+  virtual std::vector<HeardProgress> progress() const;
 
  protected:
   Transport() = default;

@@ -29,6 +29,8 @@ struct TransportBackend {
   std::function<void(int32_t ranks, const Body& body)> run;
   /// The same, for bodies that destroy their end. Empty where that cannot be tried.
   std::function<void(int32_t ranks, const OwningBody& body)> run_owning;
+  /// Whether so many ranks can be had; otherwise the two above skip the test. Empty: always.
+  std::function<bool(int32_t ranks)> has_ranks;
 };
 
 inline std::ostream& operator<<(std::ostream& out, const TransportBackend& backend) {

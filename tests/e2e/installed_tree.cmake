@@ -1,4 +1,4 @@
-# What tests of an installed tree share. They are given BUILD, SOURCE and VERSION.
+# What tests of an installed tree share. They are given BUILD, SOURCE, VERSION and MPIS.
 
 # Runs a command, which must succeed; what it says is in `output`.
 function(run)
@@ -49,6 +49,17 @@ function(check_tree PREFIX)
     run(readelf -d ${program})
     if(output MATCHES "R(UN)?PATH")
       message(FATAL_ERROR "${program} looks for libraries in a folder of this machine:\n${output}")
+    endif()
+  endforeach()
+  # The plug-ins of the MPIs that were found, and no way to where they were built.
+  foreach(mpi ${MPIS})
+    file(GLOB_RECURSE plugin "${PREFIX}/lib*/libstagecraft_${mpi}.so")
+    if(NOT plugin)
+      message(FATAL_ERROR "${PREFIX} has no libstagecraft_${mpi}.so")
+    endif()
+    run(readelf -d ${plugin})
+    if(output MATCHES "R(UN)?PATH")
+      message(FATAL_ERROR "${plugin} looks for libraries in a folder of this machine:\n${output}")
     endif()
   endforeach()
   expect_output("stagecraft ${VERSION}\n" ${PREFIX}/bin/stagecraft --version)

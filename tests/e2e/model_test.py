@@ -518,7 +518,7 @@ class Errors(ModelTest):
         self.bad(2, "model", archive("gpt2"), "--split", "transformer.h.1,head", says=["'head'", "nearest"])
         self.bad(2, "model", archive("gpt2"), "--split", "transformer.h.1:begin", says="transformer.h.1:begin")
         for text in ("", "transformer.h.1,", ",transformer.h.1", ":end"):
-            self.bad(2, "model", archive("gpt2"), "--split", text, says="--split")
+            self.bad(2, "model", archive("gpt2"), "--split", text, says="a split takes names of modules")
 
     def test_cuts_that_leave_nothing(self):
         self.bad(2, "model", archive("gpt2"), "--split", "transformer.h.1,transformer.h.1", says="would be empty")

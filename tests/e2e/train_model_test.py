@@ -9,6 +9,7 @@ ZOO is the folder that tests/zoo_pt2/export_zoo.py has written: t5 and some feat
 import json
 import pathlib
 import shutil
+import subprocess
 import sys
 import tempfile
 import unittest
@@ -188,6 +189,22 @@ class Texts(ModelTest):
         for name in one:
             self.assertTrue(one[name].equal(four[name]), name)
 
+    def test_processes_have_the_curve_of_threads(self):
+        one = self.curve("labelled", "--ranks", "1", "--save-weights", "one.pt")
+        command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python", "--nproc-per-node", "2",
+                   tool_support.tool, "train", "--json", *self.options("labelled", "--save-weights", "two.pt")]
+        done = subprocess.run(command, cwd=self.folder, capture_output=True, text=True, timeout=150)
+        self.assertEqual(done.returncode, 0, done.stderr)
+        lines = [json.loads(line) for line in done.stdout.splitlines()]
+        self.assertEqual({line["step"]: (line["loss"], line["grad_norm"]) for line in lines}, one)
+        ours, theirs = self.weights("two.pt"), self.weights("one.pt")
+        self.assertTrue(all(ours[name].equal(theirs[name]) for name in theirs))
+
+    def test_replicas_have_almost_that_curve(self):
+        one = self.curve("labelled", "--ranks", "1")
+        for step, numbers in self.curve("labelled", "--replicas", "2", "--microbatches", "2").items():
+            self.assertAlmostEqual(numbers[0], one[step][0], places=4)
+
     def test_the_report_names_the_archive(self):
         self.curve("labelled", "--report-json", "report.json")
         self.assertIn('"labelled.pt2"', (self.folder / "report.json").read_text())
@@ -235,6 +252,11 @@ class Examples(ModelTest):
         self.assertAlmostEqual(loss, expected.item(), places=5)
         # Batches are counted in training alone: four microbatches a step.
         self.assertEqual(model.body[1].num_batches_tracked.item(), 30 * 4)
+
+    def test_replicas_have_the_statistics_of_the_first(self):
+        torch.save(image_data(), self.folder / "images.pt")
+        self.curve("images", "--data", "images.pt", "--replicas", "2", "--microbatches", "2", "--save-weights", "weights.pt")
+        self.assertEqual(self.weights("weights.pt")["body.1.num_batches_tracked"].item(), 4 * 2)
 
     def test_the_curve_does_not_depend_on_the_cut(self):
         torch.save(image_data(), self.folder / "images.pt")

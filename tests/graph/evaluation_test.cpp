@@ -210,5 +210,21 @@ TEST(Evaluation, LeavesGraphsWithoutAnyOfItAsTheyAre) {
   EXPECT_EQ(to_text(for_evaluation(graph)), text);
 }
 
+// What has no place for running statistics has no other way in evaluation.
+TEST(Evaluation, NormsWithoutStatisticsStayAsTheyAre) {
+  const Graph graph = parse_graph(R"(graph
+args (%x: float32[4, 3],)
+kwargs {}
+%norm, None, None = aten::_native_batch_norm_legit.no_stats(input=%x, weight=None, bias=None, training=True, momentum=0.1, eps=1e-05): float32[4, 3], None, None
+return %norm
+)",
+                                  {});
+  const Tensor x = sample({4, 3});
+  EXPECT_TRUE(GraphProgram(for_evaluation(graph))
+                  .run({x})
+                  .toTensor()
+                  .equal(GraphProgram(graph).run({x}).toTensor()));
+}
+
 }  // namespace
 }  // namespace stagecraft

@@ -1,7 +1,6 @@
 // Pipelines over processes: the same bits as over threads, and errors that name who is gone.
 
 #include <chrono>
-#include <cstdint>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -11,71 +10,23 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/runner.h"
 #include "tests/runtime/harness.h"
+#include "tests/runtime/process_pipeline.h"
+#include "tests/runtime/replica_cases.h"
 #include "tests/support/gloo_ranks.h"
-#include "tests/support/models.h"
 
 namespace stagecraft {
 namespace {
 
-constexpr int32_t kSteps = 3;
-
-struct Outcome {
-  std::vector<at::Tensor> losses;
-  std::vector<at::Tensor> grads;  ///< of this rank's stages
-};
-
-// Steps of different sizes: shapes change between processes from step to step.
-Microbatches batch_of(const ScheduleCase& shape, int32_t step) {
-  return random_batch(shape.microbatches, (3 + step) * shape.microbatches, 6,
-                      static_cast<uint64_t>(step));
-}
-
-Outcome train(Runner& runner, const ScheduleCase& shape, const TestModel& model, Rank rank) {
-  const auto source = shape.source();
-  Outcome outcome;
-  for (int32_t step = 0; step < kSteps; ++step) {
-    const auto result = runner.step(part_of(batch_of(shape, step), source.placement(), rank),
-                                    {.microbatches = shape.microbatches, .everywhere = step == 1});
-    for (const auto& loss : result.losses) outcome.losses.push_back(loss);
-  }
-  const auto parameters = parameters_of(model.bodies);
-  for (const auto& parameter : parameters) {
-    const bool is_own = source.placement().get_rank(parameter.stage) == rank;
-    if (is_own) outcome.grads.push_back(parameter.tensor.grad());
-  }
-  return outcome;
-}
-
-// What a rank gets over processes, and then over threads, in one process.
-void compare(Transport& transport, const ScheduleCase& shape, const TestModel& here,
-             const TestModel& there) {
-  const Rank rank = transport.rank();
-  const auto source = shape.source();
-  const RunnerOptions options = {.timeout = std::chrono::seconds(20), .seed = 7};
-  Runner runner(transport, source, stages_on(here, source.placement(), rank),
-                runner_options(here, options));
-  const auto over_processes = train(runner, shape, here, rank);
-  Outcome over_threads;
-  run_spmd(source, there, options, [&](Runner& other, Transport& local) {
-    auto outcome = train(other, shape, there, local.rank());
-    if (local.rank() == rank) over_threads = std::move(outcome);
-  });
-  EXPECT_FALSE(over_processes.grads.empty());
-  EXPECT_EQ(difference("losses", over_processes.losses, over_threads.losses), "");
-  EXPECT_EQ(difference("gradients", over_processes.grads, over_threads.grads), "");
-}
-
 void expect_same_bits(const ScheduleCase& shape, const std::function<TestModel()>& make) {
   SCOPED_TRACE(to_string(shape));
   const auto ends = run_gloo_ranks(shape.ranks, {}, [&](Transport& transport) {
-    compare(transport, shape, make(), make());
-    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+    expect_bits_of_threads(transport, shape, make);
   });
   for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
 }
 
 TEST(GlooPipeline, EverySchedulesBitsAreThoseOfThreads) {
-  for (const int32_t ranks : {2, 3}) {
+  for (const int32_t ranks : {2, 4}) {
     for (const auto& shape : training_cases(ranks)) {
       expect_same_bits(shape, [&] { return chain_model(shape.stages(), 6); });
     }
@@ -83,9 +34,38 @@ TEST(GlooPipeline, EverySchedulesBitsAreThoseOfThreads) {
 }
 
 TEST(GlooPipeline, SkipConnectionsAndSentWeightsToo) {
-  for (const ScheduleCase& shape :
-       {ScheduleCase{"1F1B", 4, 1, 6}, ScheduleCase{"ZBVZeroBubble", 2, 2, 4}}) {
-    expect_same_bits(shape, [&] { return models::example_code(6, shape.stages()).stages; });
+  for (const auto& shape : skip_cases()) {
+    expect_same_bits(shape, [&] { return skip_model(shape); });
+  }
+}
+
+TEST(GlooPipeline, AStepThatDiffersIsTheSameErrorOnEveryRank) {
+  const auto ends = run_gloo_ranks(3, {}, [&](Transport& transport) {
+    const ScheduleSource source = ScheduleSource::named("1F1B", 3);
+    const TestModel model = chain_model(3, 6);
+    Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
+                  runner_options(model, {.timeout = std::chrono::seconds(20), .seed = 7}));
+    const auto step = [&](int32_t microbatches) {
+      runner.step(
+          part_of(random_batch(microbatches, 12, 6, 0), source.placement(), transport.rank()),
+          {.microbatches = microbatches});
+    };
+    EXPECT_THAT([&] { step(transport.rank() == Rank(1) ? 6 : 4); },
+                testing::ThrowsMessage<MetadataError>(testing::HasSubstr(
+                    "the number of microbatches is 4 on ranks 0 and 2, 6 on rank 1")));
+    step(4);  // and nothing is the worse for it
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+TEST(GlooPipeline, ReplicasToo) {
+  for (const ScheduleCase& schedule :
+       {ScheduleCase{"1F1B", 2, 1, 4}, ScheduleCase{"ZBVZeroBubble", 2, 2, 4}}) {
+    const auto ends = run_gloo_ranks(4, {}, [&](Transport& transport) {
+      check_replicas(transport, {.schedule = schedule,
+                                 .make_model = [&] { return chain_model(schedule.stages(), 6); }});
+    });
+    for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
   }
 }
 
@@ -99,7 +79,7 @@ TEST(GlooPipeline, AStepNamesTheRankWhoseProcessEnded) {
     Runner runner(joined.transport(), source, stages_on(model, source.placement(), Rank(i)),
                   runner_options(model, {.timeout = std::chrono::seconds(20), .seed = 7}));
     const auto step = [&] {
-      runner.step(part_of(batch_of(shape, 0), source.placement(), Rank(i)),
+      runner.step(part_of(process_batch(shape, 0), source.placement(), Rank(i)),
                   {.microbatches = shape.microbatches});
     };
     step();

@@ -7,6 +7,10 @@
 
 namespace stagecraft {
 
+uint16_t free_port() {
+  return detail::port_of(detail::listen_on("127.0.0.1", 0));
+}
+
 GlooRanks::GlooRanks(int32_t ranks) : ranks_(ranks) {
   auto listener = detail::listen_on("127.0.0.1", 0);
   port_ = detail::port_of(listener);

@@ -9,6 +9,9 @@
 
 namespace stagecraft {
 
+/// A port of this machine that nobody listens on, just now.
+uint16_t free_port();
+
 /// Makes the options of each rank of a new world on this machine; the port is free.
 class GlooRanks {
  public:

@@ -22,16 +22,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 int words_to_parent = -1;
 
-std::string name_of(const std::exception& error) {
-  if (dynamic_cast<const PeerError*>(&error) != nullptr) return "PeerError";
-  if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "TimeoutError";
-  if (dynamic_cast<const ArgumentError*>(&error) != nullptr) return "ArgumentError";
-  if (dynamic_cast<const MetadataError*>(&error) != nullptr) return "MetadataError";
-  if (dynamic_cast<const StageError*>(&error) != nullptr) return "StageError";
-  if (dynamic_cast<const std::out_of_range*>(&error) != nullptr) return "out_of_range";
-  return "exception";
-}
-
 // Leaves without running what belongs to the parent.
 [[noreturn]] void run_child(const std::function<void(int32_t)>& body, int32_t i, int result) {
   const auto begin = Clock::now();
@@ -43,7 +33,7 @@ std::string name_of(const std::exception& error) {
   try {
     body(i);
   } catch (const std::exception& error) {
-    text = "threw\n" + name_of(error) + "\n" + error.what();
+    text = "threw\n" + type_of(error) + "\n" + error.what();
   }
   const auto* const info = testing::UnitTest::GetInstance()->current_test_info();
   if (info != nullptr && info->result()->total_part_count() > failures) text = "failed\n\n";
@@ -186,6 +176,16 @@ std::vector<ProcessEnd> Processes::wait(const std::vector<int32_t>& except) {
   return ends;
 }
 
+std::string type_of(const std::exception& error) {
+  if (dynamic_cast<const PeerError*>(&error) != nullptr) return "PeerError";
+  if (dynamic_cast<const TimeoutError*>(&error) != nullptr) return "TimeoutError";
+  if (dynamic_cast<const ArgumentError*>(&error) != nullptr) return "ArgumentError";
+  if (dynamic_cast<const MetadataError*>(&error) != nullptr) return "MetadataError";
+  if (dynamic_cast<const StageError*>(&error) != nullptr) return "StageError";
+  if (dynamic_cast<const std::out_of_range*>(&error) != nullptr) return "out_of_range";
+  return "exception";
+}
+
 void rethrow(const ProcessEnd& end) {
   if (end.type == "PeerError") throw PeerError(end.message, Rank(-1));
   if (end.type == "TimeoutError") throw TimeoutError(end.message);
@@ -193,6 +193,19 @@ void rethrow(const ProcessEnd& end) {
   if (end.type == "MetadataError") throw MetadataError(end.message);
   if (end.type == "out_of_range") throw std::out_of_range(end.message);
   throw std::runtime_error(end.message);
+}
+
+void judge_ends(const std::vector<ProcessEnd>& ends) {
+  const ProcessEnd* first = nullptr;
+  for (std::size_t i = 0; i < ends.size(); ++i) {
+    const auto& end = ends[i];
+    EXPECT_NE(end.kind, ProcessEnd::Kind::kFailed) << "on rank " << i << ", see above";
+    EXPECT_NE(end.kind, ProcessEnd::Kind::kKilled) << "rank " << i << " died: " << end.message;
+    EXPECT_NE(end.kind, ProcessEnd::Kind::kHung) << "rank " << i;
+    if (end.kind != ProcessEnd::Kind::kThrew) continue;
+    if (first == nullptr || first->type == "PeerError") first = &end;
+  }
+  if (first != nullptr) rethrow(*first);
 }
 
 }  // namespace stagecraft

@@ -2,6 +2,7 @@
 
 #include <chrono>
 #include <cstdint>
+#include <exception>
 #include <functional>
 #include <string>
 #include <sys/types.h>
@@ -56,8 +57,15 @@ class Processes {
   int last_signal_ = 0;
 };
 
+/// "PeerError": what ProcessEnd::type says of it.
+std::string type_of(const std::exception& error);
+
 /// Throws what a process threw, as the type that it was if that is one of Stagecraft's or of the
 /// standard library's common ones.
 [[noreturn]] void rethrow(const ProcessEnd& end);
+
+/// Expects that no process died, hung or failed by itself, and rethrows what the first that failed
+/// threw: others threw because of it.
+void judge_ends(const std::vector<ProcessEnd>& ends);
 
 }  // namespace stagecraft

@@ -16,7 +16,7 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
   return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
 }
 
-Trainer make_trainer(TrainerSetup setup) {
+PreparedTrainer prepare(TrainerSetup setup) {
   const Gpt gpt(setup.sizes, 7);
   const Split split{.points = {}, .policy = equal_cost(setup.stages)};
   Pipe pipe = gpt.cut(split, setup.use);
@@ -29,7 +29,18 @@ Trainer make_trainer(TrainerSetup setup) {
   options.seed = 3;
   options.learning_rate = {.peak = 0.01, .least = 0.001, .warmup = 2, .steps = 12};
   options.clip = 0.5;
-  return Trainer(std::move(pipe), cross_entropy, std::move(options));
+  return {std::move(pipe), std::move(options)};
+}
+
+Trainer PreparedTrainer::make(Transport* transport, int32_t replicas) const {
+  TrainerOptions own = options;
+  own.transport = transport;
+  own.replicas = replicas;
+  return Trainer(pipe, cross_entropy, std::move(own));
+}
+
+Trainer make_trainer(TrainerSetup setup) {
+  return prepare(std::move(setup)).make();
 }
 
 std::pair<at::Tensor, at::Tensor> batch_of(int64_t step) {

@@ -25,6 +25,14 @@ struct TrainerSetup {
 };
 Trainer make_trainer(TrainerSetup setup);
 
+/// The same in two steps: ranks that are threads cannot capture a model at once.
+struct PreparedTrainer {
+  Pipe pipe;
+  TrainerOptions options;
+  Trainer make(Transport* transport = nullptr, int32_t replicas = 1) const;
+};
+PreparedTrainer prepare(TrainerSetup setup);
+
 /// Inputs and targets of a step: other ones each time, the same in every call.
 std::pair<at::Tensor, at::Tensor> batch_of(int64_t step);
 

@@ -205,6 +205,12 @@ TEST_F(StateDict, ChangesNothingWhenItDoesNotFit) {
     write(typed);
     expect_refused<MetadataError>("other.pt", "has Tensor[3");
   }
+  NamedTensors two = contents();
+  for (auto& [name, tensor] : two) {
+    if (name == "head.weight") tensor = tensor + 1;
+  }
+  write(two);
+  expect_refused<MetadataError>("other.pt", "embed.weight and head.weight are one tensor");
   NamedTensors more = contents();
   more.emplace_back("mask", at::ones({3}));
   write(more);

@@ -6,6 +6,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
+#include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/graph_text.h"
@@ -265,6 +267,34 @@ TEST(Trainer, TakesArgumentsByNameAndALossOfTheModel) {
     EXPECT_TRUE(same_bits(values_of(by_name), values_of(expected)));
     EXPECT_EQ(expected.step(Arguments{{x}, {}}, y).loss, by_name.step(named, c10::IValue()).loss);
   }
+}
+
+TEST(Trainer, PutsBuffersBackAfterAnEvaluation) {
+  const at::Tensor calls = at::zeros({1});
+  const Graph graph =
+      parse_graph(R"(graph exported
+size B = 4, at least 1
+parameter %w: float32[3, 2]
+buffer %calls: float32[1] &0
+args (%x: float32[B, 3],)
+kwargs {}
+%add_ = aten::add_.Scalar(self=%calls, other=1, alpha=1): float32[1] &0
+%mm = aten::mm(self=%x, mat2=%w): float32[B, 2]
+return %mm
+)",
+                  [&](const std::string& name) {
+                    return name == "calls" ? calls : at::ones({3, 2}).requires_grad_();
+                  });
+  Trainer trainer(
+      Pipe(graph, {.policy = equal_operators(1)}),
+      [](const at::Tensor& y, const at::Tensor& target) { return at::mse_loss(y, target); },
+      {.ranks = 1, .microbatches = 2});
+  const at::Tensor x = at::ones({4, 3});
+  trainer.step({x}, at::zeros({4, 2}));
+  EXPECT_EQ(calls.item<float>(), 2);
+  trainer.eval_loss({x}, at::zeros({4, 2}));
+  trainer.predict({x});
+  EXPECT_EQ(calls.item<float>(), 2);
 }
 
 TEST(Trainer, PredictsMicrobatchByMicrobatch) {

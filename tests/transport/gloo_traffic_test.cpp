@@ -4,6 +4,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <unistd.h>
 #include <utility>
 #include <vector>
@@ -88,6 +89,24 @@ TEST(GlooTraffic, SeveralLargeMessagesAreInFlightBothWays) {
     }
     for (const auto& send : sends) transport.wait_send(send, soon());
   }));
+}
+
+TEST(GlooTraffic, LargeValuesArriveThoughTheirSenderLeavesAtOnce) {
+  const GlooRanks world(2);
+  Processes processes(2, [&](int32_t i) {
+    WireTransport transport(detail::join(world.options(i)), {.linger = std::chrono::seconds(10)});
+    const auto large = [](int32_t m) { return at::full({500'000 + m}, double(m)); };
+    for (int32_t m = 0; m < 4; ++m) {
+      if (i == 0) transport.post_send(kOne, values(m), large(m));
+    }
+    if (i == 0) return;
+    std::this_thread::sleep_for(std::chrono::milliseconds(200));
+    for (int32_t m = 0; m < 4; ++m) {
+      const auto got = transport.wait_receive(transport.post_receive(kZero, values(m)), soon());
+      EXPECT_TRUE(at::equal(got.value.toTensor(), large(m)));
+    }
+  });
+  expect_returned(processes.wait());
 }
 
 TEST(GlooTraffic, MemoryForARepeatedShapeIsPostedAheadAndUsed) {
@@ -265,6 +284,8 @@ class DamagingEngine final : public detail::Engine {
   WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
     return engine_->receive(from, tag, bytes);
   }
+  bool rewards_asking() const override { return engine_->rewards_asking(); }
+  bool copies_in_send() const override { return engine_->copies_in_send(); }
 
  private:
   std::unique_ptr<Engine> engine_;

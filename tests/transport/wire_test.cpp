@@ -225,7 +225,7 @@ class HaltingEngine final : public Engine {
 
 class NoListener final : public InboxListener {
  public:
-  void on_value(Rank, const FrameHead&, c10::IValue) override {}
+  void on_value(Rank, const FrameHead&, FencedValue) override {}
   void on_damaged(Rank, const FrameHead&, const std::string&) override {}
   void on_control(Rank, const FrameHead&, std::string_view) override {}
   void on_answer(Rank, const FrameHead&) override {}

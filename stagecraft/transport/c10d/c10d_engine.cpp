@@ -1,8 +1,11 @@
 #include "stagecraft/transport/c10d/c10d_engine.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <mutex>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -17,9 +20,10 @@ namespace {
 // At its own time-out gloo closes all connections, so its waits have none: ours are interrupted.
 constexpr auto kForEver = std::chrono::hours(24 * 365);
 
-class C10dWork final : public Engine::Work {
+class GlooWork final : public Engine::Work {
  public:
-  explicit C10dWork(c10::intrusive_ptr<c10d::Work> work) : work_(std::move(work)) {}
+  GlooWork(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& /*bytes*/)
+      : work_(std::move(work)) {}
 
   bool wait() override { return work_->wait(kForEver); }
   void interrupt() override { work_->abort(); }
@@ -28,51 +32,88 @@ class C10dWork final : public Engine::Work {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-template <typename Group>
+// Of a backend of which it is not known whether its waits can be interrupted.
+class PolledWork final : public Engine::Work {
+ public:
+  PolledWork(c10::intrusive_ptr<c10d::Work> work, at::Tensor bytes)
+      : work_(std::move(work)), bytes_(std::move(bytes)) {}
+  // What is still posted may be written to, and a backend may not bear to be let go of before.
+  ~PolledWork() override {
+    if (work_->isCompleted()) return;
+    static std::mutex mutex;
+    static auto* const left =
+        new std::vector<std::pair<c10::intrusive_ptr<c10d::Work>, at::Tensor>>;
+    const std::lock_guard lock(mutex);
+    left->emplace_back(std::move(work_), std::move(bytes_));
+  }
+
+  bool wait() override {
+    for (auto pause = kShortestPause; !work_->isCompleted();
+         pause = std::min(2 * pause, kLongestPause)) {
+      if (is_interrupted_.exchange(false)) return false;
+      std::this_thread::sleep_for(pause);
+    }
+    return work_->wait();
+  }
+  void interrupt() override { is_interrupted_ = true; }
+
+ private:
+  static constexpr std::chrono::microseconds kShortestPause{10};
+  static constexpr std::chrono::microseconds kLongestPause{500};
+  c10::intrusive_ptr<c10d::Work> work_;
+  at::Tensor bytes_;
+  std::atomic<bool> is_interrupted_{false};
+};
+
+template <typename Group, typename GroupWork>
 class C10dEngine final : public Engine {
  public:
-  explicit C10dEngine(c10::intrusive_ptr<Group> group) : group_(std::move(group)) {}
+  explicit C10dEngine(c10::intrusive_ptr<Group> group)
+      : group_(std::move(group)), mutexes_(static_cast<std::size_t>(group_->getSize())) {}
 
   Rank rank() const override { return Rank(group_->getRank()); }
   int32_t num_ranks() const override { return group_->getSize(); }
 
+  // gloo fills the connection's buffer, which may be megabytes.
+  bool copies_in_send() const override { return true; }
+
   WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
     std::vector<at::Tensor> tensors = {bytes};
     const SigpipeGuard guard;
-    const std::lock_guard lock(mutex_);
-    return std::make_shared<C10dWork>(group_->send(tensors, to.value(), tag));
+    const std::lock_guard lock(mutex_of(to));
+    return std::make_shared<GroupWork>(group_->send(tensors, to.value(), tag), bytes);
   }
 
   WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
     std::vector<at::Tensor> tensors = {bytes};
     const SigpipeGuard guard;
-    const std::lock_guard lock(mutex_);
-    return std::make_shared<C10dWork>(group_->recv(tensors, from.value(), tag));
+    const std::lock_guard lock(mutex_of(from));
+    return std::make_shared<GroupWork>(group_->recv(tensors, from.value(), tag), bytes);
   }
 
  private:
+  std::mutex& mutex_of(Rank other) { return mutexes_[static_cast<std::size_t>(other.value())]; }
+
   c10::intrusive_ptr<Group> group_;
-  std::mutex mutex_;  ///< c10d counts what is posted without one
+  /// One for each rank, as gloo has for each connection: a copy to one does not hold up the others.
+  std::vector<std::mutex> mutexes_;
 };
 
 }  // namespace
 
 std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::Backend>& group) {
-  return std::make_unique<C10dEngine<c10d::Backend>>(group);
+  return std::make_unique<C10dEngine<c10d::Backend, GlooWork>>(group);
 }
 
 std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
-  std::string name = "none";
+  std::string name;
   try {
     name = group->getBackend(c10::DeviceType::CPU)->getBackendName();
   } catch (const c10::Error&) {
-    // It has none for the CPU.
+    throw ArgumentError("a world needs a group with a backend for the CPU; this one has none");
   }
-  if (name != "gloo") {
-    throw ArgumentError(fmt::format(
-        "a world needs a group whose backend for the CPU is gloo, this one's is {}", name));
-  }
-  return std::make_unique<C10dEngine<c10d::ProcessGroup>>(group);
+  if (name == "gloo") return std::make_unique<C10dEngine<c10d::ProcessGroup, GlooWork>>(group);
+  return std::make_unique<C10dEngine<c10d::ProcessGroup, PolledWork>>(group);
 }
 
 }  // namespace stagecraft::detail

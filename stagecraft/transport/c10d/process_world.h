@@ -9,6 +9,7 @@
 #include <c10/util/intrusive_ptr.h>
 
 #include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/process_options.h"
 #include "stagecraft/transport/transport.h"
 
 namespace c10d {
@@ -16,17 +17,6 @@ class ProcessGroup;
 }
 
 namespace stagecraft {
-
-/// How the ranks' ends behave once they have met.
-struct ProcessTransportOptions {
-  /// Compute a checksum of everything that is sent and compare it on receipt.
-  bool use_checksums = false;
-  /// A rank of which nothing was heard for so long (each says something several times a second) has
-  /// failed: one that is stopped, or cut off. Zero: only deadlines find it.
-  std::chrono::nanoseconds max_silence = std::chrono::seconds(10);
-  /// How long an end waits, when it is destroyed, for what it has sent to reach the others.
-  std::chrono::nanoseconds linger = std::chrono::seconds(2);
-};
 
 /// Who this process is, and where the others are met.
 struct ProcessWorldOptions {
@@ -80,10 +70,13 @@ class ProcessWorld {
   /// the job's token, or where another process is this rank; MetadataError on every rank if they
   /// differ in version or number (agree.h).
   explicit ProcessWorld(const ProcessWorldOptions& options);
-  /// A world over a group of c10d that exists already and whose backend for the CPU is gloo
-  /// (ArgumentError otherwise): others have no tags, or none that were tried. Nobody else may send
-  /// or receive in the group. Whoever made it sees to SIGPIPE, which gloo raises when another
-  /// process dies.
+  /// A world over a group of c10d that exists already and has a backend for the CPU (ArgumentError
+  /// otherwise). Nobody else may send or receive in the group. Whoever made it sees to SIGPIPE,
+  /// which gloo raises when another process dies.
+  ///
+  /// A backend other than gloo must have tags, take a message that is shorter than what was posted
+  /// for it, and say with Work::isCompleted when one is through. That a process has ended is found
+  /// by its silence unless the backend says so.
   explicit ProcessWorld(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                         const ProcessTransportOptions& options = {});
   static ProcessWorld from_environment() {

@@ -13,6 +13,8 @@ struct AbortReason {
   std::string message;  ///< what happened there, complete in itself
   /// The exception, where it can be handed over (ranks of one process); otherwise null.
   std::exception_ptr cause = nullptr;
+  /// The rank is gone, or says nothing any more: it has not told of a failure itself.
+  bool is_lost = false;
 };
 
 }  // namespace stagecraft

@@ -11,6 +11,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/progress.h"
 #include "stagecraft/transport/core/rendezvous.h"
 #include "stagecraft/transport/core/sleeping_place.h"
 #include "stagecraft/transport/core/transfer_state.h"
@@ -46,7 +47,8 @@ class Exchange {
         done_send_(std::make_shared<SendHandle>(world_.number(), nullptr)),
         mailboxes_(static_cast<std::size_t>(ranks)),
         collectives_(world_, /*heeds_abort=*/true),
-        recoveries_(world_, /*heeds_abort=*/false) {}
+        recoveries_(world_, /*heeds_abort=*/false),
+        tellers_(static_cast<std::size_t>(ranks)) {}
 
   int32_t num_ranks() const { return world_.num_ranks(); }
   void require_rank(Rank rank, const char* where) const { world_.require_rank(rank, where); }
@@ -74,6 +76,12 @@ class Exchange {
   /// The rank's end is gone: whoever waits for it now aborts the world, whoever does later throws
   /// PeerError.
   void leave(Rank rank);
+
+  /// Who tells how a rank gets on.
+  ProgressTeller& teller(Rank rank) { return tellers_[static_cast<std::size_t>(rank.value())]; }
+  const ProgressTeller& teller(Rank rank) const {
+    return tellers_[static_cast<std::size_t>(rank.value())];
+  }
 
  private:
   struct Transfer final : TransferState {
@@ -114,6 +122,7 @@ class Exchange {
   std::vector<Mailbox> mailboxes_;  ///< by receiving rank
   Rendezvous<Payload> collectives_;
   Rendezvous<Nothing> recoveries_;
+  std::vector<ProgressTeller> tellers_;  ///< by rank
 };
 
 }  // namespace stagecraft::detail

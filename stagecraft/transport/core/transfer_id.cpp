@@ -15,6 +15,8 @@ const char* name_of(Direction direction) {
       return "results";
     case Direction::kTiedWeight:
       return "gradients of a tied weight";
+    case Direction::kReplica:
+      return "gradients of a replica";
   }
   return "transfer";
 }

@@ -16,6 +16,8 @@ enum class Direction : uint8_t {
   kResult,    ///< losses and outputs, to a rank that asked for them
   /// gradients of a weight of which several stages hold a copy; its number is the microbatch
   kTiedWeight,
+  /// gradients of a stage, to the same stage of another replica, or their sums (microbatch 1)
+  kReplica,
 };
 
 /// What a transfer is, not when it happens: the two ends name the same identity and find each

@@ -32,4 +32,10 @@ class DeviceFence {
   std::vector<Mark> marks_;  ///< one a device
 };
 
+/// A value on its way from a thread to another.
+struct FencedValue {
+  c10::IValue value;
+  std::unique_ptr<DeviceFence> fence;  ///< null: nothing is to be waited for
+};
+
 }  // namespace stagecraft::detail

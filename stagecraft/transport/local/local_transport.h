@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <vector>
 
@@ -11,10 +12,7 @@
 namespace stagecraft::detail {
 
 /// What travels between the ranks of one process.
-struct LocalPayload {
-  c10::IValue value;
-  std::unique_ptr<DeviceFence> fence;
-};
+using LocalPayload = FencedValue;
 using LocalExchange = Exchange<LocalPayload>;
 
 /// One rank's end of a local world, which lives as long as any end of it.
@@ -39,6 +37,9 @@ class LocalTransport final : public Transport {
   void abort(AbortReason reason) override;
   std::shared_ptr<const AbortReason> abort_reason() const override;
   void recover(Deadline deadline) override;
+
+  void publish(std::function<RankProgress()> tell) override;
+  std::vector<HeardProgress> progress() const override;
 
  private:
   std::shared_ptr<LocalExchange> exchange_;

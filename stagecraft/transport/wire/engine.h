@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 
 #include <ATen/core/Tensor.h>
@@ -8,6 +9,8 @@
 #include "stagecraft/base/index.h"
 
 namespace stagecraft::detail {
+
+class DeviceLink;
 
 /// What the wire protocol needs of an engine such as gloo: messages of bytes between two ranks. All
 /// calls may come from any thread.
@@ -28,6 +31,9 @@ class Engine {
     /// Until it is done (true) or interrupted (false). Throws when the connection is lost, but an
     /// engine may miss that for a message that was half-way through. By one thread at a time.
     virtual bool wait() = 0;
+    /// The same, for a thread that has nothing else to do and must not lose time: an engine that
+    /// has to be asked whether something has come may ask all the time.
+    virtual bool wait_busily() { return wait(); }
     /// Ends the wait under way, or else the next one; what was posted stays posted.
     virtual void interrupt() = 0;
   };
@@ -40,11 +46,32 @@ class Engine {
   virtual Rank rank() const = 0;
   virtual int32_t num_ranks() const = 0;
 
-  /// `bytes`: contiguous, on the CPU, kept by the work. Neither call waits; both throw when the
-  /// connection is known to be lost.
+  /// `bytes`: contiguous, on the CPU, kept by the work. Neither call waits for another rank; both
+  /// throw when the connection is known to be lost.
   virtual WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) = 0;
   /// For a message of at most that size; a longer one is the end of the process.
   virtual WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) = 0;
+
+  /// Whether messages come to whoever asks for them all the time much sooner than to a thread that
+  /// has gone to sleep (Work::wait_busily).
+  virtual bool rewards_asking() const { return false; }
+
+  /// Whether `send` may take as long as copying a large message takes.
+  virtual bool copies_in_send() const { return false; }
+
+  /// Carries tensors of this rank's device; null: they are copied through the CPU.
+  virtual DeviceLink* device_link() { return nullptr; }
+
+  /// How an engine that can tell says that a rank's process has ended, on a thread of its own.
+  struct Watch {
+    /// Whether that was to be expected.
+    std::function<bool(Rank)> has_left = {};
+    std::function<void(Rank)> on_ended = {};
+  };
+  /// Without functions: nothing is told any more once it returns.
+  virtual void watch(Watch /*watch*/) {}
+  /// The rank is lost or does not answer: what is under way with it will not come to its end.
+  virtual void forget(Rank /*other*/) {}
 
  protected:
   Engine() = default;

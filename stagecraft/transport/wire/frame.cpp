@@ -35,15 +35,11 @@ FrameHead read_head(std::string_view frame, uint64_t number) {
   return head;
 }
 
-std::vector<bool> small_tensors(const std::vector<std::size_t>& sizes) {
-  std::vector<bool> small;
-  small.reserve(sizes.size());
-  std::size_t used = 0;
-  for (const std::size_t size : sizes) {
-    small.push_back(size <= kMaxSmall - used);
-    if (small.back()) used += size;
-  }
-  return small;
+Way WayPlan::next(std::size_t bytes, bool by_link) {
+  if (by_link) return Way::kLink;
+  if (bytes > kMaxSmall - used_) return Way::kMessage;
+  used_ += bytes;
+  return Way::kFrame;
 }
 
 }  // namespace stagecraft::detail

@@ -19,6 +19,9 @@
 ///   frame   [head | layout, if it is a new one | numbers and texts | small tensors]
 ///   tensors with the tag of the layout, each
 ///
+/// Tensors of a device go over a device link where the engine has one, in the order of the frames
+/// (device_link.h), or are copied through the CPU.
+///
 /// A layout is sent once and then named by its number. A receive that the rank has posted is likely
 /// to bring what the last one on its edge has brought, so memory for that is posted with it, and
 /// nothing waits for an answer. Memory that is not wanted any more is asked back: kRelease, to
@@ -41,7 +44,7 @@ enum class FrameKind : uint8_t {
 constexpr auto kLastFrameKind = FrameKind::kWithdrawn;
 
 struct FrameHead {
-  static constexpr uint32_t kMagic = 0x31574353;  // "SCW1"
+  static constexpr uint32_t kMagic = 0x32574353;  // "SCW2"
 
   uint32_t magic = kMagic;
   FrameKind kind = FrameKind::kData;
@@ -92,9 +95,11 @@ constexpr Engine::Tag kFrameTag = 1;
 constexpr Engine::Tag kBodyTag = 2;
 /// That of layout 0.
 constexpr Engine::Tag kFirstLayoutTag = 16;
+/// Of all tags: an engine with larger ones has room for a number of its own above them.
+constexpr Engine::Tag kLastTag = (1 << 16) - 1;
 /// Few layouts are known at a time, so no two of them share a tag.
 constexpr Engine::Tag tag_of(uint32_t layout) {
-  return kFirstLayoutTag + static_cast<Engine::Tag>(layout % (uint32_t{1} << 30U));
+  return kFirstLayoutTag + static_cast<Engine::Tag>(layout % (uint32_t{1} << 15U));
 }
 
 /// As it stands in front of a frame, with its checksum.
@@ -102,8 +107,20 @@ void seal(FrameHead& head);
 /// MetadataError unless it is the head of frame `number`.
 FrameHead read_head(std::string_view frame, uint64_t number);
 
-/// Which of a value's tensors travel inside the frame, by their sizes.
-std::vector<bool> small_tensors(const std::vector<std::size_t>& sizes);
+/// How the elements of a tensor travel.
+enum class Way : uint8_t {
+  kFrame,    ///< inside the frame
+  kMessage,  ///< as a message of their own
+  kLink,     ///< over the device link, past the host
+};
+/// That of each of a value's tensors that does not go over the link, by their sizes.
+class WayPlan {
+ public:
+  Way next(std::size_t bytes, bool by_link);
+
+ private:
+  std::size_t used_ = 0;
+};
 
 /// Which edge of the stage graph a transfer goes along.
 struct Edge {

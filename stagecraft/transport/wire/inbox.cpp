@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -22,11 +23,22 @@ std::string_view text_of(const at::Tensor& bytes) {
           static_cast<std::size_t>(bytes.numel())};
 }
 
+// Where a value's tensors arrive that are not the CPU's; where they are on several devices, the
+// first of them.
+std::optional<c10::Device> device_of(const ArrivingTensors& tensors) {
+  for (const auto& tensor : tensors) {
+    if (!tensor.device().is_cpu()) return tensor.device();
+  }
+  return std::nullopt;
+}
+
 // A message that arrives more slowly, 1 MB/s, is one that has stopped.
 constexpr auto kLongestPerByte = std::chrono::microseconds(1);
 constexpr uint64_t kMaxCounted = uint64_t{1} << 48U;
 // How long the thread does not read after somebody has waited for what it would read.
 constexpr auto kLeaveToOthers = std::chrono::milliseconds(1);
+// How long somebody who wants to read waits for the thread to leave.
+constexpr auto kPatience = std::chrono::microseconds(50);
 
 }  // namespace
 
@@ -73,15 +85,21 @@ void Inbox::run() {
   name_thread("sc in", from_);
   bool goes_on = true;
   while (goes_on && take_turn()) {
-    goes_on = read_frame(Reader::kThread);
+    const bool has_read = read_frame(Reader::kThread);
+    // Or else it was asked to leave.
+    goes_on = has_read || !(is_broken_ || stopped_);
     finish_turn();
   }
 }
 
 bool Inbox::take_turn() {
   std::unique_lock lock(turn_mutex_);
-  // Whoever has waited a moment ago is likely to wait again.
-  while (!stopped_ && (is_taken_ || seen_assists_ != assists_)) {
+  // Whoever has waited a moment ago is likely to wait again, unless it still does.
+  const auto leaves_it = [&] {
+    const auto awaited = left_waiting_.lock();
+    return seen_assists_ != assists_ && (!awaited || awaited->is_done());
+  };
+  while (!stopped_ && (is_taken_ || leaves_it())) {
     seen_assists_ = assists_;
     turn_changed_.wait_for(lock, kLeaveToOthers);
   }
@@ -95,15 +113,17 @@ void Inbox::finish_turn() {
   is_taken_ = false;
 }
 
-void Inbox::assist(const std::function<bool()>& is_over) {
+void Inbox::assist(const PendingPtr& awaited) {
   {
-    const std::lock_guard lock(turn_mutex_);
+    std::unique_lock lock(turn_mutex_);
     ++assists_;
+    if (is_taken_ && engine_.rewards_asking()) wait_for_turn(lock);
+    left_waiting_ = is_taken_ ? awaited : PendingPtr();
     if (is_taken_ || is_broken_ || stopped_) return;
     is_taken_ = true;
     called_off_ = false;
   }
-  while (!is_over() && read_frame(Reader::kCaller)) {
+  while (!awaited->is_done() && read_frame(Reader::kCaller)) {
   }
   const std::lock_guard lock(turn_mutex_);
   is_taken_ = false;
@@ -111,6 +131,26 @@ void Inbox::assist(const std::function<bool()>& is_over) {
   // The thread takes over at once.
   seen_assists_ = assists_;
   turn_changed_.notify_all();
+}
+
+// Elsewhere the thread wakes as soon as the caller would, so taking its place only costs.
+void Inbox::wait_for_turn(std::unique_lock<std::mutex>& lock) {
+  lock.unlock();
+  ask_thread_to_leave();
+  lock.lock();
+  const auto limit = Clock::now() + kPatience;
+  while (is_taken_ && Clock::now() < limit) {
+    lock.unlock();
+    std::this_thread::yield();
+    lock.lock();
+  }
+  is_wanted_ = false;
+}
+
+void Inbox::ask_thread_to_leave() {
+  const std::lock_guard lock(mutex_);
+  is_wanted_ = true;
+  if (current_ && current_reader_ == Reader::kThread) current_->interrupt();
 }
 
 void Inbox::call_off() {
@@ -135,7 +175,9 @@ void Inbox::post_frame(at::Tensor bytes) {
 }
 
 bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
-  const auto must_go = [&] { return stopped_ || (reader == Reader::kCaller && called_off_); };
+  const auto must_go = [&] {
+    return stopped_ || (reader == Reader::kCaller ? called_off_ : is_wanted_).load();
+  };
   {
     const std::lock_guard lock(mutex_);
     if (must_go()) return false;
@@ -144,7 +186,9 @@ bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
   }
   bool is_done = false;
   try {
-    while (!is_done && !must_go()) is_done = work->wait();
+    while (!is_done && !must_go()) {
+      is_done = reader == Reader::kCaller ? work->wait_busily() : work->wait();
+    }
   } catch (...) {
     const std::lock_guard lock(mutex_);
     current_.reset();
@@ -228,7 +272,7 @@ void Inbox::begin_parts() {
       layouts_.learn(head.layout, Edge::of(head.transfer()),
                      message.body().substr(0, head.layout_bytes));
     }
-    message.value = layouts_.take(head);
+    begin_value();
     if (message.value.release) listener_.on_answer(from_, *message.value.release);
     for (const auto& release : layouts_.forget_below(head.forget)) {
       listener_.on_answer(from_, release);
@@ -238,6 +282,16 @@ void Inbox::begin_parts() {
     works = layouts_.take_back(head);
   }
   message.awaited.assign(works.begin(), works.end());
+}
+
+void Inbox::begin_value() {
+  const auto* const link = engine_.device_link();
+  if (link == nullptr) {
+    message_->value = layouts_.take(message_->head);
+    return;
+  }
+  const SideStreams::Guard guard(streams_, link->device());
+  message_->value = layouts_.take(message_->head);
 }
 
 void Inbox::finish_message() {
@@ -256,14 +310,9 @@ void Inbox::finish_value() {
   const auto& head = message_->head;
   auto& taken = message_->value;
   // Behind the numbers and texts are the small tensors, to the end.
-  const auto& sizes = taken.layout->tensor_bytes();
-  const auto is_small = small_tensors(sizes);
-  std::vector<at::Tensor> bytes;
-  for (const auto& tensor : taken.memory.tensors) {
-    if (tensor.bytes().defined()) bytes.push_back(tensor.bytes());
-  }
+  const auto& parts = taken.layout->parts();
   std::size_t small_bytes = 0;
-  for (std::size_t i = 0; i < sizes.size(); ++i) small_bytes += is_small[i] ? sizes[i] : 0;
+  for (const auto& part : parts) small_bytes += part.way == Way::kFrame ? part.bytes : 0;
   std::string_view values = message_->body().substr(head.layout_bytes);
   require<MetadataError>(values.size() >= small_bytes, "a frame lacks {} bytes of tensors",
                          small_bytes - values.size());
@@ -271,21 +320,26 @@ void Inbox::finish_value() {
   values.remove_suffix(small_bytes);
 
   uint64_t sum = 0;
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (is_small[i]) {
-      std::memcpy(bytes[i].mutable_data_ptr(), small.data(), sizes[i]);
-      small.remove_prefix(sizes[i]);
-    } else if (head.has_checksum != 0) {
-      sum = checksum(as_bytes(text_of(bytes[i])), sum);
+  for (const auto& part : parts) {
+    const auto& bytes = taken.memory.tensors[part.tensor].bytes();
+    if (part.way == Way::kFrame) {
+      std::memcpy(bytes.mutable_data_ptr(), small.data(), part.bytes);
+      small.remove_prefix(part.bytes);
+    } else if (part.way == Way::kMessage && head.has_checksum != 0) {
+      sum = checksum(as_bytes(text_of(bytes)), sum);
     }
   }
   if (!message_->is_whole || (head.has_checksum != 0 && sum != head.tensor_checksum)) {
     listener_.on_damaged(from_, head, "its checksum is not that with which it was sent");
     return;
   }
-  c10::IValue value;
+  FencedValue value;
   try {
-    value = taken.layout->build(values, std::move(taken.memory.tensors));
+    // What it copies to the device, and what the device link brings, is on this stream.
+    std::optional<SideStreams::Guard> guard;
+    if (const auto device = device_of(taken.memory.tensors)) guard.emplace(streams_, *device);
+    value.value = taken.layout->build(values, std::move(taken.memory.tensors));
+    if (guard) value.fence = DeviceFence::record(value.value);
   } catch (const Error& error) {
     listener_.on_damaged(from_, head, error.what());
     return;

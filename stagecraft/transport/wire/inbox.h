@@ -5,7 +5,7 @@
 #include <cstdint>
 #include <deque>
 #include <exception>
-#include <functional>
+#include <memory>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -13,9 +13,12 @@
 #include <thread>
 
 #include "stagecraft/base/deadline.h"
+#include "stagecraft/transport/core/pending.h"
+#include "stagecraft/transport/local/device_fence.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/incoming_layouts.h"
+#include "stagecraft/transport/wire/side_streams.h"
 
 namespace stagecraft::detail {
 
@@ -27,7 +30,7 @@ class InboxListener {
   InboxListener(const InboxListener&) = delete;
   InboxListener& operator=(const InboxListener&) = delete;
 
-  virtual void on_value(Rank from, const FrameHead& head, c10::IValue value) = 0;
+  virtual void on_value(Rank from, const FrameHead& head, FencedValue value) = 0;
   /// The value of a frame arrived damaged; what comes after it may be whole.
   virtual void on_damaged(Rank from, const FrameHead& head, const std::string& what) = 0;
   virtual void on_control(Rank from, const FrameHead& head, std::string_view body) = 0;
@@ -44,8 +47,9 @@ class InboxListener {
 ///
 /// Waking a thread that waits for another thread takes tens of microseconds. So whoever waits for
 /// something that this rank sends may read frames itself (`assist`), which the inbox's thread
-/// leaves to it for a while after somebody has waited. One of the two reads at a time. Messages
-/// that take long are the thread's business.
+/// leaves to it for a while after somebody has waited. One of the two reads at a time; the thread
+/// is asked to leave where the engine rewards that (Engine::rewards_asking). Messages that take
+/// long are the thread's business.
 class Inbox {
  public:
   Inbox(Engine& engine, Rank from, InboxListener& listener);
@@ -61,9 +65,9 @@ class Inbox {
   /// Until the thread has ended.
   void join();
 
-  /// Reads, on the thread of the caller, until `is_over` or until it is called off; or returns at
-  /// once. The caller goes on to wait in its own way.
-  void assist(const std::function<bool()>& is_over);
+  /// Reads, on the thread of the caller, until what it waits for is there or until it is called
+  /// off; or returns at once. The caller goes on to wait in its own way.
+  void assist(const PendingPtr& awaited);
   /// Ends it, from any thread.
   void call_off();
 
@@ -101,11 +105,15 @@ class Inbox {
   /// For the thread: until it may read.
   bool take_turn();
   void finish_turn();
+  /// Has the thread leave, if it only waits and does so at once.
+  void wait_for_turn(std::unique_lock<std::mutex>& lock);
+  void ask_thread_to_leave();
   /// False when the inbox was stopped, the connection lost, or the caller called off.
   bool read_frame(Reader reader);
   bool read_message(Reader reader);
   bool begin_message(Reader reader);
   void begin_parts();
+  void begin_value();
   void finish_message();
   void finish_value();
   void post_frame(at::Tensor bytes);
@@ -116,6 +124,7 @@ class Inbox {
   const Rank from_;
   InboxListener& listener_;
   IncomingLayouts layouts_;
+  SideStreams streams_;  ///< on which tensors arrive
   std::deque<Frame> frames_;
   std::optional<Message> message_;
   uint64_t next_frame_ = 0;
@@ -129,12 +138,15 @@ class Inbox {
   Reader current_reader_ = Reader::kThread;
   std::atomic<bool> stopped_{false};
   std::atomic<bool> called_off_{false};
+  std::atomic<bool> is_wanted_{false};  ///< somebody waits for the thread to leave
 
   std::mutex turn_mutex_;
   std::condition_variable turn_changed_;
   bool is_taken_ = false;  ///< somebody reads
   uint64_t assists_ = 0;   ///< how often somebody came to
   uint64_t seen_assists_ = 0;
+  /// What the last who came waits for, if the thread was reading.
+  std::weak_ptr<Pending> left_waiting_;
   std::thread thread_;
 };
 

@@ -13,7 +13,14 @@ namespace {
 // Two of a kind are taken for a habit.
 constexpr uint64_t kHabit = 2;
 
+std::optional<c10::Device> device_of(const DeviceLink* link) {
+  return link == nullptr ? std::nullopt : std::optional(link->device());
+}
+
 }  // namespace
+
+IncomingLayouts::IncomingLayouts(Engine& engine, Rank from)
+    : engine_(engine), link_(engine.device_link()), from_(from), home_(device_of(link_)) {}
 
 void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   const std::lock_guard lock(mutex_);
@@ -26,7 +33,7 @@ void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   edge.expected.insert(id);
   if (edge.repeats < kHabit) return;
   const auto found = layouts_.find(edge.layout);
-  if (found == layouts_.end() || found->second.large.empty()) return;
+  if (found == layouts_.end() || found->second.num_messages == 0) return;
   auto& known = found->second;
   while (known.posted.size() < known.asked_back + edge.expected.size()) {
     known.posted.push_back(post(found->first, known));
@@ -43,10 +50,11 @@ void IncomingLayouts::learn(uint32_t number, const Edge& edge, std::string_view 
   Known known;
   known.edge = edge;
   known.layout = std::make_shared<const ValueLayout>(layout);
-  const auto& sizes = known.layout->tensor_bytes();
-  const auto is_small = small_tensors(sizes);
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (!is_small[i]) known.large.push_back(sizes[i]);
+  require<MetadataError>(link_ != nullptr || !known.layout->uses_link(),
+                         "a message has a tensor that would go over a link");
+  for (const auto& part : known.layout->parts()) {
+    if (part.way != Way::kFrame) known.separate_bytes += part.bytes;
+    if (part.way == Way::kMessage) ++known.num_messages;
   }
   const std::lock_guard lock(mutex_);
   const bool is_new = layouts_.emplace(number, std::move(known)).second;
@@ -61,11 +69,9 @@ IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
   auto& known = found->second;
   require<MetadataError>(known.edge == Edge::of(head.transfer()),
                          "a frame names layout {}, which is another edge's", head.layout);
-  std::size_t bytes = 0;
-  for (const std::size_t size : known.large) bytes += size;
-  require<MetadataError>(bytes == head.tensor_bytes,
+  require<MetadataError>(known.separate_bytes == head.tensor_bytes,
                          "a frame announces {} bytes of tensors, its layout has {}",
-                         head.tensor_bytes, bytes);
+                         head.tensor_bytes, known.separate_bytes);
 
   Taken taken;
   auto& edge = edges_[known.edge];
@@ -86,21 +92,28 @@ IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
     taken.memory = std::move(known.posted.front());
     known.posted.pop_front();
   }
+  post_on_link(known, head.epoch, taken.memory);
   return taken;
 }
 
 IncomingLayouts::Posted IncomingLayouts::post(uint32_t number, const Known& known) {
   Posted posted;
-  posted.tensors = known.layout->allocate();
-  std::vector<at::Tensor> bytes;
-  for (const auto& tensor : posted.tensors) {
-    if (tensor.bytes().defined()) bytes.push_back(tensor.bytes());
-  }
-  const auto is_small = small_tensors(known.layout->tensor_bytes());
-  for (std::size_t i = 0; i < bytes.size(); ++i) {
-    if (!is_small[i]) posted.works.push_back(engine_.receive(from_, tag_of(number), bytes[i]));
+  posted.tensors = known.layout->allocate(home_);
+  for (const auto& part : known.layout->parts()) {
+    if (part.way != Way::kMessage) continue;
+    const auto& bytes = posted.tensors[part.tensor].bytes();
+    posted.works.push_back(engine_.receive(from_, tag_of(number), bytes));
   }
   return posted;
+}
+
+void IncomingLayouts::post_on_link(const Known& known, uint64_t epoch, Posted& posted) {
+  if (!known.layout->uses_link()) return;
+  known.layout->allocate_for_link(posted.tensors);
+  for (const auto& part : known.layout->parts()) {
+    if (part.way != Way::kLink) continue;
+    link_->receive(from_, epoch, posted.tensors[part.tensor].bytes());
+  }
 }
 
 std::optional<FrameHead> IncomingLayouts::ask_back(uint32_t number, Known& known) {
@@ -109,7 +122,7 @@ std::optional<FrameHead> IncomingLayouts::ask_back(uint32_t number, Known& known
   head.kind = FrameKind::kRelease;
   head.layout = number;
   head.count = static_cast<uint32_t>(known.posted.size() - known.asked_back);
-  head.parts = static_cast<uint32_t>(known.large.size());
+  head.parts = static_cast<uint32_t>(known.num_messages);
   known.asked_back = known.posted.size();
   return head;
 }
@@ -118,7 +131,7 @@ std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
   const std::lock_guard lock(mutex_);
   const auto found = layouts_.find(head.layout);
   require<MetadataError>(found != layouts_.end() && found->second.asked_back >= head.count &&
-                             found->second.large.size() == head.parts,
+                             found->second.num_messages == head.parts,
                          "memory of layout {} was given back that was not asked for", head.layout);
   auto& known = found->second;
   known.asked_back -= head.count;
@@ -131,7 +144,7 @@ std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
       continue;
     }
     // A value has taken it in the meantime.
-    for (std::size_t part = 0; part < known.large.size(); ++part) {
+    for (std::size_t part = 0; part < known.num_messages; ++part) {
       works.push_back(engine_.receive(from_, tag_of(head.layout), at::empty({1}, at::kByte)));
     }
   }

@@ -12,6 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "stagecraft/transport/wire/device_link.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/value_codec.h"
@@ -34,7 +35,7 @@ class IncomingLayouts {
     std::optional<FrameHead> release;
   };
 
-  IncomingLayouts(Engine& engine, Rank from) : engine_(engine), from_(from) {}
+  IncomingLayouts(Engine& engine, Rank from);
 
   /// A receive was posted; every one is told of, in whatever order with the frames.
   void expect(const TransferId& id, uint64_t epoch);
@@ -43,8 +44,9 @@ class IncomingLayouts {
 
   /// Those of a frame with a layout in it.
   void learn(uint32_t number, const Edge& edge, std::string_view layout);
-  /// For the value of a frame; frames come in order. MetadataError for a layout that is not known
-  /// or another edge's.
+  /// For the value of a frame; frames come in order, and what goes over the device link is posted
+  /// in that order too, on the current stream. MetadataError for a layout that is not known or
+  /// another edge's.
   Taken take(const FrameHead& head);
   /// For kReleased: the works to wait for.
   std::vector<Engine::WorkPtr> take_back(const FrameHead& head);
@@ -59,7 +61,8 @@ class IncomingLayouts {
   struct Known {
     Edge edge;
     std::shared_ptr<const ValueLayout> layout;
-    std::vector<std::size_t> large;  ///< bytes of the tensors that travel alone
+    std::size_t num_messages = 0;    ///< tensors that travel alone
+    std::size_t separate_bytes = 0;  ///< all that is not in the frame
     std::deque<Posted> posted;
     std::size_t asked_back = 0;
   };
@@ -70,10 +73,13 @@ class IncomingLayouts {
   };
 
   Posted post(uint32_t number, const Known& known);
+  void post_on_link(const Known& known, uint64_t epoch, Posted& posted);
   std::optional<FrameHead> ask_back(uint32_t number, Known& known);
 
   Engine& engine_;
+  DeviceLink* const link_;
   const Rank from_;
+  const std::optional<c10::Device> home_;  ///< where tensors of the link's kind of device arrive
   mutable std::mutex mutex_;
   std::map<uint32_t, Known> layouts_;
   std::map<Edge, EdgeState> edges_;

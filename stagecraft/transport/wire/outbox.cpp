@@ -4,10 +4,12 @@
 #include <utility>
 
 #include <ATen/ops/empty.h>
+#include <c10/util/Exception.h>
 
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/name_thread.h"
+#include "stagecraft/transport/wire/staging.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -17,6 +19,8 @@ constexpr std::size_t kMaxFreeFrames = 16;
 // A frame that was sent needs nobody; its memory is taken back when there are so many.
 constexpr std::size_t kMaxUnseen = 8;
 constexpr std::size_t kMaxHeartbeats = 64;
+// To copy so many bytes takes longer than to wake a thread that does.
+constexpr std::size_t kCopiedElsewhere = 512 * 1024;
 
 std::string key_of(const Edge& edge, const std::string& layout) {
   ByteWriter key;
@@ -32,21 +36,29 @@ std::string_view text_of(const at::Tensor& bytes) {
           static_cast<std::size_t>(bytes.numel())};
 }
 
+std::size_t num_bytes(const at::Tensor& bytes) {
+  return static_cast<std::size_t>(bytes.numel());
+}
+
 at::Tensor new_bytes(std::size_t size) {
   return at::empty({static_cast<int64_t>(size)}, at::kByte);
 }
 
 }  // namespace
 
-Outbox::Outbox(Engine& engine, Rank to, bool use_checksums, std::function<void()> on_sent)
+Outbox::Outbox(Engine& engine, Rank to, bool use_checksums, std::function<void()> on_sent,
+               OnFailed on_failed)
     : engine_(engine),
+      link_(engine.device_link()),
       to_(to),
       use_checksums_(use_checksums),
       on_sent_(std::move(on_sent)),
+      on_failed_(std::move(on_failed)),
       thread_([this] { run(); }) {}
 
 Outbox::~Outbox() {
   close();
+  departures_.reset();
   thread_.join();
 }
 
@@ -54,22 +66,83 @@ void Outbox::require_open() const {
   if (closed_) throw ConnectionLost("the connection is closed");
 }
 
-Outbox::SendingPtr Outbox::send_value(FrameHead head, const EncodedValue& value) {
-  std::vector<std::size_t> sizes;
-  for (const auto& tensor : value.tensors)
-    sizes.push_back(static_cast<std::size_t>(tensor.numel()));
-  const auto is_small = small_tensors(sizes);
-  std::vector<at::Tensor> large;
-  std::vector<std::string_view> body = {std::string_view(), value.values};
-  for (std::size_t i = 0; i < sizes.size(); ++i) {
-    if (is_small[i]) {
-      body.push_back(text_of(value.tensors[i]));
-    } else {
-      large.push_back(value.tensors[i]);
-      head.tensor_bytes += sizes[i];
-      if (use_checksums_) {
-        head.tensor_checksum = checksum(as_bytes(text_of(value.tensors[i])), head.tensor_checksum);
+Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
+  std::size_t parts = 0;
+  std::size_t bytes = 0;
+  bool waits = is_on_device(value);
+  WayPlan plan;
+  for (std::size_t i = 0; i < value.tensors.size(); ++i) {
+    const auto way = plan.next(num_bytes(value.tensors[i]), value.by_link[i]);
+    if (way != Way::kFrame) ++parts;
+    if (way == Way::kMessage) bytes += num_bytes(value.tensors[i]);
+    waits = waits || way == Way::kLink;
+  }
+  waits = waits || (bytes >= kCopiedElsewhere && (use_checksums_ || engine_.copies_in_send()));
+  SendingPtr sending;
+  if (parts > 0 || waits) sending = std::make_shared<Sending>();
+  if (!waits) {
+    if (sending) sending->left_ = parts;
+    post_value(head, value, sending);
+    return sending;
+  }
+  require_open();
+  sending->left_ = parts + 1;
+  auto ready = stage(value, copies_);
+  const auto depart = [this, head, value = std::move(value),
+                       sending](const Departures::Outcome& outcome) {
+    sending->failure_ = outcome.failure;
+    bool is_posted = false;
+    try {
+      if (outcome.is_ready) {
+        post_value(head, value, sending);
+        is_posted = true;
       }
+    } catch (const ConnectionLost&) {
+      // The inbox sees it too, and says so.
+    } catch (const c10::Error& error) {
+      sending->failure_ = error.what_without_backtrace();
+    } catch (const std::exception& error) {
+      sending->failure_ = error.what();
+    }
+    finish_part(sending, is_posted);
+    if (!sending->failure_.empty()) on_failed_(head, sending->failure_);
+  };
+  departures().add(std::move(ready), depart);
+  return sending;
+}
+
+Departures& Outbox::departures() {
+  const std::lock_guard lock(queue_mutex_);
+  if (!departures_) departures_ = std::make_unique<Departures>(to_);
+  if (closed_) departures_->stop();
+  return *departures_;
+}
+
+bool Outbox::flush(Deadline deadline) {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    if (!departures_) return true;
+  }
+  if (departures_->flush(deadline)) return true;
+  departures_->stop();
+  return false;
+}
+
+void Outbox::post_value(FrameHead head, const EncodedValue& value, const SendingPtr& sending) {
+  std::vector<std::string_view> body = {std::string_view(), value.values};
+  std::vector<Way> ways;
+  WayPlan plan;
+  for (std::size_t i = 0; i < value.tensors.size(); ++i) {
+    const auto& bytes = value.tensors[i];
+    ways.push_back(plan.next(num_bytes(bytes), value.by_link[i]));
+    if (ways.back() == Way::kFrame) {
+      body.push_back(text_of(bytes));
+      continue;
+    }
+    head.tensor_bytes += num_bytes(bytes);
+    // What the host never sees it cannot sum up.
+    if (use_checksums_ && ways.back() == Way::kMessage) {
+      head.tensor_checksum = checksum(as_bytes(text_of(bytes)), head.tensor_checksum);
     }
   }
 
@@ -77,15 +150,16 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, const EncodedValue& value)
   require_open();
   head.layout = number_of(Edge::of(head.transfer()), value.layout, head);
   if (head.layout_bytes > 0) body[0] = value.layout;
-  SendingPtr sending;
-  if (!large.empty()) {
-    sending = std::make_shared<Sending>();
-    sending->left_ = large.size();
-  }
   post_frame(head, body);
   const auto tag = tag_of(head.layout);
-  for (const auto& tensor : large) post(tag, tensor, {}, sending);
-  return sending;
+  for (std::size_t i = 0; i < ways.size(); ++i) {
+    const auto& bytes = value.tensors[i];
+    if (ways[i] == Way::kMessage) post(tag, bytes, {}, sending);
+    if (ways[i] == Way::kLink) {
+      const SideStreams::Guard guard(sends_, bytes.device());
+      keep({link_->send(to_, head.epoch, bytes), {}, sending});
+    }
+  }
 }
 
 uint32_t Outbox::number_of(const Edge& edge, const std::string& layout, FrameHead& head) {
@@ -170,13 +244,17 @@ void Outbox::post(Engine::Tag tag, const at::Tensor& bytes, at::Tensor frame, Se
   }
   item.frame = std::move(frame);
   item.value = std::move(value);
+  keep(std::move(item));
+}
+
+void Outbox::keep(Item item) {
   const std::lock_guard lock(queue_mutex_);
   wanted_ = wanted_ || item.value != nullptr || queue_.size() >= kMaxUnseen;
   queue_.push_back(std::move(item));
   if (wanted_) changed_.notify_all();
 }
 
-void Outbox::tick(uint64_t epoch) {
+void Outbox::tick(uint64_t epoch, std::string_view progress) {
   {
     const std::lock_guard lock(queue_mutex_);
     wanted_ = !queue_.empty();
@@ -185,11 +263,11 @@ void Outbox::tick(uint64_t epoch) {
   }
   const std::lock_guard lock(sending_);
   require_open();
-  if (frames_ == frames_at_tick_) {
+  if (frames_ == frames_at_tick_ || !progress.empty()) {
     FrameHead head;
     head.kind = FrameKind::kHeartbeat;
     head.epoch = epoch;
-    post_frame(head, {});
+    post_frame(head, {progress});
   }
   frames_at_tick_ = frames_;
 }
@@ -197,6 +275,7 @@ void Outbox::tick(uint64_t epoch) {
 void Outbox::close() {
   const std::lock_guard lock(queue_mutex_);
   closed_ = true;
+  if (departures_) departures_->stop();
   if (current_) current_->interrupt();
   changed_.notify_all();
 }
@@ -233,10 +312,14 @@ void Outbox::run() {
 
 void Outbox::finish(Item& item, bool is_sent) {
   if (!item.value) return;
-  if (!is_sent) item.value->is_lost_ = true;
-  const bool is_done = item.value->left_.fetch_sub(1) == 1;
+  finish_part(item.value, is_sent);
   item.value.reset();
-  if (is_done) on_sent_();
+}
+
+void Outbox::finish_part(const SendingPtr& value, bool is_sent) {
+  if (!is_sent) value->is_lost_ = true;
+  const bool is_last = value->left_.fetch_sub(1) == 1;
+  if (is_last || !is_sent) on_sent_();
 }
 
 }  // namespace stagecraft::detail

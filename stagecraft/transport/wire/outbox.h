@@ -15,8 +15,12 @@
 #include <unordered_map>
 #include <vector>
 
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/transport/wire/departures.h"
+#include "stagecraft/transport/wire/device_link.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/side_streams.h"
 #include "stagecraft/transport/wire/value_codec.h"
 
 namespace stagecraft::detail {
@@ -28,7 +32,8 @@ class ConnectionLost : public std::runtime_error {
 };
 
 /// What this rank sends to one other: the sending end of a stream of frames (frame.h). Sends go out
-/// on the thread of the caller and never wait; a thread of the outbox's own sees them through.
+/// on the thread of the caller and never wait, but large values where that takes an engine long;
+/// a thread of the outbox's own sees them through.
 ///
 /// Thread-safe. Everything that sends throws ConnectionLost when that cannot succeed.
 class Outbox {
@@ -36,33 +41,45 @@ class Outbox {
   /// A value whose memory is still in use.
   class Sending {
    public:
-    bool is_done() const { return left_.load(std::memory_order_acquire) == 0; }
-    /// Whether it is done because the outbox was closed.
+    bool is_done() const { return left_.load(std::memory_order_acquire) == 0 || is_lost_.load(); }
+    /// Whether it is done because the outbox was closed, or since it failed.
     bool is_lost() const { return is_lost_.load(); }
+    /// Of one that is lost: what this rank's own device said; empty where it is not to blame.
+    const std::string& failure() const { return failure_; }
 
    private:
     friend class Outbox;
     std::atomic<std::size_t> left_{0};
     std::atomic<bool> is_lost_{false};
+    std::string failure_;
   };
   using SendingPtr = std::shared_ptr<Sending>;
 
-  /// `on_sent` is called, by the outbox's thread, whenever a value's memory is free again.
-  Outbox(Engine& engine, Rank to, bool use_checksums, std::function<void()> on_sent);
+  /// `on_sent` is called, by a thread of the outbox's, whenever a value's memory is free again;
+  /// `on_failed` after it for a value that this rank could not send, with what was the matter.
+  using OnFailed = std::function<void(const FrameHead& head, const std::string& failure)>;
+  Outbox(Engine& engine, Rank to, bool use_checksums, std::function<void()> on_sent,
+         OnFailed on_failed);
   /// Closes it and waits for its thread.
   ~Outbox();
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
   /// Null where nothing of the value's memory is in use any more.
-  SendingPtr send_value(FrameHead head, const EncodedValue& value);
+  /// What is on a device goes out as soon as the device has made it, and copied it where the host
+  /// must; until then the outbox keeps it. So it does with what takes long to hand to the engine,
+  /// on a thread that does nothing else.
+  SendingPtr send_value(FrameHead head, EncodedValue value);
   void send(FrameHead head, std::string_view body = {});
   /// Answers kRelease.
   void release(const FrameHead& request);
 
-  /// Something to say, unless something was said since the last call; and what is done is let go
-  /// of.
-  void tick(uint64_t epoch);
+  /// Says how this rank gets on; where it does not say (empty), something, unless something was
+  /// said since the last call. And what is done is let go of.
+  void tick(uint64_t epoch, std::string_view progress);
+  /// Until everything has been handed to the engine; false at the deadline, and what has not been
+  /// then never is.
+  bool flush(Deadline deadline);
   /// Lets go of everything, sent or not; sends throw from now on. For a connection that is lost or
   /// about to be closed. `on_sent` is called for what was not sent, too.
   void close();
@@ -74,17 +91,23 @@ class Outbox {
     SendingPtr value;
   };
 
+  void post_value(FrameHead head, const EncodedValue& value, const SendingPtr& sending);
+  Departures& departures();
+  void finish_part(const SendingPtr& value, bool is_sent);
   void post_frame(FrameHead& head, const std::vector<std::string_view>& body);
   void post(Engine::Tag tag, const at::Tensor& bytes, at::Tensor frame, SendingPtr value);
+  void keep(Item item);
   uint32_t number_of(const Edge& edge, const std::string& layout, FrameHead& head);
   void require_open() const;
   void run();
   void finish(Item& item, bool is_sent);
 
   Engine& engine_;
+  DeviceLink* const link_;
   const Rank to_;
   const bool use_checksums_;
   const std::function<void()> on_sent_;
+  const OnFailed on_failed_;
 
   std::mutex sending_;  ///< held from the first to the last message of a frame
   uint64_t frames_ = 0;
@@ -100,6 +123,9 @@ class Outbox {
   std::vector<at::Tensor> free_frames_;
   bool wanted_ = false;  ///< the thread shall look now
   std::atomic<bool> closed_{false};
+  SideStreams copies_;                      ///< on which tensors come to the host
+  SideStreams sends_;                       ///< on which the link sends
+  std::unique_ptr<Departures> departures_;  ///< made for the first value that waits
   std::thread thread_;
 };
 

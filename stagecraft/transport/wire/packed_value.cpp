@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "stagecraft/base/check.h"
 #include "stagecraft/transport/wire/bytes.h"
 
 namespace stagecraft::detail {
@@ -18,7 +19,8 @@ std::string pack(const EncodedValue& value) {
   out.put_text(value.layout);
   out.put_text(value.values);
   for (const auto& tensor : value.tensors) {
-    out.put_raw(tensor.const_data_ptr(), static_cast<std::size_t>(tensor.numel()));
+    const at::Tensor bytes = tensor.cpu();
+    out.put_raw(bytes.const_data_ptr(), static_cast<std::size_t>(bytes.numel()));
   }
   return out.take();
 }
@@ -27,6 +29,7 @@ c10::IValue unpack(std::string_view bytes) {
   ByteReader in(bytes);
   const ValueLayout layout(in.get_text());
   const auto values = in.get_text();
+  require<MetadataError>(!layout.uses_link(), "a message has a tensor that would go over a link");
   auto tensors = layout.allocate();
   for (const auto& tensor : tensors) {
     if (!tensor.bytes().defined()) continue;

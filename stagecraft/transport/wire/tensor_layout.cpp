@@ -30,7 +30,7 @@ at::Tensor view_bytes(const at::Tensor& tensor, std::size_t size) {
   // The view keeps the tensor; nobody writes to what is sent.
   return at::from_blob(
       const_cast<void*>(tensor.const_data_ptr()), {static_cast<int64_t>(size)}, [tensor](void*) {},
-      at::TensorOptions(at::kByte));
+      at::TensorOptions(at::kByte).device(tensor.device()), tensor.device());
 }
 
 bool exists(c10::Device device) {
@@ -91,6 +91,7 @@ void TensorLayout::write(ByteWriter& out) const {
   out.put(device.type());
   out.put(device.index());
   out.put(static_cast<uint8_t>(requires_grad));
+  out.put(static_cast<uint8_t>(by_link));
   out.put(static_cast<uint16_t>(sizes.size()));
   out.put_raw(sizes.data(), sizes.size() * sizeof(int64_t));
   out.put_raw(strides.data(), strides.size() * sizeof(int64_t));
@@ -112,6 +113,7 @@ TensorLayout TensorLayout::read(ByteReader& in) {
                          "a message has a tensor of no known device");
   layout.device = c10::Device(type, type == c10::kCPU ? c10::DeviceIndex(-1) : index);
   layout.requires_grad = in.get<uint8_t>() != 0;
+  layout.by_link = in.get<uint8_t>() != 0;
   require<MetadataError>(!layout.requires_grad || c10::isFloatingType(layout.dtype) ||
                              c10::isComplexType(layout.dtype),
                          "a message has a tensor of whole numbers that requires grad");
@@ -147,36 +149,50 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor) {
   // have other strides.
   if (base.is_conj() || base.is_neg()) base = base.resolve_conj().resolve_neg();
   if (layout.form == TensorLayout::Form::kCopy) base = base.contiguous();
-  if (!base.is_cpu()) base = base.to(at::kCPU);
   return view_bytes(base, size);
 }
 
-ArrivingTensor::ArrivingTensor(const TensorLayout& layout) : requires_grad_(layout.requires_grad) {
+ArrivingTensor::ArrivingTensor(const TensorLayout& layout, std::optional<c10::Device> home)
+    : layout_(layout) {
   if (layout.form == TensorLayout::Form::kUndefined) return;
-  const at::NoGradGuard no_grad;
+  if (exists(layout.device)) device_ = layout.device;
+  if (home && home->type() == layout.device.type()) device_ = *home;
+  base_sizes_ = layout.base_sizes();
+  if (layout.by_link) return;
   const bool is_dense = layout.form == TensorLayout::Form::kDense;
-  const auto base_sizes = layout.base_sizes();
-  const c10::Device device = exists(layout.device) ? layout.device : c10::Device(c10::kCPU);
-  const auto options = at::TensorOptions(layout.dtype).device(device);
-  auto base = at::empty_strided(base_sizes, layout.strides, options);
-  tensor_ = base_sizes == layout.sizes ? base : base.as_strided(layout.sizes, layout.strides);
-  if (is_dense && device.is_cpu()) {
-    host_ = std::move(base);
-  } else {
-    base_ = std::move(base);
-    host_ =
-        at::empty_strided(base_sizes, is_dense ? layout.strides : contiguous_strides(base_sizes),
-                          options.device(c10::kCPU));
-  }
+  base_ = empty(c10::kCPU, is_dense ? layout.strides : contiguous_strides(base_sizes_));
   const std::size_t size = layout.num_bytes();
-  if (size > 0) bytes_ = view_bytes(host_, size);
+  if (size > 0) bytes_ = view_bytes(base_, size);
+}
+
+at::Tensor ArrivingTensor::empty(c10::Device device, const std::vector<int64_t>& strides) const {
+  const at::NoGradGuard no_grad;
+  // What is copied to a device lies where the device can reach it.
+  const bool is_pinned = device.is_cpu() && !device_.is_cpu() && layout_.num_bytes() > 0;
+  return at::empty_strided(
+      base_sizes_, strides,
+      at::TensorOptions(layout_.dtype).device(device).pinned_memory(is_pinned));
+}
+
+void ArrivingTensor::allocate_for_link() {
+  const bool is_dense = layout_.form == TensorLayout::Form::kDense;
+  base_ = empty(device_, is_dense ? layout_.strides : contiguous_strides(base_sizes_));
+  bytes_ = view_bytes(base_, layout_.num_bytes());
 }
 
 at::Tensor ArrivingTensor::finish() {
+  if (!base_.defined()) return {};
   const at::NoGradGuard no_grad;
-  if (base_.defined() && bytes_.defined()) base_.copy_(host_);
-  if (requires_grad_ && tensor_.defined()) tensor_.set_requires_grad(true);
-  return std::move(tensor_);
+  at::Tensor tensor = std::move(base_);
+  if (tensor.device() != device_ || layout_.form == TensorLayout::Form::kCopy) {
+    auto copy = empty(device_, layout_.strides);
+    copy.copy_(tensor, /*non_blocking=*/true);
+    tensor = std::move(copy);
+  }
+  bytes_.reset();
+  if (base_sizes_ != layout_.sizes) tensor = tensor.as_strided(layout_.sizes, layout_.strides);
+  if (layout_.requires_grad) tensor.set_requires_grad(true);
+  return tensor;
 }
 
 }  // namespace stagecraft::detail

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -21,6 +22,7 @@ struct TensorLayout {
   c10::ScalarType dtype = c10::ScalarType::Float;
   c10::Device device = c10::kCPU;
   bool requires_grad = false;
+  bool by_link = false;  ///< goes over the device link
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 
@@ -35,26 +37,32 @@ struct TensorLayout {
   std::vector<int64_t> base_sizes() const;
 };
 
-/// The elements of a tensor of that layout as they travel: shares its memory where it can, and
-/// keeps it alive.
+/// The elements of a tensor of that layout as they travel, on its device: shares its memory where
+/// it can, and keeps it alive.
 at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor);
 
-/// A tensor that is about to arrive.
+/// A tensor that is about to arrive, on the device on which it was sent: on `home` if that is of
+/// the same kind, on the CPU if this process has no such device.
 class ArrivingTensor {
  public:
-  explicit ArrivingTensor(const TensorLayout& layout);
+  explicit ArrivingTensor(const TensorLayout& layout, std::optional<c10::Device> home = {});
 
-  /// Where the elements go; undefined if there are none.
+  c10::Device device() const { return device_; }
+  /// Makes memory for a tensor that goes over the link, on the current stream.
+  void allocate_for_link();
+  /// Where the elements go; undefined if there are none, and before there is memory.
   const at::Tensor& bytes() const { return bytes_; }
-  /// Once they are there.
+  /// Once they are there. What came to the CPU is copied to its device, on the current stream.
   at::Tensor finish();
 
  private:
-  at::Tensor tensor_;
-  at::Tensor base_;  ///< what is copied into; undefined where the bytes are the tensor's own
-  at::Tensor host_;  ///< what is copied from
+  at::Tensor empty(c10::Device device, const std::vector<int64_t>& strides) const;
+
+  TensorLayout layout_;
+  c10::Device device_ = c10::kCPU;
+  std::vector<int64_t> base_sizes_;
+  at::Tensor base_;  ///< the bytes, as elements
   at::Tensor bytes_;
-  bool requires_grad_;
 };
 
 }  // namespace stagecraft::detail

@@ -33,6 +33,8 @@ enum class Mark : char {
 
 class Encoder {
  public:
+  explicit Encoder(std::optional<c10::Device> link) : link_(link) {}
+
   EncodedValue encode(const c10::IValue& value) {
     add(value, 0);
     EncodedValue encoded;
@@ -43,6 +45,7 @@ class Encoder {
     encoded.layout = layout.take();
     encoded.values = values_.take();
     encoded.tensors = std::move(bytes_);
+    encoded.by_link = std::move(by_link_);
     return encoded;
   }
 
@@ -102,11 +105,14 @@ class Encoder {
   }
 
   void add_tensor(const at::Tensor& tensor) {
-    const auto layout = TensorLayout::of(tensor);
+    auto layout = TensorLayout::of(tensor);
+    auto bytes = bytes_of(layout, tensor);
+    layout.by_link = bytes.defined() && link_ == bytes.device();
     layout.write(tensors_);
     ++num_tensors_;
-    auto bytes = bytes_of(layout, tensor);
-    if (bytes.defined()) bytes_.push_back(std::move(bytes));
+    if (!bytes.defined()) return;
+    bytes_.push_back(std::move(bytes));
+    by_link_.push_back(layout.by_link);
   }
 
   void add_dict(const c10::Dict<c10::IValue, c10::IValue>& dict, int depth) {
@@ -127,11 +133,13 @@ class Encoder {
     values_.put_raw(numbers.data(), numbers.size() * sizeof(T));
   }
 
+  const std::optional<c10::Device> link_;
   ByteWriter structure_;
   ByteWriter values_;
   ByteWriter tensors_;
   uint32_t num_tensors_ = 0;
   std::vector<at::Tensor> bytes_;
+  std::vector<bool> by_link_;
 };
 
 class Decoder {
@@ -226,25 +234,41 @@ auto in_our_words(const Function& function) {
 
 }  // namespace
 
-EncodedValue encode(const c10::IValue& value) {
-  return Encoder().encode(value);
+EncodedValue encode(const c10::IValue& value, std::optional<c10::Device> link) {
+  return Encoder(link).encode(value);
 }
 
 ValueLayout::ValueLayout(std::string_view bytes) {
   in_our_words([&] {
     ByteReader in(bytes);
     const std::size_t count = in.get_count();
+    WayPlan plan;
     for (std::size_t i = 0; i < count; ++i) {
       tensors_.push_back(TensorLayout::read(in));
       const std::size_t size = tensors_.back().num_bytes();
-      if (size > 0) tensor_bytes_.push_back(size);
+      if (size == 0) continue;
+      parts_.push_back({i, size, plan.next(size, tensors_.back().by_link)});
+      uses_link_ = uses_link_ || parts_.back().way == Way::kLink;
     }
     structure_ = std::string(in.take(in.left()));
   });
 }
 
-ArrivingTensors ValueLayout::allocate() const {
-  return in_our_words([&] { return ArrivingTensors(tensors_.begin(), tensors_.end()); });
+ArrivingTensors ValueLayout::allocate(std::optional<c10::Device> home) const {
+  return in_our_words([&] {
+    ArrivingTensors arriving;
+    arriving.reserve(tensors_.size());
+    for (const auto& layout : tensors_) arriving.emplace_back(layout, home);
+    return arriving;
+  });
+}
+
+void ValueLayout::allocate_for_link(ArrivingTensors& tensors) const {
+  in_our_words([&] {
+    for (const auto& part : parts_) {
+      if (part.way == Way::kLink) tensors[part.tensor].allocate_for_link();
+    }
+  });
 }
 
 c10::IValue ValueLayout::build(std::string_view values, ArrivingTensors tensors) const {

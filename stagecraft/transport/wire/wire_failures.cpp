@@ -1,17 +1,26 @@
 // What a wire transport does when something fails, and how it notices.
 
+#include <chrono>
 #include <string>
 #include <utility>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/core/exchange_errors.h"
 #include "stagecraft/transport/wire/bytes.h"
+#include "stagecraft/transport/wire/device_link.h"
+#include "stagecraft/transport/wire/progress_codec.h"
 #include "stagecraft/transport/wire/wire_transport.h"
 
 namespace stagecraft::detail {
 namespace {
 
 constexpr const char* kEnded = "its process has ended or cannot be reached";
+// For what a process has sent before it ended, which may say why: it is read when nothing has come
+// during so many looks in a row. On a machine with much to do each of them takes longer, as reading
+// does.
+constexpr auto kLastWords = std::chrono::milliseconds(200);
+constexpr auto kLook = std::chrono::milliseconds(1);
+constexpr int kQuietLooks = 20;
 
 }  // namespace
 
@@ -28,10 +37,13 @@ void WireTransport::spread_abort() {
   {
     const std::lock_guard lock(epoch_mutex_);
     const auto reason = exchange_.reason();
-    if (!reason || spread_.exchange(epoch_ + 1) == epoch_ + 1) return;
+    if (!reason) return;
+    end_link();
+    if (spread_.exchange(epoch_ + 1) == epoch_ + 1) return;
     head.epoch = epoch_;
     body.put(reason->rank.value());
     body.put_text(reason->message);
+    body.put(static_cast<uint8_t>(reason->is_lost ? 1 : 0));
   }
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other != rank_ && !world().has_left(other)) send_frame(other, head, body.bytes());
@@ -49,12 +61,18 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   const Rank origin(in.get<int32_t>());
   exchange_.require_rank(origin, "abort");
   AbortReason reason{origin, std::string(in.get_text())};
+  reason.is_lost = in.get<uint8_t>() != 0;
   const std::lock_guard lock(epoch_mutex_);
   if (head.epoch > epoch_) early_aborts_.emplace_back(head.epoch, std::move(reason));
   if (head.epoch != epoch_) return;
   // Whoever said so has told the others.
   spread_ = epoch_ + 1;
   exchange_.abort(std::move(reason));
+  end_link();
+}
+
+void WireTransport::end_link() {
+  if (auto* const link = engine_->device_link()) link->end(epoch_);
 }
 
 void WireTransport::on_control(Rank from, const FrameHead& head, std::string_view body) {
@@ -85,6 +103,7 @@ void WireTransport::on_control(Rank from, const FrameHead& head, std::string_vie
     case FrameKind::kWithdrawn:
       return meetings_.on_frame(from, head, body);
     case FrameKind::kHeartbeat:
+      return on_progress(from, body);
     case FrameKind::kData:
     case FrameKind::kReleased:
       return;
@@ -97,15 +116,30 @@ void WireTransport::on_answer(Rank to, const FrameHead& head) {
 
 void WireTransport::on_lost(Rank from, const std::string& why) {
   if (peer(from).is_lost.exchange(true)) return;
+  engine_->forget(from);
   if (is_leaving_) {
     peer(from).outbox.close();
     return on_closed(from);
   }
   // It is told too, where it can be: it may be alive, and only what it sends makes no sense. The
   // watchdog closes the outbox.
-  abort({from, fmt::format("rank {}: {}", from.value(), why)});
+  abort({from, fmt::format("rank {}: {}", from.value(), why), nullptr, /*is_lost=*/true});
   exchange_.leave(from);
   on_closed(from);
+}
+
+void WireTransport::on_process_ended(Rank other) {
+  const auto is_told = [&] { return world().has_left(other) || world().is_aborted(); };
+  const auto last = Deadline::after(kLastWords);
+  auto heard = peer(other).inbox.last_heard();
+  for (int quiet = 0; quiet < kQuietLooks && !is_told() && !last.has_passed(); ++quiet) {
+    auto lock = sends_.lock();
+    sends_.wait(lock, Deadline::after(kLook), is_told);
+    lock.unlock();
+    const auto now = peer(other).inbox.last_heard();
+    if (std::exchange(heard, now) != now) quiet = 0;
+  }
+  if (!world().has_left(other)) on_lost(other, "its process has ended");
 }
 
 void WireTransport::on_closed(Rank from) {
@@ -147,6 +181,7 @@ void WireTransport::on_tick() {
   // This process was stopped itself: what the others said meanwhile is read first.
   const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
   last_tick_ = now;
+  const std::string progress = encode_progress(exchange_.teller(rank_).ask());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
     if (peer(other).is_closed && ++peer(other).failed_ticks > 1) peer(other).outbox.close();
@@ -154,7 +189,7 @@ void WireTransport::on_tick() {
     // Whoever reads may have a deadline.
     peer(other).inbox.call_off();
     try {
-      peer(other).outbox.tick(epoch_);
+      peer(other).outbox.tick(epoch_, progress);
     } catch (const ConnectionLost&) {
       // Likewise; but an inbox may miss it within a message.
       if (++peer(other).failed_ticks > 1 && !world().has_left(other)) on_lost(other, kEnded);
@@ -164,10 +199,43 @@ void WireTransport::on_tick() {
     const auto silence = now - peer(other).inbox.last_heard();
     if (options_.max_silence.count() > 0 && silence > options_.max_silence &&
         !world().is_aborted()) {
-      abort({other, fmt::format("rank {}: has said nothing for {}", other.value(),
-                                describe_wait(silence))});
+      abort({other,
+             fmt::format("rank {}: has said nothing for {}", other.value(), describe_wait(silence)),
+             nullptr, /*is_lost=*/true});
     }
   }
+}
+
+// Progress -------------------------------------------------------------------------------------
+
+void WireTransport::publish(std::function<RankProgress()> tell) {
+  exchange_.teller(rank_).set(std::move(tell));
+}
+
+void WireTransport::on_progress(Rank from, std::string_view body) {
+  auto progress = decode_progress(body);
+  if (!progress) return;
+  Peer& said = peer(from);
+  const std::lock_guard lock(said.progress_mutex);
+  said.progress = std::move(progress);
+  said.said_at = Deadline::Clock::now();
+}
+
+std::vector<HeardProgress> WireTransport::progress() const {
+  std::vector<HeardProgress> heard;
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (other == rank_) {
+      heard.push_back({.progress = exchange_.teller(rank_).ask()});
+      continue;
+    }
+    const Peer& known = *peers_[static_cast<std::size_t>(other.value())];
+    const std::lock_guard lock(known.progress_mutex);
+    heard.push_back({.progress = known.progress,
+                     .age = std::chrono::duration_cast<std::chrono::milliseconds>(
+                         Deadline::Clock::now() - known.said_at),
+                     .is_lost = known.is_lost});
+  }
+  return heard;
 }
 
 }  // namespace stagecraft::detail

@@ -7,6 +7,7 @@
 #include "stagecraft/transport/core/exchange_errors.h"
 #include "stagecraft/transport/local/device_fence.h"
 #include "stagecraft/transport/wire/bytes.h"
+#include "stagecraft/transport/wire/device_link.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -22,6 +23,7 @@ class WireSend final : public Pending {
   const TransferId& id() const { return id_; }
   bool is_done() const override { return !sending_ || sending_->is_done(); }
   bool is_lost() const { return sending_ && sending_->is_lost(); }
+  std::string failure() const { return is_lost() ? sending_->failure() : std::string(); }
 
  private:
   uint64_t world_;
@@ -33,11 +35,15 @@ class WireSend final : public Pending {
 }  // namespace
 
 WireTransport::Peer::Peer(Engine& engine, Rank rank, WireTransport& owner, bool use_checksums)
-    : outbox(engine, rank, use_checksums,
-             [&owner] {
-               auto lock = owner.sends_.lock();
-               owner.sends_.unlock_and_wake(lock);
-             }),
+    : outbox(
+          engine, rank, use_checksums,
+          [&owner] {
+            auto lock = owner.sends_.lock();
+            owner.sends_.unlock_and_wake(lock);
+          },
+          [&owner](const FrameHead& head, const std::string& failure) {
+            owner.on_unsent(head, failure);
+          }),
       inbox(engine, rank, owner) {}
 
 WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options)
@@ -61,6 +67,8 @@ WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& 
     if (peer) peer->inbox.start();
   }
   watchdog_ = std::make_unique<Watchdog>(kTick, [this] { on_tick(); });
+  engine_->watch({[this](Rank other) { return world().has_left(other); },
+                  [this](Rank other) { on_process_ended(other); }});
 }
 
 WireTransport::~WireTransport() {
@@ -72,6 +80,7 @@ WireTransport::~WireTransport() {
   spread_abort();
   exchange_.leave(rank_);
   say_goodbye();
+  engine_->watch({});
   // Whoever reads may answer any peer, so all have ended before the first peer goes.
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.stop();
@@ -88,19 +97,25 @@ void WireTransport::say_goodbye() {
   FrameHead goodbye;
   goodbye.kind = FrameKind::kGoodbye;
   std::vector<Rank> told;
+  const auto deadline =
+      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.linger));
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_ || world().has_left(other)) continue;
+    // Nothing comes after the goodbye, also of what still waits.
+    if (!world().is_aborted()) peer(other).outbox.flush(deadline);
     send_frame(other, goodbye, {});
     told.push_back(other);
   }
   auto lock = sends_.lock();
-  sends_.wait(
-      lock, Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.linger)),
-      [&] {
-        return std::all_of(told.begin(), told.end(), [&](Rank other) {
-          return peer(other).has_seen_goodbye || peer(other).is_closed;
-        });
-      });
+  sends_.wait(lock, deadline, [&] {
+    return std::all_of(told.begin(), told.end(), [&](Rank other) {
+      return peer(other).has_seen_goodbye || peer(other).is_closed;
+    });
+  });
+  lock.unlock();
+  for (const Rank other : told) {
+    if (!peer(other).has_seen_goodbye && !peer(other).is_closed) engine_->forget(other);
+  }
 }
 
 // Transfers ------------------------------------------------------------------------------------
@@ -110,16 +125,17 @@ PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue v
   if (to == rank_) {
     // Refuses what has history; on one rank there is no stream to wait for.
     DeviceFence::record(value);
-    return exchange_.post_send(rank_, rank_, id, std::move(value));
+    return exchange_.post_send(rank_, rank_, id, {std::move(value), nullptr});
   }
   world().throw_if_aborted();
   if (world().has_left(to)) throw_has_left(to, rank_, "it to take " + to_string(id));
   FrameHead head;
   head.epoch = epoch_;
   head.set_transfer(id);
-  const auto encoded = encode(value);
+  const auto* const link = engine_->device_link();
+  auto encoded = encode(value, link == nullptr ? std::nullopt : std::optional(link->device()));
   try {
-    auto sending = peer(to).outbox.send_value(head, encoded);
+    auto sending = peer(to).outbox.send_value(head, std::move(encoded));
     return std::make_shared<WireSend>(world().number(), to, id, std::move(sending));
   } catch (const ConnectionLost&) {
     throw_gone(to, "it to take " + to_string(id));
@@ -138,8 +154,10 @@ PendingPtr WireTransport::post_receive(Rank from, const TransferId& id) {
 }
 
 void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
-  world().throw_if_aborted();
   const auto* const wire = dynamic_cast<const WireSend*>(send.get());
+  // Which has aborted the world; whoever waits for it hears it as its own.
+  const bool has_failed = wire != nullptr && !wire->failure().empty();
+  if (!has_failed) world().throw_if_aborted();
   if (wire == nullptr) return exchange_.wait_send(rank_, send, deadline);
   require<ArgumentError>(wire->world() == world().number(),
                          "wait_send of rank {}: the send belongs to another world", rank_.value());
@@ -154,6 +172,9 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
                     fmt::format("rank {} to take {}", wire->to().value(), to_string(wire->id())));
     }
   }
+  if (!wire->failure().empty()) {
+    throw Error(describe_unsent(wire->id(), wire->failure()));
+  }
   if (wire->is_lost() || !wire->is_done())
     throw_gone(wire->to(), "it to take " + to_string(wire->id()));
 }
@@ -164,7 +185,7 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
                          transfer->key().from != rank_ && !transfer->is_done();
   if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
     const Rank from = transfer->key().from;
-    peer(from).inbox.assist([&] { return transfer->is_done(); });
+    peer(from).inbox.assist(receive);
     // It left while this rank waited, not before.
     const bool has_left =
         transfer->has(TransferState::kLeft) && !transfer->has(TransferState::kSent);
@@ -172,7 +193,9 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
   }
   try {
     auto arrival = exchange_.wait_receive(rank_, receive, deadline);
-    return {std::move(arrival.payload), arrival.sent};
+    auto& [value, fence] = arrival.payload;
+    if (fence) fence->join(value);
+    return {std::move(value), arrival.sent};
   } catch (const PeerError&) {
     // A wait for a rank that has left aborts the world.
     tell_abort();
@@ -180,7 +203,7 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
   }
 }
 
-void WireTransport::on_value(Rank from, const FrameHead& head, c10::IValue value) {
+void WireTransport::on_value(Rank from, const FrameHead& head, FencedValue value) {
   {
     const std::lock_guard lock(epoch_mutex_);
     if (head.epoch > epoch_) {
@@ -192,7 +215,7 @@ void WireTransport::on_value(Rank from, const FrameHead& head, c10::IValue value
   tell_abort();
 }
 
-void WireTransport::deliver(Rank from, const FrameHead& head, c10::IValue value) {
+void WireTransport::deliver(Rank from, const FrameHead& head, FencedValue value) {
   try {
     exchange_.post_send(from, rank_, head.transfer(), std::move(value));
   } catch (const PeerError&) {
@@ -202,7 +225,26 @@ void WireTransport::deliver(Rank from, const FrameHead& head, c10::IValue value)
   }
 }
 
+std::string WireTransport::describe_unsent(const TransferId& id, const std::string& failure) const {
+  return fmt::format("rank {} cannot send {}: {}", rank_.value(), to_string(id), failure);
+}
+
+// Whoever waits for the value would otherwise wait until its deadline.
+void WireTransport::on_unsent(const FrameHead& head, const std::string& failure) {
+  {
+    const std::lock_guard lock(epoch_mutex_);
+    if (head.epoch != epoch_ || is_leaving_) return;
+    exchange_.abort({rank_, describe_unsent(head.transfer(), failure)});
+  }
+  tell_abort();
+}
+
 void WireTransport::on_damaged(Rank from, const FrameHead& head, const std::string& what) {
+  {
+    const std::lock_guard lock(epoch_mutex_);
+    // Nobody wants it any more.
+    if (head.epoch < epoch_) return;
+  }
   abort({from, fmt::format("rank {}: {} arrived damaged at rank {}: {}", from.value(),
                            to_string(head.transfer()), rank_.value(), what)});
 }
@@ -242,7 +284,7 @@ void WireTransport::recover(Deadline deadline) {
 }
 
 void WireTransport::on_recovered() {
-  Exchange<c10::IValue>::Forgotten forgotten;
+  Exchange<FencedValue>::Forgotten forgotten;
   {
     const std::lock_guard lock(epoch_mutex_);
     forgotten = exchange_.forget();

@@ -5,10 +5,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "stagecraft/transport/core/exchange.h"
+#include "stagecraft/transport/process_options.h"
 #include "stagecraft/transport/transport.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/inbox.h"
@@ -18,15 +20,7 @@
 
 namespace stagecraft::detail {
 
-struct WireOptions {
-  /// Of everything that is received, computed again and compared.
-  bool use_checksums = false;
-  /// A rank that says nothing for so long has failed; every rank says something several times a
-  /// second. Zero: it may.
-  std::chrono::nanoseconds max_silence = std::chrono::seconds(10);
-  /// How long the destructor waits for what was sent to reach the others.
-  std::chrono::nanoseconds linger = std::chrono::seconds(2);
-};
+using WireOptions = ProcessTransportOptions;
 
 /// A rank's end of a world of processes, over any engine.
 ///
@@ -57,6 +51,11 @@ class WireTransport final : public Transport, private InboxListener {
   std::shared_ptr<const AbortReason> abort_reason() const override { return exchange_.reason(); }
   void recover(Deadline deadline) override;
 
+  void publish(std::function<RankProgress()> tell) override;
+  std::vector<HeardProgress> progress() const override;
+
+  /// How often the world has recovered.
+  uint64_t epoch() const { return epoch_; }
   /// How many values have memory posted ahead of them; for tests.
   std::size_t num_posted() const;
 
@@ -71,32 +70,44 @@ class WireTransport final : public Transport, private InboxListener {
     std::atomic<bool> is_closed{false};  ///< nothing will come from there any more
     std::atomic<bool> has_seen_goodbye{false};
     int failed_ticks = 0;  ///< the watchdog's
+
+    mutable std::mutex progress_mutex;
+    std::optional<RankProgress> progress;  ///< as it last said
+    Deadline::Clock::time_point said_at;
   };
   struct Early {
     Rank from;
     FrameHead head;
-    c10::IValue value;
+    FencedValue value;
   };
   using Met = std::shared_ptr<const MeetingPoint::Met>;
 
-  void on_value(Rank from, const FrameHead& head, c10::IValue value) override;
+  void on_value(Rank from, const FrameHead& head, FencedValue value) override;
   void on_damaged(Rank from, const FrameHead& head, const std::string& what) override;
   void on_control(Rank from, const FrameHead& head, std::string_view body) override;
   void on_answer(Rank to, const FrameHead& head) override;
   void on_lost(Rank from, const std::string& why) override;
   void on_closed(Rank from) override;
   void on_abort(const FrameHead& head, std::string_view body);
+  /// This rank's own failure, on a thread of the outbox's.
+  void on_unsent(const FrameHead& head, const std::string& failure);
+  /// Told by the engine.
+  void on_process_ended(Rank other);
   void on_recovered();
+  void on_progress(Rank from, std::string_view body);
   void on_tick();
 
   Peer& peer(Rank rank) { return *peers_[static_cast<std::size_t>(rank.value())]; }
   const WorldState& world() const { return exchange_.world(); }
   void send_frame(Rank to, const FrameHead& head, std::string_view body);
-  void deliver(Rank from, const FrameHead& head, c10::IValue value);
+  void deliver(Rank from, const FrameHead& head, FencedValue value);
+  std::string describe_unsent(const TransferId& id, const std::string& failure) const;
   void wake();
   void say_goodbye();
   /// Tells the others why this rank has aborted, once.
   void spread_abort();
+  /// What the device link carries in this epoch; epoch_mutex_ is held.
+  void end_link();
   /// If the world is aborted: tells the others, and whoever waits here.
   void tell_abort();
   [[noreturn]] void throw_gone(Rank other, const std::string& what);
@@ -106,7 +117,7 @@ class WireTransport final : public Transport, private InboxListener {
   const std::unique_ptr<Engine> engine_;
   const Rank rank_;
   const WireOptions options_;
-  Exchange<c10::IValue> exchange_;
+  Exchange<FencedValue> exchange_;
   SleepingPlace sends_;  ///< where this rank waits for a send
 
   std::mutex epoch_mutex_;  ///< held while something is given to the exchange

@@ -1,0 +1,130 @@
+#include "cli/train/ranks.h"
+
+#include <algorithm>
+#include <chrono>
+#include <limits>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ATen/Context.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/Exception.h>
+
+#include "cli/failure.h"
+#include "stagecraft/transport/c10d/environment.h"
+#include "stagecraft/transport/world/launcher.h"
+
+namespace stagecraft::cli {
+namespace {
+
+/// Nothing where there is one process, and nobody has asked for more.
+std::optional<detail::Launch> find_launch(const TrainCommand& command) {
+  const auto launch = detail::find_launch();
+  const bool is_asked_for = command.transport != "auto" && command.transport != "local";
+  return launch && launch->num_ranks == 1 && !is_asked_for ? std::nullopt : launch;
+}
+
+/// What all processes must have been asked for.
+Facts facts_of(const TrainCommand& command) {
+  Facts facts;
+  for (const auto& [name, values] : command.given) {
+    facts.emplace_back(name, fmt::format("{}", fmt::join(values, " ")));
+  }
+  for (const auto& [name, file] :
+       {std::pair("--resume", command.resume), std::pair("--save-weights", command.save_weights),
+        std::pair("--report", command.report), std::pair("--report-json", command.report_json),
+        std::pair("--trace", command.trace)}) {
+    if (!file.empty()) facts.emplace_back(name, file);
+  }
+  return facts;
+}
+
+/// What a transport receives is allocated on a thread of its own, so the one that measures memory
+/// frees blocks that it has not seen: torch warns of that.
+class WithoutUnseenBlocks : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (!warning.msg().starts_with("Memory block of unknown size"))
+      WarningHandler::process(warning);
+  }
+};
+
+}  // namespace
+
+void take_launched_ranks(TrainCommand& command,
+                         const std::map<std::string, std::vector<std::string>>& then) {
+  const auto launch = find_launch(command);
+  if (!launch || command.given.contains("--ranks")) return;
+  const auto replicas_then = then.find("--replicas");
+  const int32_t replicas =
+      command.given.contains("--replicas") || replicas_then == then.end()
+          ? command.replicas
+          : static_cast<int32_t>(detail::number_in("--replicas", replicas_then->second.front(), 1,
+                                                   std::numeric_limits<int32_t>::max()));
+  if (launch->num_ranks % replicas != 0) {
+    throw BadUsage(fmt::format("--replicas {} does not divide the {} processes that {} has started",
+                               replicas, launch->num_ranks, detail::name_of(launch->kind)));
+  }
+  command.ranks = launch->num_ranks / replicas;
+  const std::vector<std::string> words = {std::to_string(command.ranks)};
+  const auto ranks_then = then.find("--ranks");
+  if (ranks_then == then.end() || ranks_then->second != words) command.given["--ranks"] = words;
+}
+
+Ranks::Ranks(const TrainCommand& command) : ranks_(command.ranks), replicas_(command.replicas) {
+  const bool is_launched = find_launch(command).has_value();
+  const bool is_local = command.transport == "local" || command.transport == "auto";
+  if (!is_launched && is_local && replicas_ == 1) return;
+  const auto kind =
+      is_launched || !is_local ? parse_transport_kind(command.transport) : TransportKind::kLocal;
+  try {
+    world_.emplace(World::from_environment(
+        {.transport = kind, .ranks = ranks_ * replicas_, .facts = facts_of(command)}));
+  } catch (const ArgumentError& error) {
+    throw BadUsage(error.what());
+  }
+}
+
+int32_t Ranks::num_here() const {
+  return world_ && world_->is_local() ? world_->num_ranks() : 1;
+}
+
+std::string Ranks::describe() const {
+  return fmt::format(
+      "{}{} ranks{}", replicas_ > 1 ? fmt::format("{} x ", replicas_) : "", ranks_,
+      world_ && !world_->is_local() ? " over " + to_string(world_->transport_kind()) : "");
+}
+
+void Ranks::choose_device(TrainCommand& command) const {
+  if (!world_ || world_->is_local() || command.device != "cuda") return;
+  if (!at::globalContext().hasCUDA()) return;  // whoever uses it says so
+  const int32_t devices = c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
+  command.device = fmt::format("cuda:{}", world_->local_rank() % devices);
+}
+
+int Ranks::run(const std::function<int(Transport*)>& body) {
+  if (!world_) return body(nullptr);
+  int status = kFailed;
+  world_->run([&](Transport& transport) {
+    WithoutUnseenBlocks warnings;
+    const c10::WarningUtils::WarningHandlerGuard guard(&warnings);
+    const int own = body(&transport);
+    if (!world_->is_local() || transport.rank() == Rank(0)) status = own;
+  });
+  return status;
+}
+
+int noted_anywhere(int noted_here, Transport* transport, double timeout) {
+  if (transport == nullptr) return noted_here;
+  int64_t noted = 0;
+  const auto wait =
+      std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(timeout));
+  for (const c10::IValue& rank :
+       transport->all_gather(static_cast<int64_t>(noted_here), Deadline::after(wait))) {
+    noted = std::max(noted, rank.toInt());
+  }
+  return static_cast<int>(noted);
+}
+
+}  // namespace stagecraft::cli

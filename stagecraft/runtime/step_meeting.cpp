@@ -1,0 +1,153 @@
+#include "stagecraft/runtime/step_meeting.h"
+
+#include <algorithm>
+#include <set>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/base/checksum.h"
+#include "stagecraft/base/error.h"
+#include "stagecraft/base/version.h"
+#include "stagecraft/tree/tree.h"
+
+namespace stagecraft {
+namespace {
+
+std::string text_of(const InputPort& port) {
+  return fmt::format("{}.{}{}", port.stage.value(), port.position, port.name);
+}
+
+std::string text_of(const Ports& ports) {
+  std::string text = ports.has_chain() ? "a chain" : "no chain";
+  for (const Ports::Connection& each : ports.connections()) {
+    text +=
+        fmt::format(", {}.{} to {}", each.from.stage.value(), each.from.output, text_of(each.to));
+  }
+  for (const Ports::Feed& feed : ports.feeds()) {
+    text +=
+        fmt::format(", input {} to {}", feed.argument ? std::to_string(*feed.argument) : feed.name,
+                    text_of(feed.to));
+  }
+  return text;
+}
+
+std::string text_of(const std::vector<TiedWeight>& ties) {
+  std::vector<std::string> groups;
+  for (const TiedWeight& tie : ties) {
+    std::vector<std::string> copies;
+    for (const ParameterRef& ref : tie) {
+      copies.push_back(fmt::format("{} of stage {}", ref.name, ref.stage.value()));
+    }
+    groups.push_back(fmt::format("{}", fmt::join(copies, " = ")));
+  }
+  return groups.empty() ? "none" : fmt::format("{}", fmt::join(groups, ", "));
+}
+
+// Empty for stages without a tensor.
+std::string devices_of(std::span<const Stage> stages) {
+  std::set<std::string> kinds;
+  for (const Stage& stage : stages) {
+    for (const auto& [name, parameter] : stage.parameters()) {
+      kinds.insert(c10::DeviceTypeName(parameter.device().type(), /*lower_case=*/true));
+    }
+  }
+  return fmt::format("{}", fmt::join(kinds, " and "));
+}
+
+c10::IValue to_value(const StepAnnouncement& step) {
+  return tree::tuple({step.is_training, static_cast<int64_t>(step.microbatches),
+                      static_cast<int64_t>(step.draw), static_cast<int64_t>(step.schedule),
+                      step.everywhere, step.rows});
+}
+
+StepAnnouncement announcement_of(const c10::IValue& value) {
+  const std::vector<c10::IValue> parts = value.toTupleRef().elements().vec();
+  return {.is_training = parts[0].toBool(),
+          .microbatches = static_cast<int32_t>(parts[1].toInt()),
+          .draw = static_cast<uint64_t>(parts[2].toInt()),
+          .schedule = static_cast<uint64_t>(parts[3].toInt()),
+          .everywhere = parts[4].toBool(),
+          .rows = parts[5].toDouble()};
+}
+
+// In the order in which a user would look for the cause.
+Facts facts_of(const StepAnnouncement& step) {
+  Facts facts = {{"the call", step.is_training ? "step" : "eval"},
+                 {"the number of microbatches", std::to_string(step.microbatches)}};
+  // The other numbers depend on these.
+  facts.emplace_back("the number of completed steps",
+                     std::to_string(step.draw & ~(uint64_t{1} << 63U)));
+  facts.emplace_back("the schedule's checksum", fmt::format("{:016x}", step.schedule));
+  return facts;
+}
+
+bool is_same(const StepAnnouncement& a, const StepAnnouncement& b) {
+  return a.is_training == b.is_training && a.microbatches == b.microbatches && a.draw == b.draw &&
+         a.schedule == b.schedule;
+}
+
+}  // namespace
+
+Facts pipeline_facts(const ScheduleSource& source, std::span<const Stage> stages,
+                     const Ports& ports, const RunnerOptions& options, uint64_t seed) {
+  Facts facts = {{"version", std::string(version())},
+                 {"schedule", source.name()},
+                 {"the number of stages", std::to_string(source.placement().num_stages())},
+                 {"placement", to_string(source.placement())},
+                 {"ports", text_of(ports)},
+                 {"tied weights", text_of(options.ties)},
+                 {"replicas", std::to_string(options.replicas)},
+                 {"seed", std::to_string(seed)}};
+  const std::string devices = devices_of(stages);
+  if (!devices.empty()) facts.emplace_back("kind of device", devices);
+  return facts;
+}
+
+uint64_t checksum_of(const Schedule& schedule) {
+  uint64_t sum = 0;
+  for (const ActionList& list : schedule.lists()) {
+    for (const Action action : list) {
+      const uint64_t bits = action.bits();
+      sum = detail::checksum(std::as_bytes(std::span(&bits, 1)), sum);
+    }
+    const uint64_t size = list.size();
+    sum = detail::checksum(std::as_bytes(std::span(&size, 1)), sum);
+  }
+  return sum;
+}
+
+std::vector<StepAnnouncement> announce_step(Transport& transport, const StepAnnouncement& own,
+                                            Deadline deadline) {
+  std::vector<StepAnnouncement> ranks;
+  for (const c10::IValue& value : transport.all_gather(to_value(own), deadline)) {
+    ranks.push_back(announcement_of(value));
+  }
+  if (std::all_of(ranks.begin(), ranks.end(), [&](const auto& each) { return is_same(each, own); }))
+    return ranks;
+  std::vector<Facts> facts;
+  for (const StepAnnouncement& step : ranks) facts.push_back(facts_of(step));
+  throw MetadataError("the ranks do not agree: " + describe_disagreement(facts));
+}
+
+double share_of_replica(std::span<const StepAnnouncement> ranks, const ReplicaPlace& place) {
+  double total = 0;
+  double own = 0;
+  for (int32_t replica = 0; replica < place.replicas; ++replica) {
+    double rows = 0;
+    for (int32_t r = 0; r < place.ranks; ++r) {
+      const auto rank = static_cast<std::size_t>(replica * place.ranks + r);
+      rows = std::max(rows, ranks[rank].rows);
+    }
+    if (rows <= 0) return 1.0 / place.replicas;
+    total += rows;
+    if (replica == place.replica()) own = rows;
+  }
+  return own / total;
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,143 @@
+#include "stagecraft/transport/mpi/mpi_engine.h"
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <stdexcept>
+#include <string>
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+#include <utility>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/wire/frame.h"
+
+namespace stagecraft::detail {
+namespace {
+
+// For the last sends to leave.
+constexpr auto kLinger = std::chrono::milliseconds(500);
+
+constexpr uint64_t kWorlds = (kLastMpiTag + 1) / (kLastTag + 1);
+
+// A name that one process of a machine can have at a time: an address of sockets that no file
+// stands for, free again when the process has ended.
+class Claim {
+ public:
+  Claim() = default;
+  ~Claim() {
+    for (const int fd : held_) close(fd);
+  }
+  Claim(const Claim&) = delete;
+  Claim& operator=(const Claim&) = delete;
+
+  bool take(const std::string& name) {
+    sockaddr_un address{};
+    address.sun_family = AF_UNIX;
+    // Behind a first byte of zero.
+    const auto size = name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
+    const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
+    const bool is_mine =
+        fd >= 0 && bind(fd, reinterpret_cast<const sockaddr*>(&address), length) == 0;
+    if (is_mine) {
+      held_.push_back(fd);
+    } else if (fd >= 0) {
+      close(fd);
+    }
+    return is_mine;
+  }
+
+ private:
+  std::vector<int> held_;
+};
+
+class MpiEngine final : public Engine {
+ public:
+  MpiEngine(MpiProgress& progress, void* group, Rank rank, uint64_t world,
+            std::vector<ProcessName> processes)
+      : progress_(progress),
+        group_(group),
+        rank_(rank),
+        first_tag_(static_cast<Tag>(world % kWorlds) * (kLastTag + 1)),
+        processes_(std::move(processes)),
+        is_lost_(processes_.size()) {
+    progress_.open_group();
+  }
+
+  ~MpiEngine() override {
+    watcher_.reset();
+    progress_.close_group(group_, is_any_lost_, Deadline::after(kLinger));
+  }
+
+  Rank rank() const override { return rank_; }
+  int32_t num_ranks() const override { return static_cast<int32_t>(processes_.size()); }
+
+  WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
+    require_there(to);
+    return progress_.send(group_, to, first_tag_ + tag, bytes);
+  }
+  WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
+    require_there(from);
+    return progress_.receive(group_, from, first_tag_ + tag, bytes);
+  }
+
+  bool rewards_asking() const override { return true; }
+
+  void watch(Watch watch) override {
+    watcher_.reset();
+    if (!watch.on_ended) return;
+    watcher_ = std::make_unique<PeerProcesses>(processes_, rank_,
+                                               [this, watch = std::move(watch)](Rank other) {
+                                                 if (watch.has_left(other)) return;
+                                                 announce(other);
+                                                 watch.on_ended(other);
+                                               });
+  }
+
+  void forget(Rank other) override {
+    if (is_lost_[static_cast<std::size_t>(other.value())].exchange(true)) return;
+    is_any_lost_ = true;
+    progress_.set_unfinishable();
+    progress_.give_up(group_, other);
+  }
+
+ private:
+  void require_there(Rank other) const {
+    if (is_lost_[static_cast<std::size_t>(other.value())]) {
+      throw std::runtime_error("the connection is lost");
+    }
+  }
+
+  // MPICH's mpirun ends the job without a word of which rank died, and within a millisecond. So the
+  // first rank of this machine that sees it says so. Open MPI's mpirun does it itself.
+  void announce(Rank lost) {
+    if (progress_.kind() != MpiKind::kMpich) return;
+    // One for all: when the job is being ended, all die.
+    const auto& first = processes_.front();
+    if (!claim_.take(fmt::format("stagecraft lost {}/{}", first.pid, first.start))) return;
+    const auto line =
+        fmt::format("stagecraft: rank {} is lost: its process has ended\n", lost.value());
+    [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
+  }
+
+  MpiProgress& progress_;
+  void* const group_;
+  const Rank rank_;
+  const Tag first_tag_;
+  const std::vector<ProcessName> processes_;
+  std::vector<std::atomic<bool>> is_lost_;
+  std::atomic<bool> is_any_lost_{false};
+  Claim claim_;
+  std::unique_ptr<PeerProcesses> watcher_;
+};
+
+}  // namespace
+
+std::unique_ptr<Engine> make_mpi_engine(MpiProgress& progress, void* group, Rank rank,
+                                        uint64_t world, std::vector<ProcessName> processes) {
+  return std::make_unique<MpiEngine>(progress, group, rank, world, std::move(processes));
+}
+
+}  // namespace stagecraft::detail

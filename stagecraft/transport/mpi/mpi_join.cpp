@@ -1,0 +1,379 @@
+#include "stagecraft/transport/mpi/mpi_join.h"
+
+#include <algorithm>
+#include <array>
+#include <bit>
+#include <cstring>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <stdexcept>
+#include <string>
+#include <thread>
+#include <utility>
+#include <vector>
+
+#include <ATen/ops/empty.h>
+#include <torch/version.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/base/version.h"
+#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/core/world_state.h"
+#include "stagecraft/transport/mpi/mpi_engine.h"
+#include "stagecraft/transport/mpi/mpi_progress.h"
+#include "stagecraft/transport/wire/bytes.h"
+#include "stagecraft/transport/wire/frame.h"
+
+namespace stagecraft::detail {
+namespace {
+
+// Of what ranks tell each other here. In the other byte order it is another number.
+constexpr uint32_t kHelloMagic = 0x32484353;  // "SCH2"
+constexpr uint32_t kWrongOrder = 0x53434832;
+constexpr std::size_t kHelloBytes = 64 * 1024;
+// Of what is said here, in MPI's communicator of all ranks; with the number of ranks added to it.
+constexpr Engine::Tag kHelloTag = 1 << 26;
+// Worlds of different sizes have different numbers, as far as that goes.
+constexpr uint64_t kMostSizes = 17;
+constexpr auto kLook = std::chrono::microseconds(200);
+// Beyond the time that all have to come: for ranks which have come to say whether they go on, and
+// for those which do to make a communicator.
+constexpr auto kLinger = std::chrono::seconds(5);
+
+const char* byte_order() {
+  return std::endian::native == std::endian::little ? "little" : "big";
+}
+const char* other_byte_order() {
+  return std::endian::native == std::endian::little ? "big" : "little";
+}
+
+/// Each rank says one of the last two, the same to all, after its hello.
+enum class Word : uint32_t { kHello, kGoesOn, kGivesUp };
+
+struct Hello {
+  uint64_t world = 0;  ///< which of this number of ranks
+  Word word = Word::kHello;
+  ProcessName process = {};
+  Facts facts = {};
+};
+
+std::string write_hello(const Hello& hello) {
+  ByteWriter out;
+  out.put(kHelloMagic);
+  out.put(hello.world);
+  out.put(hello.word);
+  out.put_text(hello.process.machine);
+  out.put_text(hello.process.namespace_);
+  out.put(hello.process.pid);
+  out.put(hello.process.start);
+  out.put(static_cast<uint32_t>(hello.facts.size()));
+  for (const auto& [name, value] : hello.facts) {
+    out.put_text(name);
+    out.put_text(value);
+  }
+  return out.take();
+}
+
+Hello read_hello(std::string_view text, uint64_t world) {
+  ByteReader in(text);
+  const auto magic = in.get<uint32_t>();
+  // Its numbers cannot be read, but that it differs is known.
+  if (magic == kWrongOrder) return {world, Word::kHello, {}, {{"byte order", other_byte_order()}}};
+  if (magic != kHelloMagic) {
+    return {world, Word::kHello, {}, {{"version", "one that joins in another way"}}};
+  }
+  Hello hello;
+  hello.world = in.get<uint64_t>();
+  hello.word = in.get<Word>();
+  hello.process.machine = in.get_text();
+  hello.process.namespace_ = in.get_text();
+  hello.process.pid = in.get<int64_t>();
+  hello.process.start = in.get<uint64_t>();
+  const auto count = in.get_count();
+  for (std::size_t i = 0; i < count; ++i) {
+    std::string name(in.get_text());
+    hello.facts.emplace_back(std::move(name), in.get_text());
+  }
+  return hello;
+}
+
+Facts facts_of(const MpiWorldOptions& options, int32_t num_ranks) {
+  Facts facts = {{"version", std::string(version())},
+                 {"number of ranks", std::to_string(num_ranks)},
+                 {"torch", TORCH_VERSION},
+                 {"byte order", byte_order()},
+                 {"wire protocol", std::to_string(FrameHead::kMagic)},
+                 {"checksums", options.transport.use_checksums ? "on" : "off"}};
+  for (const auto& fact : options.facts) {
+    std::erase_if(facts, [&](const auto& known) { return known.first == fact.first; });
+    facts.push_back(fact);
+  }
+  return facts;
+}
+
+// Worlds of the same ranks are numbered: what a rank has said for one that did not come about is
+// not taken for the next.
+uint64_t next_world(int32_t num_ranks) {
+  static std::mutex mutex;
+  static std::map<int32_t, uint64_t> worlds;
+  const std::lock_guard lock(mutex);
+  return worlds[num_ranks]++;
+}
+
+at::Tensor bytes_of(const std::string& text) {
+  auto bytes = at::empty({static_cast<int64_t>(text.size())}, at::kByte);
+  std::memcpy(bytes.mutable_data_ptr(), text.data(), text.size());
+  return bytes;
+}
+
+class Joining {
+ public:
+  explicit Joining(const MpiWorldOptions& options)
+      : options_(options),
+        deadline_(Deadline::after(
+            std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout))),
+        progress_(MpiProgress::get(deadline_)),
+        me_(progress_.facts().rank),
+        num_ranks_(options.num_ranks.value_or(progress_.facts().num_ranks)),
+        hellos_(static_cast<std::size_t>(std::max(num_ranks_, 0))) {}
+
+  MpiJoined run() {
+    check();
+    hellos_[static_cast<std::size_t>(me_)] = say_hello();
+    const auto missing = hear(Word::kHello, deadline_);
+    const auto difference = missing.empty() ? describe_difference() : "";
+    const bool goes_on = missing.empty() && difference.empty();
+    // Making a communicator waits for all of them and cannot be called off, so a rank begins only
+    // when all others have said that they do. Whoever gives up says so too: a rank that comes
+    // later shall know that there is nobody to wait for.
+    say({world_, goes_on ? Word::kGoesOn : Word::kGivesUp});
+    if (!goes_on) {
+      leave();
+      if (!difference.empty()) throw MetadataError("the ranks do not agree: " + difference);
+      throw TimeoutError(fmt::format("rank {} waited {} for {} to join", me_,
+                                     describe_wait(join_timeout()), name_ranks(missing)));
+    }
+    const auto silent = hear(Word::kGoesOn, later());
+    // Also those that meant to, and have given up since: this rank may have been held up.
+    add_those_who_say_more();
+    require_all_go_on(silent);
+    return connect();
+  }
+
+ private:
+  struct Talk {
+    int32_t other;
+    at::Tensor bytes;
+    MpiWorkPtr work;
+  };
+
+  void check() const {
+    const auto& facts = progress_.facts();
+    require<ArgumentError>(num_ranks_ >= 1 && num_ranks_ <= facts.num_ranks,
+                           "a world of {} ranks in a job of {}", num_ranks_, facts.num_ranks);
+    require<ArgumentError>(me_ < num_ranks_, "rank {} of the job is not one of the first {}", me_,
+                           num_ranks_);
+    if (progress_.is_stuck()) {
+      throw TimeoutError(
+          fmt::format("rank {}: {} is still making a communicator with a rank that did not come; "
+                      "until it does, this process can join no other world",
+                      me_, progress_.plugin().name));
+    }
+    require<ArgumentError>(facts.max_tag >= kLastMpiTag,
+                           "this MPI has tags up to {} only; {} are needed", facts.max_tag,
+                           kLastMpiTag);
+  }
+
+  Deadline::Clock::duration join_timeout() const {
+    return std::chrono::duration_cast<Deadline::Clock::duration>(options_.join_timeout);
+  }
+  Deadline later() const {
+    return Deadline(std::max(deadline_.at(), Deadline::Clock::now()) + kLinger);
+  }
+
+  Hello say_hello() {
+    const Hello mine{next_world(num_ranks_), Word::kHello, ProcessName::of_this(),
+                     facts_of(options_, num_ranks_)};
+    world_ = mine.world;
+    say(mine);
+    return mine;
+  }
+
+  void say(const Hello& hello) {
+    const auto text = write_hello(hello);
+    require<ArgumentError>(text.size() <= kHelloBytes,
+                           "the facts that ranks must agree on take {} bytes; at most {} can be",
+                           text.size(), kHelloBytes);
+    for (int32_t other = 0; other < num_ranks_; ++other) {
+      if (other == me_) continue;
+      auto bytes = bytes_of(text);
+      auto work = progress_.send(progress_.plugin().whole_group(), Rank(other), tag(), bytes);
+      told_.push_back({other, std::move(bytes), std::move(work)});
+    }
+  }
+
+  /// What every other rank says next; who has said nothing by the deadline is given back.
+  std::vector<Rank> hear(Word word, Deadline deadline) {
+    std::vector<Talk> awaited;
+    for (int32_t other = 0; other < num_ranks_; ++other) {
+      if (other != me_) awaited.push_back(listen(other));
+    }
+    for (bool is_last = false; !awaited.empty() && !is_last;) {
+      // What has come by then counts, also when nobody has looked for a while.
+      is_last = deadline.has_passed();
+      progress_.advance();
+      std::erase_if(awaited, [&](Talk& talk) { return take(talk, word); });
+      if (!awaited.empty() && !is_last) std::this_thread::sleep_for(kLook);
+    }
+    std::vector<Rank> silent;
+    for (const auto& talk : awaited) {
+      progress_.run_here([&] { progress_.plugin().cancel(talk.work.get()); });
+      silent.emplace_back(talk.other);
+    }
+    return silent;
+  }
+
+  Talk listen(int32_t other) {
+    auto bytes = at::empty({static_cast<int64_t>(kHelloBytes)}, at::kByte);
+    auto work = progress_.receive(progress_.plugin().whole_group(), Rank(other), tag(), bytes);
+    return {other, std::move(bytes), std::move(work)};
+  }
+
+  /// Whether it has come; what was said for an earlier world is passed over.
+  bool take(Talk& talk, Word word) {
+    while (talk.work->is_over()) {
+      try {
+        talk.work->wait();
+      } catch (const std::runtime_error& error) {
+        throw PeerError(fmt::format("cannot be heard: {}", error.what()), Rank(talk.other));
+      }
+      auto hello =
+          read_hello({static_cast<const char*>(talk.bytes.const_data_ptr()), kHelloBytes}, world_);
+      if (hello.world < world_) {
+        talk = listen(talk.other);
+        progress_.advance();
+        continue;
+      }
+      if (word == Word::kHello) {
+        hellos_[static_cast<std::size_t>(talk.other)] = std::move(hello);
+      } else if (hello.word == Word::kGivesUp) {
+        gone_.emplace_back(talk.other);
+      }
+      return true;
+    }
+    return false;
+  }
+
+  // Whoever gives up may end at once, and those who have come shall know why.
+  void leave() {
+    const auto limit = Deadline::after(kLinger);
+    const auto is_unheard = [&](const Talk& talk) {
+      const bool has_come = !hellos_[static_cast<std::size_t>(talk.other)].facts.empty();
+      return has_come && !talk.work->is_over();
+    };
+    progress_.advance();
+    while (std::any_of(told_.begin(), told_.end(), is_unheard) && !limit.has_passed()) {
+      std::this_thread::sleep_for(kLook);
+      progress_.advance();
+    }
+  }
+
+  void add_those_who_say_more() {
+    progress_.run_here([&] {
+      const auto& plugin = progress_.plugin();
+      for (int32_t other = 0; other < num_ranks_; ++other) {
+        if (other != me_ && plugin.probe(plugin.whole_group(), other, tag()) != 0) {
+          gone_.emplace_back(other);
+        }
+      }
+    });
+  }
+
+  void require_all_go_on(const std::vector<Rank>& silent) {
+    if (silent.empty() && gone_.empty()) return;
+    say({world_, Word::kGivesUp});
+    leave();
+    throw TimeoutError(
+        gone_.empty()
+            ? fmt::format("rank {} has heard of all others, but {} said no more within {}", me_,
+                          name_ranks(silent), describe_wait(join_timeout() + kLinger))
+            : fmt::format("rank {} came to join when {} had stopped waiting", me_,
+                          name_ranks(gone_)));
+  }
+
+  std::string describe_difference() const {
+    std::vector<Facts> by_rank;
+    for (const auto& hello : hellos_) by_rank.push_back(hello.facts);
+    return describe_disagreement(by_rank);
+  }
+
+  /// A rank that has come, and whose process has ended since, as far as that is known.
+  std::optional<Rank> find_ended() const {
+    for (int32_t other = 0; other < num_ranks_; ++other) {
+      const auto& process = hellos_[static_cast<std::size_t>(other)].process;
+      if (other != me_ && has_ended(process)) return Rank(other);
+    }
+    return std::nullopt;
+  }
+
+  MpiJoined connect() {
+    struct Made {
+      void* group = nullptr;
+      std::array<char, kMpiProblemBytes> problem{};
+      int32_t failed = 0;
+    };
+    const auto made = std::make_shared<Made>();
+    const auto& plugin = progress_.plugin();
+    const auto make = [made, &plugin, ranks = num_ranks_] {
+      made->failed = plugin.make_group(ranks, &made->group, made->problem.data());
+    };
+    if (!progress_.run(make, later(), [&] { return find_ended().has_value(); })) {
+      progress_.set_unfinishable();
+      if (const auto ended = find_ended()) {
+        throw PeerError("its process ended while the ranks joined", *ended);
+      }
+      throw TimeoutError(
+          fmt::format("rank {} waited for the others to make a communicator with it", me_));
+    }
+    require<ArgumentError>(made->failed == 0, "{} cannot be used: {}", plugin.name,
+                           made->problem.data());
+    std::vector<ProcessName> processes;
+    MpiJoined joined;
+    int32_t local_ranks = 0;
+    for (int32_t rank = 0; rank < num_ranks_; ++rank) {
+      const auto& process = hellos_[static_cast<std::size_t>(rank)].process;
+      const bool is_local =
+          process.machine == hellos_[static_cast<std::size_t>(me_)].process.machine;
+      if (is_local) ++local_ranks;
+      if (is_local && rank < me_) ++joined.local_rank;
+      processes.push_back(process);
+    }
+    progress_.set_local_ranks(local_ranks);
+    progress_.set_peers(processes);
+    joined.engine = make_mpi_engine(progress_, made->group, Rank(me_),
+                                    world_ * kMostSizes + static_cast<uint64_t>(num_ranks_),
+                                    std::move(processes));
+    return joined;
+  }
+
+  Engine::Tag tag() const { return kHelloTag + num_ranks_; }
+
+  const MpiWorldOptions& options_;
+  const Deadline deadline_;
+  MpiProgress& progress_;
+  const int32_t me_;
+  const int32_t num_ranks_;
+  uint64_t world_ = 0;
+  std::vector<Talk> told_;
+  std::vector<Hello> hellos_;
+  std::vector<Rank> gone_;  ///< who have said that they give up
+};
+
+}  // namespace
+
+MpiJoined join_mpi(const MpiWorldOptions& options) {
+  return Joining(options).run();
+}
+
+}  // namespace stagecraft::detail

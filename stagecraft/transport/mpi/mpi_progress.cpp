@@ -1,0 +1,397 @@
+#include "stagecraft/transport/mpi/mpi_progress.h"
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <cstdlib>
+#include <sys/prctl.h>
+#include <unistd.h>
+#include <utility>
+
+#include <sched.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/base/log.h"
+#include "stagecraft/transport/core/world_state.h"
+#include "stagecraft/transport/wire/name_thread.h"
+
+namespace stagecraft::detail {
+namespace {
+
+using std::chrono::microseconds;
+using std::chrono::milliseconds;
+using std::chrono::nanoseconds;
+
+constexpr uint64_t kLarge = MpiWork::kLarge;
+// A pause is this part of the time in which nothing has happened: what comes then comes that much
+// later.
+constexpr int kPauseShare = 16;
+// What the system takes longer to wake a thread is asked for with this.
+constexpr unsigned long kTimerSlackNanos = 1000;
+constexpr auto kAgain = nanoseconds(milliseconds(1));
+// How often somebody who waits for MPI looks whether it is worth it.
+constexpr auto kLookIfStuck = milliseconds(100);
+// How long MPI_Finalize may take when a rank has ended: this one may be slow to come through.
+constexpr auto kFinishWithoutPeer = milliseconds(5000);
+// And when it is not known of all whether they are alive. Whoever gives up ends the job, also ranks
+// that save what they have.
+constexpr auto kFinishWithUnknown = milliseconds(60'000);
+
+std::atomic<MpiProgress*> started{nullptr};
+std::atomic<pid_t> started_by{0};
+
+}  // namespace
+
+// Starting -------------------------------------------------------------------------------------
+
+MpiProgress& MpiProgress::get(Deadline deadline) {
+  static std::mutex mutex;
+  static MpiProgress* progress = nullptr;
+  const std::lock_guard lock(mutex);
+  if (started != nullptr) return *started;
+  if (progress == nullptr) {
+    const auto kind = find_mpi_kind();
+    require<ArgumentError>(kind.has_value(),
+                           "no MPI has started this process: start it with mpirun or srun (or "
+                           "name the MPI in STAGECRAFT_MPI)");
+    // Lives as long as the process: its thread may be in MPI when that ends.
+    progress = new MpiProgress(*kind, load_mpi_plugin(*kind));
+    std::thread([] { progress->run_thread(); }).detach();
+  }
+  const auto begin = Clock::now();
+  if (!progress->run([] {}, deadline)) {
+    throw TimeoutError(fmt::format("waited {} for {} to start: not all ranks of the job may be up",
+                                   describe_wait(Clock::now() - begin), progress->plugin_->name));
+  }
+  const auto& facts = progress->facts_;
+  require<ArgumentError>(
+      facts.is_single_threaded == 0,
+      "the program has started MPI for one thread only: ask for MPI_THREAD_MULTIPLE in "
+      "MPI_Init_thread, or leave starting MPI to Stagecraft");
+  require<ArgumentError>(progress->problem_.empty(), "{} cannot be used: {}",
+                         progress->plugin_->name, progress->problem_);
+  started = progress;
+  started_by = getpid();
+  std::atexit(on_exit);
+  return *progress;
+}
+
+MpiProgress::MpiProgress(MpiKind kind, const MpiPlugin& plugin) : kind_(kind), plugin_(&plugin) {
+  touch();
+}
+
+void MpiProgress::start() {
+  std::array<char, kMpiProblemBytes> problem{};
+  if (plugin_->start(&facts_, problem.data()) != 0) problem_ = problem.data();
+  is_closed_ = !problem_.empty() || facts_.is_single_threaded != 0;
+}
+
+void MpiProgress::run_thread() {
+  name_thread("sc mpi", Rank(0));
+  prctl(PR_SET_TIMERSLACK, kTimerSlackNanos, 0, 0, 0);
+  {
+    const std::lock_guard lock(mpi_mutex_);
+    start();
+  }
+  for (;;) {
+    std::vector<std::function<void()>> calls;
+    {
+      const std::lock_guard lock(thread_mutex_);
+      calls.swap(calls_);
+      if (is_over_ && calls.empty()) return;
+    }
+    for (const auto& call : calls) {
+      ++wanted_;
+      const std::lock_guard lock(mpi_mutex_);
+      --wanted_;
+      call();
+    }
+    advance();
+    pause();
+  }
+}
+
+void MpiProgress::pause() {
+  const auto idle = Clock::now().time_since_epoch() - Clock::duration(last_activity_.load());
+  const int64_t large = large_bytes_;
+  const bool leaves_it = busy_waiters_ > 0;
+  if (!leaves_it && large > 0 && idle < MpiWork::time_to_ask(large)) {
+    sched_yield();
+    return;
+  }
+  const auto pause = leaves_it
+                         ? nanoseconds(kLongestPause)
+                         : std::clamp(nanoseconds(idle / kPauseShare), nanoseconds(kShortestPause),
+                                      nanoseconds(kLongestPause));
+  std::unique_lock lock(thread_mutex_);
+  // Whoever finds it in a short pause lets it sleep.
+  is_paused_ = pause > 3 * kShortestPause;
+  thread_changed_.wait_for(lock, pause, [&] { return is_wanted_ || !calls_.empty() || is_over_; });
+  is_paused_ = false;
+  is_wanted_ = false;
+}
+
+void MpiProgress::wake(bool is_urgent) {
+  if (!is_paused_ || busy_waiters_ > 0) return;
+  // Who has looked itself a moment ago will do so again, and waking a thread costs more than the
+  // message.
+  if (!is_urgent && Clock::now().time_since_epoch().count() - last_busy_ < kAgain.count()) return;
+  const std::lock_guard lock(thread_mutex_);
+  is_wanted_ = true;
+  thread_changed_.notify_one();
+}
+
+void MpiProgress::touch() {
+  last_activity_ = Clock::now().time_since_epoch().count();
+}
+
+void MpiProgress::count_large(int64_t bytes) {
+  large_bytes_ += bytes;
+}
+
+// Calls ----------------------------------------------------------------------------------------
+
+bool MpiProgress::run_here(const std::function<void()>& call) {
+  ++wanted_;
+  {
+    std::unique_lock lock(mpi_mutex_, std::defer_lock);
+    while (!lock.try_lock_for(kLookIfStuck) && !is_stuck_) {
+    }
+    --wanted_;
+    if (!lock) return false;
+    call();
+  }
+  // Of somebody who found MPI in use.
+  if (has_queued_) advance();
+  return true;
+}
+
+bool MpiProgress::run(std::function<void()> call, Deadline deadline,
+                      const std::function<bool()>& is_over) {
+  struct State {
+    std::mutex mutex;
+    std::condition_variable changed;
+    bool is_done = false;
+  };
+  const auto state = std::make_shared<State>();
+  {
+    const std::lock_guard lock(thread_mutex_);
+    calls_.push_back([this, state, call = std::move(call)] {
+      call();
+      const std::lock_guard done(state->mutex);
+      state->is_done = true;
+      is_stuck_ = false;
+      state->changed.notify_all();
+    });
+    thread_changed_.notify_one();
+  }
+  std::unique_lock lock(state->mutex);
+  while (!state->is_done && !deadline.has_passed() && !is_over()) {
+    const auto look = std::min(deadline.at(), Clock::now() + kLookIfStuck);
+    state->changed.wait_until(lock, look, [&] { return state->is_done; });
+  }
+  is_stuck_ = !state->is_done;
+  return state->is_done;
+}
+
+MpiWorkPtr MpiProgress::send(void* group, Rank to, Engine::Tag tag, const at::Tensor& bytes) {
+  return post(std::make_shared<MpiWork>(*this, MpiWork::Kind::kSend, group, to, tag, bytes));
+}
+
+MpiWorkPtr MpiProgress::receive(void* group, Rank from, Engine::Tag tag, const at::Tensor& bytes) {
+  return post(std::make_shared<MpiWork>(*this, MpiWork::Kind::kReceive, group, from, tag, bytes));
+}
+
+MpiWorkPtr MpiProgress::post(MpiWorkPtr work) {
+  {
+    const std::lock_guard lock(queue_mutex_);
+    queue_.push_back(work);
+    has_queued_ = true;
+  }
+  // Whoever is in MPI posts what is queued before it leaves, and again if something came then.
+  while (has_queued_) {
+    std::unique_lock lock(mpi_mutex_, std::try_to_lock);
+    if (!lock || is_closed_) break;
+    post_queued();
+  }
+  if (work->kind_ == MpiWork::Kind::kSend) {
+    touch();
+    wake(work->size_ >= kLarge);
+  }
+  return work;
+}
+
+void MpiProgress::post_queued() {
+  while (has_queued_) {
+    std::vector<MpiWorkPtr> works;
+    {
+      const std::lock_guard lock(queue_mutex_);
+      works.swap(queue_);
+      has_queued_ = false;
+    }
+    for (const auto& work : works) post_one(work);
+  }
+}
+
+void MpiProgress::post_one(const MpiWorkPtr& work) {
+  std::array<char, kMpiProblemBytes> problem{};
+  int32_t is_done = 0;
+  const bool is_send = work->kind_ == MpiWork::Kind::kSend;
+  const int32_t failed = is_send ? plugin_->send(work->group_, work->other_.value(), work->tag_,
+                                                 work->bytes_.const_data_ptr(), work->size_,
+                                                 work.get(), &is_done, problem.data())
+                                 : plugin_->receive(work->group_, work->other_.value(), work->tag_,
+                                                    work->bytes_.mutable_data_ptr(), work->size_,
+                                                    work.get(), &is_done, problem.data());
+  if (failed != 0) {
+    work->problem_ = problem.data();
+    work->set(MpiWork::kFailed);
+  } else if (is_done != 0) {
+    work->set(MpiWork::kDone);
+  } else {
+    work->alive_ = work;
+    posted_.insert(work.get());
+    if (is_send && work->size_ >= kLarge) count_large(static_cast<int64_t>(work->size_));
+  }
+}
+
+bool MpiProgress::poll() {
+  const MpiDone* done = nullptr;
+  const int32_t count = plugin_->poll(&done);
+  if (count == 0) return false;
+  for (int32_t i = 0; i < count; ++i) {
+    auto* const work = static_cast<MpiWork*>(done[i].owner);
+    posted_.erase(work);
+    const auto alive = std::move(work->alive_);
+    if (work->kind_ == MpiWork::Kind::kSend && work->size_ >= kLarge) {
+      count_large(-static_cast<int64_t>(work->size_));
+    }
+    if (done[i].is_failed != 0 && !work->is_over()) work->problem_ = "MPI could not carry it";
+    work->set(done[i].is_failed != 0 ? MpiWork::kFailed : MpiWork::kDone);
+  }
+  touch();
+  return true;
+}
+
+bool MpiProgress::advance() {
+  do {
+    std::unique_lock lock(mpi_mutex_, std::try_to_lock);
+    if (!lock) return false;
+    if (is_closed_) return true;
+    post_queued();
+    poll();
+  } while (has_queued_);
+  return true;
+}
+
+void MpiProgress::give_up(void* group, Rank other) {
+  run_here([&] {
+    post_queued();
+    for (MpiWork* const work : posted_) {
+      if (work->group_ == group && work->other_ == other) work->give_up();
+    }
+  });
+}
+
+void MpiProgress::close_group(void* group, bool is_lost, Deadline deadline) {
+  --open_groups_;
+  bool is_free = false;
+  const auto look = [&](bool cancel) {
+    post_queued();
+    poll();
+    is_free = true;
+    for (MpiWork* const work : posted_) {
+      if (work->group_ != group) continue;
+      is_free = false;
+      if (cancel && work->kind_ == MpiWork::Kind::kReceive) plugin_->cancel(work);
+    }
+  };
+  run_here([&] { look(true); });
+  while (!is_free && !is_lost && !deadline.has_passed() && !is_stuck_) {
+    std::this_thread::sleep_for(microseconds(50));
+    run_here([&] { look(false); });
+  }
+  // Freeing it is said to be for all ranks of it, so with one that is lost it stays.
+  if (is_free && !is_lost) {
+    run_here([&] { plugin_->free_group(group); });
+  } else {
+    log(LogLevel::kInfo, "a group of MPI's is left as it is: something in it is under way");
+  }
+}
+
+// The end --------------------------------------------------------------------------------------
+
+void MpiProgress::set_peers(std::vector<ProcessName> peers) {
+  const std::lock_guard lock(peers_mutex_);
+  if (peers.size() >= peers_.size()) peers_ = std::move(peers);
+}
+
+void MpiProgress::set_local_ranks(int32_t ranks) {
+  has_a_core_each_ = ranks <= static_cast<int32_t>(std::thread::hardware_concurrency());
+}
+
+void MpiProgress::on_exit() {
+  // A child of fork has neither the thread nor a rank.
+  if (started_by == getpid()) started.load()->finish();
+}
+
+bool MpiProgress::wait_for_finish() {
+  std::vector<ProcessName> peers;
+  {
+    const std::lock_guard lock(peers_mutex_);
+    peers = peers_;
+  }
+  const auto here = ProcessName::of_this();
+  const bool are_all_known =
+      static_cast<int32_t>(peers.size()) == facts_.num_ranks &&
+      std::all_of(peers.begin(), peers.end(), [&](const auto& peer) { return here.is_near(peer); });
+  const auto done = std::make_shared<std::atomic<bool>>(false);
+  const auto begins = [this, done] {
+    is_closed_ = true;
+    plugin_->finish();
+    *done = true;
+  };
+  if (run(begins, Deadline::after(milliseconds(20)))) return true;
+  const auto wait = [&](Deadline deadline, const auto& is_pointless) {
+    while (!*done && !deadline.has_passed() && !is_pointless()) {
+      std::this_thread::sleep_for(milliseconds(1));
+    }
+  };
+  // As long as all are alive they come, however long it takes. One that has come may end before
+  // this one knows that all have.
+  wait(are_all_known ? Deadline(Clock::time_point::max()) : Deadline::after(kFinishWithUnknown),
+       [&] {
+         return std::any_of(peers.begin(), peers.end(),
+                            [](const auto& peer) { return has_ended(peer); });
+       });
+  const bool is_anyone_gone =
+      std::any_of(peers.begin(), peers.end(), [](const auto& peer) { return has_ended(peer); });
+  if (is_anyone_gone) wait(Deadline::after(kFinishWithoutPeer), [] { return false; });
+  if (*done) return true;
+  std::fputs(is_anyone_gone
+                 ? "stagecraft: MPI cannot be ended: another rank has died\n"
+                 : "stagecraft: MPI cannot be ended: another rank has not come to its end\n",
+             stderr);
+  return false;
+}
+
+void MpiProgress::finish() {
+  bool is_at_rest = false;
+  // A program that calls exit in the middle of things must not wait for those who wait for it.
+  if (open_groups_ > 0) cannot_finish_ = true;
+  if (facts_.was_started == 0 && !cannot_finish_) {
+    is_at_rest = wait_for_finish();
+  } else {
+    is_at_rest = run([this] { is_closed_ = true; }, Deadline::after(milliseconds(200)));
+  }
+  if (!is_at_rest) {
+    // The thread is in MPI and does not come back.
+    std::fflush(nullptr);
+    std::_Exit(EXIT_FAILURE);
+  }
+  const std::lock_guard lock(thread_mutex_);
+  is_over_ = true;
+  thread_changed_.notify_one();
+}
+
+}  // namespace stagecraft::detail

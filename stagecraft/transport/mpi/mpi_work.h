@@ -1,0 +1,66 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/transport/wire/engine.h"
+
+namespace stagecraft::detail {
+
+class MpiProgress;
+
+/// A send or receive of bytes.
+class MpiWork final : public Engine::Work {
+ public:
+  enum class Kind { kSend, kReceive };
+
+  /// From here on MPI needs to be asked again and again for a message to come through.
+  static constexpr uint64_t kLarge = 128 * 1024;
+  /// How long asking without a pause pays for so many bytes of large messages, and where ranks
+  /// share cores.
+  static std::chrono::nanoseconds time_to_ask(int64_t bytes, bool has_core = true);
+
+  MpiWork(MpiProgress& progress, Kind kind, void* group, Rank other, Engine::Tag tag,
+          at::Tensor bytes);
+
+  /// Sleeps.
+  bool wait() override;
+  /// Asks MPI itself for a while, so that no thread must be woken; then sleeps.
+  bool wait_busily() override;
+  void interrupt() override;
+
+  bool is_over() const { return (state_.load(std::memory_order_acquire) & kOver) != 0; }
+  /// Whoever waits gets an error, and nobody waits any more; MPI may still use the memory.
+  void give_up();
+
+ private:
+  friend class MpiProgress;
+  static constexpr uint32_t kDone = 1;
+  static constexpr uint32_t kFailed = 2;
+  static constexpr uint32_t kInterrupted = 4;
+  static constexpr uint32_t kOver = kDone | kFailed;
+
+  /// True, false, or throws, as `wait` does; nothing while it is under way.
+  std::optional<bool> look();
+  void set(uint32_t bit);
+
+  MpiProgress& progress_;
+  const Kind kind_;
+  void* const group_;
+  const Rank other_;
+  const Engine::Tag tag_;
+  at::Tensor bytes_;
+  const uint64_t size_;
+  std::atomic<uint32_t> state_{0};
+  std::string problem_;             ///< before kFailed is set
+  std::shared_ptr<MpiWork> alive_;  ///< itself, while MPI uses the memory
+};
+using MpiWorkPtr = std::shared_ptr<MpiWork>;
+
+}  // namespace stagecraft::detail

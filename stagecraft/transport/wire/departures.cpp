@@ -1,0 +1,74 @@
+#include "stagecraft/transport/wire/departures.h"
+
+#include <exception>
+#include <utility>
+
+#include <c10/util/Exception.h>
+
+#include "stagecraft/transport/wire/name_thread.h"
+
+namespace stagecraft::detail {
+
+Departures::Departures(Rank to) : to_(to), thread_([this] { run(); }) {}
+
+Departures::~Departures() {
+  stop();
+  thread_.join();
+}
+
+void Departures::add(Readiness ready, Depart depart) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (!stopped_) {
+      items_.push_back({std::move(ready), std::move(depart)});
+      changed_.notify_all();
+      return;
+    }
+  }
+  depart({});
+}
+
+bool Departures::flush(Deadline deadline) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_until(lock, deadline.at(), [&] { return items_.empty(); });
+}
+
+void Departures::stop() {
+  const std::lock_guard lock(mutex_);
+  stopped_ = true;
+  changed_.notify_all();
+}
+
+Departures::Outcome Departures::await(const Readiness& ready) {
+  try {
+    return {.is_ready = ready.wait([this] { return stopped_.load(); })};
+  } catch (const c10::Error& error) {
+    return {.failure = error.what_without_backtrace()};
+  } catch (const std::exception& error) {
+    return {.failure = error.what()};
+  }
+}
+
+void Departures::run() {
+  name_thread("sc post", to_);
+  std::unique_lock lock(mutex_);
+  for (;;) {
+    changed_.wait(lock, [&] { return stopped_ || !items_.empty(); });
+    if (items_.empty()) return;
+    // Whoever adds something does not move it.
+    const Item& item = items_.front();
+    lock.unlock();
+    item.depart(await(item.ready));
+    // Its tensors are let go of without the lock.
+    std::deque<Item> gone;
+    lock.lock();
+    gone.push_back(std::move(items_.front()));
+    items_.pop_front();
+    changed_.notify_all();
+    lock.unlock();
+    gone.clear();
+    lock.lock();
+  }
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,37 @@
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+#include <c10/core/StreamGuard.h>
+
+namespace stagecraft::detail {
+
+/// Whether a tensor of such a device has streams to wait for.
+bool has_streams(c10::Device device);
+c10::Stream current_stream(c10::Device device);
+
+/// A stream of each device beside those of the program, made when it is first asked for.
+/// Thread-safe.
+class SideStreams {
+ public:
+  /// Makes it the current one of the calling thread as long as the guard lives; nothing for a
+  /// device without streams.
+  class Guard {
+   public:
+    Guard(SideStreams& streams, c10::Device device);
+
+   private:
+    c10::OptionalStreamGuard guard_;
+  };
+
+  c10::Stream of(c10::Device device);
+
+ private:
+  std::mutex mutex_;
+  std::vector<c10::Stream> streams_;
+};
+
+}  // namespace stagecraft::detail

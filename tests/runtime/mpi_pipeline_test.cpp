@@ -1,0 +1,32 @@
+// Pipelines over MPI: the same bits as over threads.
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/process_pipeline.h"
+#include "tests/support/mpi_ranks.h"
+
+namespace stagecraft {
+namespace {
+
+void expect_same_bits(const ScheduleCase& shape, const std::function<TestModel()>& make) {
+  SCOPED_TRACE(to_string(shape));
+  MpiRanks::run(shape.ranks, {},
+                [&](Transport& transport) { expect_bits_of_threads(transport, shape, make); });
+}
+
+// On as many ranks as there are processes.
+TEST(MpiPipeline, EverySchedulesBitsAreThoseOfThreads) {
+  for (const auto& shape : training_cases(MpiWorld::job_size())) {
+    expect_same_bits(shape, [&] { return chain_model(shape.stages(), 6); });
+  }
+}
+
+TEST(MpiPipeline, SkipConnectionsAndSentWeightsToo) {
+  for (const auto& shape : skip_cases()) {
+    if (shape.ranks != MpiWorld::job_size()) continue;
+    expect_same_bits(shape, [&] { return skip_model(shape); });
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,29 @@
+// Pipelines over NCCL, for which a fake stands that takes the host's memory for a device: the same
+// bits as over threads.
+
+#include <cstdint>
+
+#include <gtest/gtest.h>
+
+#include "tests/runtime/harness.h"
+#include "tests/runtime/process_pipeline.h"
+#include "tests/support/nccl_ranks.h"
+
+namespace stagecraft {
+namespace {
+
+TEST(NcclPipeline, EverySchedulesBitsAreThoseOfThreads) {
+  use_fake_nccl();
+  for (const int32_t ranks : {2, 3, 4}) {
+    for (const auto& shape : training_cases(ranks)) {
+      SCOPED_TRACE(to_string(shape));
+      const auto ends = run_nccl_ranks(ranks, c10::kCPU, {}, [&](Transport& transport) {
+        expect_bits_of_threads(transport, shape, [&] { return chain_model(shape.stages(), 6); });
+      });
+      for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,77 @@
+#include "tests/runtime/soak_rank.h"
+
+#include <chrono>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <iterator>
+#include <random>
+
+#include <fmt/format.h>
+#include <malloc.h>
+
+#include "tests/runtime/harness.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int64_t kWidth = 64;
+// Until engines have the buffers that they need: Open MPI's still grow in the first few hundred.
+constexpr int64_t kWarmUp = 300;
+
+int64_t resident_kilobytes() {
+  malloc_trim(0);  // what is free does not count
+  std::FILE* const file = std::fopen("/proc/self/statm", "r");
+  long pages = 0;
+  const int read = std::fscanf(file, "%*d %ld", &pages);
+  std::fclose(file);
+  return read == 1 ? pages * 4 : -1;
+}
+
+int64_t open_files() {
+  const std::filesystem::directory_iterator folder("/proc/self/fd");
+  return std::distance(begin(folder), end(folder));
+}
+
+}  // namespace
+
+int64_t soak_steps() {
+  const char* const text = std::getenv("SC_SOAK_STEPS");
+  return text == nullptr ? 300 : std::strtoll(text, nullptr, 10);
+}
+
+std::string soak(Transport& transport, int64_t steps, uint64_t seed) {
+  const ScheduleCase shape{"1F1B", transport.num_ranks(), 1, 4};
+  const ScheduleSource source = shape.source();
+  const TestModel model = chain_model(shape.stages(), kWidth);
+  Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
+                runner_options(model, {.timeout = std::chrono::seconds(20), .seed = 7}));
+  std::mt19937_64 random(seed);  // the same on all ranks
+  int64_t memory = 0;
+  int64_t files = 0;
+  for (int64_t step = 0; step < kWarmUp + steps; ++step) {
+    // Below and above what travels inside a frame, now and then what leaves on a thread of its own,
+    // and another number of microbatches too.
+    const auto rows = static_cast<int64_t>((step % 16 == 0 ? 2000 : 0) + 1 + random() % 600);
+    const auto microbatches = static_cast<int32_t>(2 + random() % 6);
+    const Microbatches batch = random_batch(microbatches, rows * microbatches, kWidth, random());
+    runner.step(part_of(batch, source.placement(), transport.rank()),
+                {.microbatches = microbatches, .everywhere = step % 7 == 0});
+    take_grads(model.bodies);
+    if (step + 1 == kWarmUp) {
+      memory = resident_kilobytes();
+      files = open_files();
+    }
+  }
+  const int64_t grown = resident_kilobytes() - memory;
+  std::printf("rank %d: %lld steps, memory %lld KB before, %+lld KB since, %lld files\n",
+              transport.rank().value(), static_cast<long long>(steps),
+              static_cast<long long>(memory), static_cast<long long>(grown),
+              static_cast<long long>(files));
+  // Buffers of the largest shape of all may come late.
+  if (grown > 12 * 1024) return fmt::format("{} KB more than after the first steps", grown);
+  if (open_files() != files) return fmt::format("{} files open, {} before", open_files(), files);
+  return {};
+}
+
+}  // namespace stagecraft

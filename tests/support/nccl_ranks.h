@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <vector>
+
+#include <c10/core/Device.h>
+
+#include "stagecraft/transport/c10d/process_world.h"
+#include "tests/support/processes.h"
+
+namespace stagecraft {
+
+/// From now on NCCL is a library of the tests', which needs no GPU; for this process and those that
+/// it starts. NCCL's own, until then.
+void use_fake_nccl();
+void use_real_nccl();
+
+/// Joins a world whose tensors of `device` go over NCCL. The fake takes the CPU for a device, too.
+std::unique_ptr<Transport> join_nccl(const ProcessWorldOptions& options, c10::Device device);
+
+/// Runs `body` on every rank of a new world of processes. A rank that throws aborts the world.
+std::vector<ProcessEnd> run_nccl_ranks(int32_t ranks, c10::Device device,
+                                       const ProcessTransportOptions& options,
+                                       const std::function<void(Transport&)>& body);
+
+}  // namespace stagecraft

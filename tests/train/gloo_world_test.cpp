@@ -1,0 +1,72 @@
+// Trainers on ranks that are processes: the same bits as on threads, replicas, and errors.
+
+#include <chrono>
+#include <unistd.h>
+
+#include <gmock/gmock.h>
+
+#include "tests/support/gloo_ranks.h"
+#include "tests/train/world_cases.h"
+
+namespace stagecraft {
+
+namespace {
+
+void check_on_processes(const WorldCase& c) {
+  const auto ends = run_gloo_ranks(c.ranks(), {}, [&](Transport& transport) {
+    Trainer trainer = prepare(c.setup).make(&transport, c.replicas);
+    check_world(transport, c, std::move(trainer), train(c, prepare_threads(c).make()));
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+}  // namespace
+
+TEST(TrainerProcesses, HaveTheBitsOfThreads) {
+  for (const WorldCase& c : {world_case(4, "1F1B", 4), world_case(4, "Interleaved1F1B", 2),
+                             world_case(4, "ZBVZeroBubble", 2), world_case(4, "DualPipeV", 2)}) {
+    check_on_processes(c);
+  }
+}
+
+TEST(TrainerProcesses, ReplicasTrainAsOnePipelineOnTheWholeBatch) {
+  check_on_processes(world_case(2, "1F1B", 2, 2));
+  WorldCase c = world_case(1, "1F1B", 1, 3);
+  c.setup.sizes.dropout = 0.2;
+  check_on_processes(c);
+}
+
+TEST(TrainerProcesses, CheckpointsGoToThreads) {
+  WorldCase c = world_case(4, "Interleaved1F1B", 2);
+  c.setup.sizes.dropout = 0.2;
+  const auto ends = run_gloo_ranks(c.ranks(), {}, [&](Transport& transport) {
+    Trainer trainer = prepare(c.setup).make(&transport);
+    curve(trainer, 2);
+    const Checkpoint checkpoint = trainer.checkpoint();
+    EXPECT_EQ(checkpoint.is_elsewhere, transport.rank() != Rank(0));
+    if (!checkpoint.is_elsewhere) {
+      Trainer threads = make_trainer(c.setup);
+      threads.restore(checkpoint);
+      Trainer whole = make_trainer(c.setup);
+      curve(whole, 2);
+      EXPECT_TRUE(same_bits(values_of(threads), values_of(whole)));
+      EXPECT_EQ(curve(threads, 3), curve(whole, 3));
+    }
+    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+TEST(TrainerProcesses, NameTheRankWhoseProcessEnded) {
+  const WorldCase c = world_case(2, "1F1B", 2);
+  const auto ends = run_gloo_ranks(c.ranks(), {}, [&](Transport& transport) {
+    Trainer trainer = prepare(c.setup).make(&transport);
+    curve(trainer, 2);
+    if (transport.rank() == Rank(1)) _exit(9);
+    curve(trainer, 3);
+  });
+  EXPECT_EQ(ends[0].type, "PeerError") << ends[0].message;
+  EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 1: its process has ended"));
+}
+
+}  // namespace stagecraft

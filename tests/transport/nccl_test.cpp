@@ -1,0 +1,162 @@
+// What can be said of NCCL without a GPU: how it is found, and what happens when it fails. A fake
+// library stands for it.
+
+#include <chrono>
+#include <csignal>
+#include <cstdlib>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include <ATen/Context.h>
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/ones.h>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/transport/nccl/nccl_library.h"
+#include "stagecraft/transport/nccl/nccl_world.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/gloo_ranks.h"
+#include "tests/support/nccl_ranks.h"
+
+namespace stagecraft {
+namespace {
+
+using testing::HasSubstr;
+
+TransferId values(int32_t microbatch) {
+  return {0, Direction::kForward, StageId(0), StageId(1), MicrobatchId(microbatch)};
+}
+Deadline soon() {
+  return Deadline::after(std::chrono::seconds(20));
+}
+
+TEST(NcclLibrary, SaysWhereItLookedAndHowToGetIt) {
+  setenv("STAGECRAFT_NCCL_LIBRARY", "/nowhere/libnccl.so", 1);
+  EXPECT_ERROR(detail::NcclLibrary::load(), ArgumentError, "/nowhere/libnccl.so");
+  EXPECT_ERROR(detail::NcclLibrary::load(), ArgumentError, "STAGECRAFT_NCCL_LIBRARY");
+}
+
+TEST(NcclLibrary, RefusesALibraryThatIsAnother) {
+  setenv("STAGECRAFT_NCCL_LIBRARY", "libm.so.6", 1);
+  EXPECT_ERROR(detail::NcclLibrary::load(), ArgumentError, "libm.so.6 has no ncclGetVersion");
+}
+
+TEST(NcclLibrary, FindsTheFunctions) {
+  use_fake_nccl();
+  const auto library = detail::NcclLibrary::load();
+  EXPECT_EQ(library->version(), "2.0.99");
+  EXPECT_THAT(library->describe(6), HasSubstr("remote process"));
+  detail::NcclLibrary::UniqueId a{};
+  detail::NcclLibrary::UniqueId b{};
+  EXPECT_EQ(library->get_unique_id(&a), 0);
+  EXPECT_EQ(library->get_unique_id(&b), 0);
+  EXPECT_NE(a.bytes, b.bytes);
+}
+
+TEST(NcclWorld, NeedsAGpu) {
+  if (at::globalContext().hasCUDA()) GTEST_SKIP() << "there is one";
+  use_fake_nccl();
+  EXPECT_ERROR(NcclWorld(ProcessWorldOptions()), ArgumentError, "needs a GPU");
+}
+
+// Ranks join, one of them in a way of its own.
+std::vector<ProcessEnd> join_with(int32_t odd, const char* behaviour,
+                                  std::chrono::seconds timeout) {
+  use_fake_nccl();
+  const GlooRanks world(3);
+  Processes processes(3, [&](int32_t i) {
+    if (i == odd) setenv("SC_FAKE_NCCL", behaviour, 1);
+    auto options = world.options(i);
+    options.join_timeout = timeout;
+    join_nccl(options, c10::kCPU);
+  });
+  return processes.wait();
+}
+
+TEST(NcclWorld, WhatNcclRefusesIsSaidOnEveryRank) {
+  const auto ends = join_with(2, "refuse", std::chrono::seconds(20));
+  EXPECT_EQ(ends[2].type, "ArgumentError") << ends[2].message;
+  EXPECT_THAT(ends[2].message, HasSubstr("NCCL: rank 2 with rank 0: ncclCommInitRank"));
+  for (const std::size_t i : {0, 1}) {
+    EXPECT_EQ(ends[i].type, "PeerError") << ends[i].message;
+    EXPECT_THAT(ends[i].message, HasSubstr("rank 2: NCCL: rank 2 with rank 0"));
+    EXPECT_LT(ends[i].seconds, 15);
+  }
+}
+
+TEST(NcclWorld, ARankThatHangsInsideNcclIsNamedAtTheDeadline) {
+  const auto ends = join_with(0, "hang", std::chrono::seconds(3));
+  for (const auto& end : ends) {
+    EXPECT_EQ(end.kind, ProcessEnd::Kind::kThrew);
+    EXPECT_THAT(end.message, HasSubstr("to connect over NCCL"));
+    EXPECT_LT(end.seconds, 15);
+  }
+}
+
+TEST(NcclWorld, RecoversWithNewCommunicators) {
+  use_fake_nccl();
+  const auto ends = run_nccl_ranks(3, c10::kCPU, {}, [](Transport& transport) {
+    const auto me = transport.rank().value();
+    const Rank next((me + 1) % 3);
+    const Rank last((me + 2) % 3);
+    for (int32_t round = 0; round < 5; ++round) {
+      // Some values are under way, taken by nobody, when the world ends.
+      std::vector<PendingPtr> sends;
+      for (int32_t i = 0; i < 10; ++i) {
+        try {
+          sends.push_back(transport.post_send(next, values(i), at::full({100'000}, round)));
+        } catch (const PeerError&) {
+          // Another rank was faster.
+        }
+      }
+      if (me == round % 3) transport.abort({Rank(me), "that is it"});
+      transport.recover(soon());
+      const auto receive = transport.post_receive(last, values(0));
+      const auto send = transport.post_send(next, values(0), at::full({1000}, 100 + round));
+      const auto got = transport.wait_receive(receive, soon()).value.toTensor();
+      EXPECT_TRUE(at::equal(got, at::full({1000}, 100 + round)));
+      transport.wait_send(send, soon());
+      transport.barrier(soon());
+    }
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+TEST(NcclWorld, AKilledRankIsNamedOnEveryOther) {
+  use_fake_nccl();
+  for (int32_t victim = 0; victim < 3; ++victim) {
+    const GlooRanks world(3);
+    Processes processes(3, [&](int32_t i) {
+      const auto end = join_nccl(world.options(i), c10::kCPU);
+      end->barrier(soon());
+      Processes::tell_parent();
+      const Rank next((i + 1) % 3);
+      const Rank last((i + 2) % 3);
+      for (int32_t k = 0;; ++k) {
+        const auto receive = end->post_receive(last, values(k));
+        const auto send = end->post_send(next, values(k), at::ones({1 << 20}));
+        end->wait_receive(receive, soon());
+        end->wait_send(send, soon());
+      }
+    });
+    for (int32_t i = 0; i < 3; ++i) processes.wait_for_word(i);
+    usleep(50'000);
+    processes.signal(victim, SIGKILL);
+    const auto ends = processes.wait({victim});
+    for (int32_t i = 0; i < 3; ++i) {
+      if (i == victim) continue;
+      const auto& end = ends[static_cast<std::size_t>(i)];
+      EXPECT_EQ(end.type, "PeerError") << end.message;
+      EXPECT_THAT(end.message, HasSubstr("rank " + std::to_string(victim)));
+      EXPECT_LT(end.seconds, 15);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft
