@@ -46,7 +46,14 @@ std::string read_line(int fd) {
 }  // namespace
 
 std::vector<MpiLauncher> mpi_launchers() {
-  std::vector<MpiLauncher> launchers = {{"Open MPI", {}}, {"MPICH", {}}};
+  std::vector<MpiLauncher> launchers = {
+      {"Open MPI",
+       {},
+       {"--mca", "pml", "ob1", "--mca", "btl", "tcp,self", "--mca", "btl_tcp_if_include", "lo"}},
+      {"MPICH",
+       {},
+       {"-env", "MPIR_CVAR_NOLOCAL", "1", "-env", "UCX_TLS", "tcp,self", "-env", "UCX_NET_DEVICES",
+        "lo"}}};
 #ifdef SC_BENCH_OPENMPI_RUN
   launchers[0].command = {SC_BENCH_OPENMPI_RUN, "--oversubscribe", "--bind-to", "none"};
 #endif

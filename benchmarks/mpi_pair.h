@@ -12,6 +12,8 @@ namespace stagecraft::bench {
 struct MpiLauncher {
   std::string name;                  ///< "Open MPI"
   std::vector<std::string> command;  ///< mpirun and its options; empty: that MPI is not here
+  /// Options behind these, with which processes of one machine use the interface `lo`, not memory.
+  std::vector<std::string> by_network = {};
 };
 
 /// Of Open MPI and MPICH.

@@ -9,6 +9,7 @@
 #include <iostream>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <thread>
 #include <unistd.h>
@@ -42,6 +43,9 @@ constexpr int32_t kRanks = 2;
 constexpr int64_t kBatch = 64;
 constexpr int64_t kTiny = 16;
 constexpr int64_t kReal = 512;
+/// Of a link that takes 20 ms for 8 MB; and of one with which the case is only tried.
+constexpr int kLinkMegabits = 3200;
+constexpr int kLinkMegabitsQuick = 20'000;
 
 double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
@@ -141,8 +145,9 @@ void serve(Transport& transport, int32_t microbatches) {
 // The suite ------------------------------------------------------------------------------------
 
 struct Contender {
-  std::string name;                    ///< "gloo"
-  std::vector<std::string> arguments;  ///< of step_ranks.py
+  std::string name;                     ///< "gloo"
+  std::vector<std::string> arguments;   ///< of step_ranks.py
+  std::vector<std::string> by_network;  ///< likewise, over an interface; empty: it uses none
 };
 
 std::string own_path() {
@@ -154,13 +159,17 @@ std::string own_path() {
 }
 
 std::vector<Contender> contenders() {
-  std::vector<Contender> all = {{"gloo", {"gloo"}}, {"threads", {"local"}}};
+  std::vector<Contender> all = {{"gloo", {"gloo"}, {"gloo"}}, {"threads", {"local"}, {}}};
   for (const MpiLauncher& launcher : mpi_launchers()) {
     if (launcher.command.empty()) continue;
     std::vector<std::string> arguments = {"mpi"};
     arguments.insert(arguments.end(), launcher.command.begin(), launcher.command.end());
-    arguments.insert(arguments.end(), {"-np", std::to_string(kRanks)});
-    all.push_back({launcher.name, std::move(arguments)});
+    std::vector<std::string> by_network = arguments;
+    by_network.insert(by_network.end(), launcher.by_network.begin(), launcher.by_network.end());
+    for (auto* const each : {&arguments, &by_network}) {
+      each->insert(each->end(), {"-np", std::to_string(kRanks)});
+    }
+    all.push_back({launcher.name, std::move(arguments), std::move(by_network)});
   }
   return all;
 }
@@ -197,6 +206,23 @@ void report_overlap(Suite& suite, const std::string& name, PythonReference& rank
        summarise(ratios).seconds, "x", 1.1, half_quartile_distance(ratios)});
 }
 
+/// On one machine the processors carry what is sent. Over a link that needs its time by itself they
+/// are as free as between machines.
+void report_overlap_on_link(Suite& suite, const Contender& contender,
+                            std::vector<std::string> arguments) {
+  const int megabits = suite.quick() ? kLinkMegabitsQuick : kLinkMegabits;
+  arguments.insert(arguments.end(), {"link", std::to_string(megabits)});
+  arguments.insert(arguments.end(), contender.by_network.begin(), contender.by_network.end());
+  const Timeline timeline(suite, contender.name + " link");
+  try {
+    PythonReference ranks("step_ranks.py", arguments);
+    report_overlap(suite, fmt::format("{}, link of {} Gbit/s", contender.name, megabits / 1000.0),
+                   ranks);
+  } catch (const Error& error) {
+    std::printf("%s over a link: not measured: %s\n", contender.name.c_str(), error.what());
+  }
+}
+
 }  // namespace
 
 int run_step_worker(int argc, char** argv) {
@@ -226,10 +252,11 @@ void compare_steps(Suite& suite) {
       "vs_pytorch_ranks.py",
       {"vs_pytorch_worker.py", std::to_string(microbatches), std::to_string(kBatch)});
   for (const Contender& contender : contenders()) {
-    std::vector<std::string> arguments = {own_path(), kStepWorker, std::to_string(microbatches),
-                                          "--"};
+    const std::vector<std::string> program = {own_path(), kStepWorker, std::to_string(microbatches),
+                                              "--"};
+    std::vector<std::string> arguments = program;
     arguments.insert(arguments.end(), contender.arguments.begin(), contender.arguments.end());
-    const Timeline timeline(suite, contender.name);
+    std::optional<Timeline> timeline(std::in_place, suite, contender.name);
     PythonReference ranks("step_ranks.py", arguments);
     for (const std::string schedule : {"1F1B", "Interleaved1F1B", "ZBVZeroBubble"}) {
       for (const int64_t hidden : {kTiny, suite.quick() ? kTiny * 2 : kReal}) {
@@ -245,7 +272,10 @@ void compare_steps(Suite& suite) {
                       is_action ? count_compute(schedule, microbatches) : 1);
       }
     }
-    if (contender.name != "threads") report_overlap(suite, contender.name, ranks);
+    if (contender.by_network.empty()) continue;
+    report_overlap(suite, contender.name, ranks);
+    timeline.reset();
+    report_overlap_on_link(suite, contender, program);
   }
 }
 

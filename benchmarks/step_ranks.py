@@ -1,13 +1,20 @@
-"""Two ranks of ours: PROGRAM ARGUMENTS... -- gloo | local | mpi MPIRUN...
+"""Two ranks of ours: PROGRAM ARGUMENTS... -- [link MBITS] gloo | local | mpi MPIRUN...
 
 Starts PROGRAM as two ranks and hands lines on: what comes in goes to rank 0, what it answers goes out. Ends when both
 have.
+
+With a link they are in a network of their own, whose only interface carries so many million bits a second and leaves the
+processors alone meanwhile. That takes root, or a system that lets users make such networks; and `unshare`, `ip` and
+`tc`.
 """
 
 import os
+import shutil
 import socket
 import subprocess
 import sys
+
+INSIDE = "STAGECRAFT_BENCH_INSIDE_NETWORK"
 
 
 def free_port():
@@ -32,10 +39,33 @@ def start(program, transport, launcher):
     return ranks
 
 
+def enter_network():
+    """Runs this script anew, in a network of its own."""
+    missing = [tool for tool in ("unshare", "ip", "tc") if shutil.which(tool) is None]
+    if missing:
+        sys.exit("step_ranks.py: a network of its own needs " + " and ".join(missing))
+    as_root = [] if os.geteuid() == 0 else ["--map-root-user"]
+    environment = dict(os.environ, **{INSIDE: "1"})
+    os.execvpe("unshare", ["unshare", "--net", *as_root, sys.executable, *sys.argv], environment)
+
+
+def limit_network(megabits):
+    subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
+    # Bursts of a few of the interface's packets, and room for what two sockets write at once.
+    subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", megabits + "mbit", "burst", "512kb",
+                    "limit", "32mb"], check=True)
+
+
 def main():
     words = sys.argv[1:]
     split = words.index("--")
-    processes = start(words[:split], words[split + 1], words[split + 2:])
+    how = words[split + 1:]
+    if how[0] == "link":
+        if INSIDE not in os.environ:
+            enter_network()
+        limit_network(how[1])
+        how = how[2:]
+    processes = start(words[:split], how[0], how[1:])
     try:
         return max(process.wait() for process in processes)
     finally:

@@ -73,7 +73,29 @@ struct AutocastState {
   friend bool operator==(const AutocastState&, const AutocastState&) = default;
 };
 
-class Graph;
+struct GraphParts;
+struct GraphState;
+
+/// A model as the operators it calls, on tensors with names, in order. What it holds is as it was
+/// when the model was captured: parameters and buffers are the model's own tensors, not copies.
+/// Immutable; a copy shares. A pass takes the parts, changes a copy and makes a new graph of it.
+///
+/// An operator that works in place returns a new value: `add_` reads `x` and makes `add_`, which is
+/// the same memory. Nothing reads the old one afterwards.
+class Graph {
+ public:
+  /// Throws GraphError unless verify() finds nothing.
+  explicit Graph(GraphParts parts);
+
+  const GraphParts& parts() const { return *parts_; }
+  const GraphValue& value(ValueId id) const;
+  std::vector<std::string> size_names() const;
+  /// Null when there is none of that name; `name` may be one of its other names.
+  const GraphState* find_state(std::string_view name) const;
+
+ private:
+  std::shared_ptr<const GraphParts> parts_;
+};
 
 /// One call of an operator.
 struct GraphNode {
@@ -116,28 +138,9 @@ struct GraphParts {
   std::vector<Argument> outputs = {};  ///< one for each leaf
 };
 
-/// A model as the operators it calls, on tensors with names, in order. What it holds is as it was
-/// when the model was captured: parameters and buffers are the model's own tensors, not copies.
-/// Immutable; a copy shares. A pass takes the parts, changes a copy and makes a new graph of it.
-///
-/// An operator that works in place returns a new value: `add_` reads `x` and makes `add_`, which is
-/// the same memory. Nothing reads the old one afterwards.
-class Graph {
- public:
-  /// Throws GraphError unless verify() finds nothing.
-  explicit Graph(GraphParts parts);
-
-  const GraphParts& parts() const { return *parts_; }
-  const GraphValue& value(ValueId id) const {
-    return parts_->values[static_cast<std::size_t>(id.value())];
-  }
-  std::vector<std::string> size_names() const;
-  /// Null when there is none of that name; `name` may be one of its other names.
-  const GraphState* find_state(std::string_view name) const;
-
- private:
-  std::shared_ptr<const GraphParts> parts_;
-};
+inline const GraphValue& Graph::value(ValueId id) const {
+  return parts_->values[static_cast<std::size_t>(id.value())];
+}
 
 /// Runs one of two graphs, which take the operands, then the sizes, and return a tuple of tensors:
 /// `stagecraft::cond(Tensor predicate, Tensor[] operands, int[] sizes) -> Tensor[]`.

@@ -340,7 +340,7 @@ class Runner::Impl {
   StepCounter counter_;
   bool must_recover_ = false;
   bool has_agreed_ = false;
-  bool all_know_ = false;   // of what is thrown
+  bool all_know_ = false;          // of what is thrown
   const char* meeting_ = nullptr;  // where all ranks meet; nullptr in the actions between
   uint64_t schedule_checksum_ = 0;
   std::shared_ptr<const Schedule> last_schedule_;

@@ -90,7 +90,7 @@ void FaultyTransport::enter(Call call) {
   ++counts_[static_cast<std::size_t>(call)];
   if (failing_ != call || countdown_-- > 0) return;
   failing_.reset();
-  throw Boom();
+  how_();
 }
 
 PendingPtr FaultyTransport::post_send(Rank to, const TransferId& id, c10::IValue value) {

@@ -83,10 +83,12 @@ class FaultyTransport : public Transport {
 
   explicit FaultyTransport(Transport& inner) : inner_(inner) {}
 
-  /// The n-th such call from now on, n >= 0, throws Boom, once.
-  void fail(Call call, int n) {
+  /// The n-th such call from now on, n >= 0, throws Boom, or what `how` throws, once.
+  void fail(
+      Call call, int n, std::function<void()> how = [] { throw Boom(); }) {
     failing_ = call;
     countdown_ = n;
+    how_ = std::move(how);
   }
   /// Calls of that kind since the start.
   int count(Call call) const { return counts_[static_cast<std::size_t>(call)]; }
@@ -115,6 +117,7 @@ class FaultyTransport : public Transport {
   Transport& inner_;
   std::optional<Call> failing_;
   int countdown_ = 0;
+  std::function<void()> how_;
   std::vector<int> counts_ = std::vector<int>(5);
   std::function<void(const TransferId& id, c10::IValue& value)> alter_;
   std::vector<std::pair<PendingPtr, TransferId>> receives_;

@@ -204,7 +204,7 @@ TEST(Exchange, AbortWakesEveryKindOfWaitWithTheFirstReason) {
       expect_aborted([&] { exchange.gather(rank, "barrier", 0, soon()); });
       EXPECT_EQ(exchange.reason()->message, "out of luck");
     });
-    EXPECT_LT(Deadline::Clock::now() - begin, seconds(1));
+    EXPECT_LT(Deadline::Clock::now() - begin, seconds(5));
   }
 }
 
