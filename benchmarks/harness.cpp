@@ -17,7 +17,7 @@ namespace stagecraft::bench {
 namespace {
 
 [[noreturn]] void bad_usage(std::string_view message) {
-  fmt::print(stderr, "{}\nusage: [--rounds N] [--quick] [--out DIR]\n", message);
+  fmt::print(stderr, "{}\nusage: [--rounds N] [--quick] [--only TEXT] [--out DIR]\n", message);
   std::exit(2);
 }
 
@@ -126,6 +126,8 @@ Suite::Suite(std::string name, int argc, char** argv)
       if (error != std::errc() || end != value.data() + value.size() || rounds_ < 1) {
         bad_usage(fmt::format("--rounds: expected a positive number, got {}", value));
       }
+    } else if (flag == "--only" && has_value) {
+      only_ = argv[++i];
     } else if (flag == "--out" && has_value) {
       out_ = argv[++i];
     } else {
@@ -136,6 +138,7 @@ Suite::Suite(std::string name, int argc, char** argv)
 
 void Suite::compare(const std::string& what, const Timed& ours,
                     const std::vector<Reference>& references, int parts) {
+  if (!wants(what)) return;
   std::vector<const Timed*> contenders = {&ours};
   for (const auto& reference : references) {
     if (!reference.goal && !reference.informative) {
@@ -163,6 +166,7 @@ void Suite::compare(const std::string& what, const Timed& ours,
 
 void Suite::compare_overhead(const std::string& what, const Timed& ours, const Timed& bare,
                              int parts, std::optional<double> limit) {
+  if (!wants(what)) return;
   const Times times = take_turns(
       {&ours, &bare},
       {.rounds = rounds_ * kShortRounds, .turn_seconds = kShortTurnSeconds, .quick = quick_});

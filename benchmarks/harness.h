@@ -65,7 +65,8 @@ struct Quantity {
 ///     });
 ///   }
 ///
-/// The command line knows --rounds N, --quick (one short round: does it run?) and --out DIR.
+/// The command line knows --rounds N, --quick (one short round: does it run?), --only TEXT (rows
+/// whose name has it) and --out DIR.
 class Suite {
  public:
   /// Exits with 2 and a message on a bad command line.
@@ -96,12 +97,15 @@ class Suite {
   bool quick() const { return quick_; }
   /// How many rounds are asked for; 1 when quick.
   int rounds() const { return quick_ ? 1 : rounds_; }
+  /// Whether a row of that name is asked for. compare() and compare_overhead() leave others out.
+  bool wants(std::string_view what) const { return what.find(only_) != std::string_view::npos; }
   /// Where NAME.json is written, and whatever else a run leaves behind.
   const std::string& folder() const { return out_; }
 
  private:
   std::string name_;
   std::string out_;
+  std::string only_;
   int rounds_ = 21;
   bool quick_ = false;
   std::vector<Row> rows_;

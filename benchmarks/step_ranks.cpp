@@ -195,15 +195,20 @@ class Timeline {
   Timeline& operator=(const Timeline&) = delete;
 };
 
+std::string overlap_row(const std::string& name) {
+  return fmt::format("GPipe, transfers of 8 MB as long as compute, {}: step by compute alone",
+                     name);
+}
+
 void report_overlap(Suite& suite, const std::string& name, PythonReference& ranks) {
+  const std::string row = overlap_row(name);
+  if (!suite.wants(row)) return;
   std::vector<double> ratios;
   const Timed run = ranks.run("overlap");
   // Until memory is there that is used again and again.
   for (int i = 0; i < 4; ++i) run(1);
   for (int i = 0; i < std::max(2, suite.rounds()); ++i) ratios.push_back(run(1));
-  suite.report(
-      {fmt::format("GPipe, transfers of 8 MB as long as compute, {}: step by compute alone", name),
-       summarise(ratios).seconds, "x", 1.1, half_quartile_distance(ratios)});
+  suite.report({row, summarise(ratios).seconds, "x", 1.1, half_quartile_distance(ratios)});
 }
 
 /// On one machine the processors carry what is sent. Over a link that needs its time by itself they
@@ -213,11 +218,12 @@ void report_overlap_on_link(Suite& suite, const Contender& contender,
   const int megabits = suite.quick() ? kLinkMegabitsQuick : kLinkMegabits;
   arguments.insert(arguments.end(), {"link", std::to_string(megabits)});
   arguments.insert(arguments.end(), contender.by_network.begin(), contender.by_network.end());
+  const auto name = fmt::format("{}, link of {} Gbit/s", contender.name, megabits / 1000.0);
+  if (!suite.wants(overlap_row(name))) return;
   const Timeline timeline(suite, contender.name + " link");
   try {
     PythonReference ranks("step_ranks.py", arguments);
-    report_overlap(suite, fmt::format("{}, link of {} Gbit/s", contender.name, megabits / 1000.0),
-                   ranks);
+    report_overlap(suite, name, ranks);
   } catch (const Error& error) {
     std::printf("%s over a link: not measured: %s\n", contender.name.c_str(), error.what());
   }

@@ -260,6 +260,7 @@ void compare_speed(bench::Suite& suite, const Setting& setting, const Batches& b
   };
   suite.compare(fmt::format("an update of {} tokens, 1F1B on two ranks", setting.tokens()), ours,
                 {{"PyTorch", theirs, 1.0}}, kPerTurn);
+  if (suite.rows().empty()) return;
   const bench::Row& row = suite.rows().back();
   const auto tokens = static_cast<double>(setting.tokens());
   suite.report({"tokens/s, two ranks", tokens / row.ours.seconds, ""});

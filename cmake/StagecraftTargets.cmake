@@ -152,7 +152,7 @@ function(sc_test)
   endif()
 endfunction()
 
-# sc_mpi_test(NAME x_test PROCESSES 2 4 SRCS x_test.cpp DEPS runtime [TIMEOUT s] [ARGUMENTS a])
+# sc_mpi_test(NAME x_test PROCESSES 2 4 SRCS x_test.cpp DEPS runtime [LIBRARIES l] [TIMEOUT s])
 #
 # A test program that mpirun starts (tests/support/mpi_main.cpp): an entry x_test.MPI.N for each MPI that was found and
 # each number of processes. An MPI that was not found has none.

@@ -46,15 +46,15 @@ Options parse(int argc, char** argv) {
   return options;
 }
 
-void train(Transport& transport, int32_t replicas) {
+void train(Transport& transport, int32_t replicas, c10::Device device) {
   const int32_t stages = transport.num_ranks() / replicas;
   const int32_t own = transport.rank().value() % stages;
   const ScheduleSource source = ScheduleSource::named("1F1B", stages);
 
   // Drawn from its own generator: stages begin alike wherever they are.
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(own));
-  const at::Tensor weight = (at::randn({32, 32}, generator) * 0.2).requires_grad_();
-  const at::Tensor bias = torch::zeros({32}).requires_grad_();
+  const at::Tensor weight = (at::randn({32, 32}, generator) * 0.2).to(device).requires_grad_();
+  const at::Tensor bias = torch::zeros({32}, device).requires_grad_();
   std::vector<Stage> stage;
   stage.emplace_back(
       StageId(own), stages,
@@ -68,7 +68,7 @@ void train(Transport& transport, int32_t replicas) {
 
   torch::optim::SGD optimizer({weight, bias}, torch::optim::SGDOptions(0.5));
   generator.set_current_seed(99);
-  const at::Tensor all = at::randn({64, 32}, generator);
+  const at::Tensor all = at::randn({64, 32}, generator).to(device);
   const at::Tensor x = all.chunk(replicas)[runner.replica()];  // its part of the batch
   const at::Tensor target = x.roll(1, 1);
   for (int step = 0; step <= 40; ++step) {
@@ -93,7 +93,8 @@ int main(int argc, char** argv) {
       std::printf("%d ranks over %s\n", world.num_ranks(),
                   to_string(world.transport_kind()).c_str());
     }
-    world.run([&](Transport& transport) { train(transport, options.replicas); });
+    // Over NCCL a rank has a GPU, otherwise the CPU.
+    world.run([&](Transport& transport) { train(transport, options.replicas, world.device()); });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "several_ranks: %s\n", error.what());
     return 1;

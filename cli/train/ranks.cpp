@@ -78,6 +78,9 @@ Ranks::Ranks(const TrainCommand& command) : ranks_(command.ranks), replicas_(com
   if (!is_launched && is_local && replicas_ == 1) return;
   const auto kind =
       is_launched || !is_local ? parse_transport_kind(command.transport) : TransportKind::kLocal;
+  if (kind == TransportKind::kNccl && command.device == "cpu") {
+    throw BadUsage("--transport nccl carries tensors of a GPU: give --device cuda");
+  }
   try {
     world_.emplace(World::from_environment(
         {.transport = kind, .ranks = ranks_ * replicas_, .facts = facts_of(command)}));

@@ -172,15 +172,20 @@ class Runner::Impl {
     executor_.abandon();
     if (std::exchange(all_know_, false) || transport_.abort_reason() != nullptr) return;
     const Rank rank = transport_.rank();
+    Rank culprit = rank;
     std::string what = "something that is no std::exception was thrown";
     try {
       throw;
+    } catch (const PeerError& error) {
+      // Of a rank that had left before, which aborts nothing.
+      what = error.what();
+      if (error.peer().value() < transport_.num_ranks()) culprit = error.peer();
     } catch (const std::exception& error) {
       what = error.what();
     } catch (...) {
     }
-    transport_.abort(
-        {rank, fmt::format("rank {}: {}", rank.value(), what), std::current_exception()});
+    if (culprit == rank) what = fmt::format("rank {}: {}", rank.value(), what);
+    transport_.abort({culprit, what, std::current_exception()});
   }
 
   // A difference is the same error on every rank, and none has to be told.

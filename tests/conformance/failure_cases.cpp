@@ -58,7 +58,7 @@ TEST_P(TransportSuite, LateCollectivesNameWhoIsMissingAndMayBeRepeated) {
   });
 }
 
-TEST_P(TransportSuite, AbortEndsEveryKindOfWaitWithinASecond) {
+TEST_P(TransportSuite, AbortEndsEveryKindOfWait) {
   using Wait = std::function<void(Transport&)>;
   std::vector<std::pair<std::string, Wait>> waits = {
       {"receive",
@@ -193,6 +193,25 @@ TEST_P(TransportSuite, LeavingWhileOthersWaitFreesThem) {
       const auto never = transport->post_receive(kOne, values(0, 1, 0));
       // Freed by the abort, although it does not wait for the rank that left.
       expect_aborted([&] { transport->wait_receive(never, soon()); }, kTwo, "rank 2 left while");
+    }
+  });
+}
+
+// Whether it was taken off this rank's hands before or not, nobody waits until the deadline.
+TEST_P(TransportSuite, ALargeSendToARankThatLeavesIsSoonOver) {
+  if (!GetParam().run_owning) GTEST_SKIP() << "an end cannot be destroyed alone";
+  GetParam().run_owning(2, [&](std::unique_ptr<Transport>& transport) {
+    if (transport->rank() == kOne) {
+      transport->barrier(soon());
+      transport.reset();
+      return;
+    }
+    const auto sent = transport->post_send(kOne, values(0, 1, 0), at::ones({2'000'000}));
+    transport->barrier(soon());
+    try {
+      transport->wait_send(sent, soon());
+    } catch (const PeerError& error) {
+      EXPECT_EQ(error.peer(), kOne) << error.what();
     }
   });
 }

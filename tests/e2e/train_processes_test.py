@@ -1,9 +1,12 @@
 #!/usr/bin/env python3
-"""`stagecraft train` on several processes, started by torchrun, and with replicas.
+"""`stagecraft train` on several processes, started by torchrun and mpirun, and with replicas.
 
     train_processes_test.py STAGECRAFT [unittest options]
+
+$SC_MPIRUNS: the commands of the MPIs that are there, separated by "|".
 """
 
+import contextlib
 import json
 import os
 import pathlib
@@ -44,8 +47,10 @@ class ProcessesTest(TrainTest):
         if process.poll() is None:
             process.kill()
         for number in range(4):
-            if self.rank(number, 0) is not None:
-                os.kill(self.rank(number, 0), signal.SIGKILL)
+            left = self.rank(number, 0)
+            if left is not None:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(left, signal.SIGKILL)
         process.wait()
         process.stdout.close()
         process.stderr.close()
@@ -132,6 +137,23 @@ class Processes(ProcessesTest):
             self.assertAlmostEqual(threads[step][1], one[step][1], 4)
 
 
+class Mpi(ProcessesTest):
+    def test_has_the_digits_of_threads(self):
+        options = ["--data", "text.txt", *small(), "--dropout", "0.1", "--steps", "4", "--json"]
+        threads = steps_of(self.good("train", *options, "--ranks", "2"))
+        self.assertEqual(len(threads), 4)
+        commands = [command.split() for command in os.environ.get("SC_MPIRUNS", "").split("|") if command]
+        if not commands:
+            self.skipTest("there is no MPI")
+        for command in commands:
+            environment = {name: value for name, value in os.environ.items() if name not in LAUNCHER}
+            done = subprocess.run([*command, "-np", "2", tool_support.tool, "train", *options], cwd=self.folder,
+                                  env=dict(environment, OMP_NUM_THREADS="1"), capture_output=True, text=True,
+                                  timeout=SECONDS)
+            self.assertEqual(done.returncode, 0, done.stderr)
+            self.assertEqual(steps_of(done.stdout), threads, command)
+
+
 class WrongInputs(ProcessesTest):
     def refused(self, *arguments, says, env=None):
         self.bad(2, "train", "--data", "text.txt", *small(*arguments), says=says, env=env)
@@ -139,6 +161,7 @@ class WrongInputs(ProcessesTest):
     def test_are_refused_before_anybody_is_waited_for(self):
         self.refused("--transport", "gloo", says="a world over gloo needs a launcher")
         self.refused("--transport", "pigeons", says="--transport")
+        self.refused("--transport", "nccl", says="--transport nccl carries tensors of a GPU: give --device cuda")
         self.refused("--replicas", "3", says="--batch 8 has fewer rows than there are microbatches: 4 x 1 x 3")
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         self.refused("--microbatches", "1", "--replicas", "3", env=two,

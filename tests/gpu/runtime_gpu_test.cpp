@@ -12,11 +12,14 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tanh.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/runtime/runner.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/random_scope.h"
+#include "stagecraft/transport/local/local_world.h"
 #include "tests/gpu/gpu_test.h"
 
 namespace stagecraft {
@@ -120,6 +123,61 @@ void expect_parity(const Model& model, const std::string& schedule, int32_t rank
     EXPECT_TRUE(at::equal(got[s], expected[s]))
         << "stage " << s << ", largest difference "
         << (got[s] - expected[s]).abs().max().item().toDouble();
+  }
+}
+
+/// Makes a stream of its own the current one of this thread while it lives.
+class OwnStream {
+ public:
+  explicit OwnStream(c10::Device device)
+      : guard_(device.type()),
+        before_(guard_.exchangeStream(guard_.getStreamFromGlobalPool(device))) {}
+  ~OwnStream() { guard_.exchangeStream(before_); }
+  OwnStream(const OwnStream&) = delete;
+  OwnStream& operator=(const OwnStream&) = delete;
+
+ private:
+  c10::impl::VirtualGuardImpl guard_;
+  c10::Stream before_;
+};
+
+// Values that one rank's stream makes are read on another's: only events keep them apart.
+TEST_F(RuntimeGpu, RanksOnStreamsOfTheirOwnHaveTheGradientsOfOneStream) {
+  const c10::Device device(c10::kCUDA, 0);
+  const c10::impl::VirtualGuardImpl guard(c10::kCUDA);
+  constexpr int32_t kRanks = 4;
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    if (!kind.has_backward) continue;
+    SCOPED_TRACE(kind.name);
+    const ScheduleSource source = ScheduleSource::named(std::string(kind.name), kRanks);
+    const Placement& placement = source.placement();
+    const Model model(placement.num_stages(), device);
+    const at::Tensor x = at::randn({kRows, kHidden}, at::TensorOptions(device));
+    const at::Tensor target = at::randn({kRows, kHidden}, at::TensorOptions(device));
+    guard.synchronizeDevice(device.index());
+    LocalWorld world(kRanks);
+    world.run([&](Transport& transport) {
+      const OwnStream stream(device);
+      std::vector<Stage> own;
+      for (Stage& stage : model.stages(device)) {
+        if (placement.get_rank(stage.index()) == transport.rank()) own.push_back(std::move(stage));
+      }
+      const auto owner = [&](int32_t stage) { return placement.get_rank(StageId(stage)); };
+      const bool is_first = owner(0) == transport.rank();
+      const bool is_last = owner(placement.num_stages() - 1) == transport.rank();
+      Runner runner(
+          transport, source, std::move(own),
+          {.loss = [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); },
+           .seed = kSeed});
+      runner.step(is_first ? Args{x} : Args{}, {}, is_last ? c10::IValue(target) : c10::IValue(),
+                  {.microbatches = 8});
+    });
+    guard.synchronizeDevice(device.index());
+    const std::vector<at::Tensor> got = model.take_grads();
+    const std::vector<at::Tensor> expected = model.loop(x, target, 8, kind.name == "LoopedBFS");
+    for (std::size_t s = 0; s < got.size(); ++s) {
+      EXPECT_TRUE(at::equal(got[s], expected[s])) << "stage " << s;
+    }
   }
 }
 

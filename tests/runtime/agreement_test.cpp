@@ -3,6 +3,7 @@
 #include <chrono>
 #include <functional>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -42,21 +43,30 @@ struct Setup {
   int32_t microbatches = 4;
   bool is_training = true;
   uint64_t completed = 0;
+  int32_t ranks = 2;
+  std::optional<int32_t> stages_per_rank = std::nullopt;
+  c10::DeviceType device = c10::kCPU;
 };
 
 void run_setup(Transport& transport, const Setup& setup) {
-  const TestModel model = chain_model(2, 6);
-  const ScheduleSource source = ScheduleSource::named(setup.schedule, 2);
+  const auto source = ScheduleSource::named(setup.schedule, setup.ranks, setup.stages_per_rank);
+  TestModel model = chain_model(source.placement().num_stages(), 6);
+  for (StageBody& body : model.bodies) {
+    if (setup.device == c10::kCPU) continue;
+    for (auto& [name, parameter] : body.parameters) {
+      parameter = parameter.detach().to(setup.device).requires_grad_();
+    }
+  }
+  const Rank place(transport.rank().value() % setup.ranks);
   RunnerOptions options = runner_options(model, setup.options);
   if (setup.options.ports) options.ports = setup.options.ports;
   options.ties = setup.options.ties;
   options.timeout = std::chrono::seconds(10);
   if (!options.seed) options.seed = 7;
-  Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
-                std::move(options));
+  Runner runner(transport, source, stages_on(model, source.placement(), place), std::move(options));
   runner.set_completed_steps(setup.completed);
   const Microbatches batch =
-      part_of(random_batch(setup.microbatches, 12, 6, 0), source.placement(), transport.rank());
+      part_of(random_batch(setup.microbatches, 12, 6, 0), source.placement(), place);
   const StepOptions step{.microbatches = setup.microbatches};
   setup.is_training ? runner.step(batch, step) : runner.eval(batch, step);
 }
@@ -75,6 +85,12 @@ TEST(Agreement, EveryRankIsToldWhichRankDiffersInWhat) {
                     "the ranks do not agree: schedule is 1F1B on rank 0, GPipe on rank 1");
   expect_difference({.options = {.seed = 1}}, {.options = {.seed = 2}},
                     "seed is 1 on rank 0, 2 on rank 1");
+  expect_difference({.schedule = "Interleaved1F1B", .stages_per_rank = 2},
+                    {.schedule = "Interleaved1F1B", .stages_per_rank = 3},
+                    "the number of stages is 4 on rank 0, 6 on rank 1");
+  expect_difference({}, {.options = {.replicas = 2}, .ranks = 1},
+                    "replicas is 1 on rank 0, 2 on rank 1");
+  expect_difference({}, {.device = c10::kMeta}, "kind of device is cpu on rank 0, meta on rank 1");
   Ports skip(2);
   skip.connect({StageId(0), 0}, {StageId(1), 0});
   expect_difference({}, {.options = {.ports = skip}}, "ports is a chain on rank 0");

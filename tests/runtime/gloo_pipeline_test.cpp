@@ -33,6 +33,13 @@ TEST(GlooPipeline, EverySchedulesBitsAreThoseOfThreads) {
   }
 }
 
+TEST(GlooPipeline, TheTransparencyMatrixToo) {
+  for (const int32_t ranks : {2, 4}) {
+    const auto ends = run_gloo_ranks(ranks, {}, expect_matrix_bits);
+    for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+  }
+}
+
 TEST(GlooPipeline, SkipConnectionsAndSentWeightsToo) {
   for (const auto& shape : skip_cases()) {
     expect_same_bits(shape, [&] { return skip_model(shape); });

@@ -7,6 +7,7 @@ that names the rank, soon, and no process stays behind. MPICH's mpirun (4.0) doe
 process: then the job is to be gone as soon, with a line that names the rank. SC_FAULTS: how many; SC_FAULT_SEED.
 """
 
+import contextlib
 import os
 import pathlib
 import random
@@ -54,7 +55,8 @@ class Run:
                 self.left = self.processes_left(folder)
             finally:
                 for pid in processes_of(folder):
-                    os.kill(pid, signal.SIGKILL)
+                    with contextlib.suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 process.kill()
             self.read(folder)
 

@@ -21,6 +21,10 @@ TEST(MpiPipeline, EverySchedulesBitsAreThoseOfThreads) {
   }
 }
 
+TEST(MpiPipeline, TheTransparencyMatrixToo) {
+  MpiRanks::run(MpiWorld::job_size(), {}, expect_matrix_bits);
+}
+
 TEST(MpiPipeline, SkipConnectionsAndSentWeightsToo) {
   for (const auto& shape : skip_cases()) {
     if (shape.ranks != MpiWorld::job_size()) continue;

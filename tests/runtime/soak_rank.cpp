@@ -6,6 +6,7 @@
 #include <filesystem>
 #include <iterator>
 #include <random>
+#include <unistd.h>
 
 #include <fmt/format.h>
 #include <malloc.h>
@@ -25,7 +26,7 @@ int64_t resident_kilobytes() {
   long pages = 0;
   const int read = std::fscanf(file, "%*d %ld", &pages);
   std::fclose(file);
-  return read == 1 ? pages * 4 : -1;
+  return read == 1 ? pages * (sysconf(_SC_PAGESIZE) / 1024) : -1;
 }
 
 int64_t open_files() {

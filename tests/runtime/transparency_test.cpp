@@ -2,7 +2,6 @@
 #include <iostream>
 #include <optional>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include <gtest/gtest.h>
@@ -13,10 +12,8 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/schedule_source.h"
-#include "stagecraft/schedule/builders/builders.h"
-#include "stagecraft/schedule/passes/split_backward.h"
 #include "stagecraft/stage/random_scope.h"
-#include "tests/runtime/transparency_models.h"
+#include "tests/runtime/transparency_cases.h"
 #include "tests/support/models.h"
 #include "tests/support/pipeline_check.h"
 
@@ -26,53 +23,7 @@
 namespace stagecraft {
 namespace {
 
-struct ScheduleCase {
-  std::string_view name;
-  bool is_split = false;  // each B as I and W
-
-  std::string title() const { return std::string(name) + (is_split ? ", split" : ""); }
-};
-
-constexpr ScheduleCase kSchedules[] = {
-    {"GPipe"},           {"1F1B"},          {"LoopedBFS"},
-    {"Interleaved1F1B"}, {"ZBVZeroBubble"}, {"InterleavedZeroBubble"},
-    {"DualPipeV"},       {"GPipe", true},   {"1F1B", true},
-};
-constexpr int32_t kMicrobatches[] = {1, 2, 3, 5, 8};
 constexpr int32_t kMaxRanks = 4;
-constexpr int32_t kMaxStagesPerRank = 3;
-
-ScheduleSource make_source(const ScheduleCase& c, int32_t ranks, int32_t stages_per_rank) {
-  ScheduleSource named = ScheduleSource::named(std::string(c.name), ranks, stages_per_rank);
-  if (!c.is_split) return named;
-  return ScheduleSource::made_by(
-      [=](int32_t microbatches) {
-        return split_backward(build_schedule(
-            c.name,
-            {.ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank}));
-      },
-      named.placement());
-}
-
-// What the documentation says of each schedule, on its own.
-bool has_shape(const ScheduleCase& c, int32_t stages_per_rank) {
-  if (c.name == "GPipe" || c.name == "1F1B") return stages_per_rank == 1;
-  if (c.name == "ZBVZeroBubble" || c.name == "DualPipeV") return stages_per_rank == 2;
-  return true;
-}
-
-bool takes_microbatches(const ScheduleCase& c, int32_t ranks, int32_t microbatches) {
-  return c.name != "DualPipeV" || microbatches >= 2 * ranks;
-}
-
-Microbatches make_batch(int32_t microbatches) {
-  Microbatches batch;
-  for (int32_t m = 0; m < microbatches; ++m) {
-    batch.inputs.push_back({{input_of(m, 3)}, {}});
-    batch.targets.emplace_back(target_of(m, 3));
-  }
-  return batch;
-}
 
 struct Tally {
   int ran = 0;
@@ -82,19 +33,18 @@ struct Tally {
 };
 
 std::string step(PipelineCheck& check, const ModelShape& shape, int32_t microbatches) {
-  if (!shape.is_uneven) return check.step([&] { return make_batch(microbatches); });
-  constexpr int64_t kRows = 13;  // 7 6, 5 4 4, 3 3 3 2 2, 2 2 2 2 2 1 1 1
-  return check.step(input_of(0, kRows), target_of(0, kRows), microbatches);
+  if (!shape.is_uneven) return check.step([&] { return matrix_batch(microbatches); });
+  return check.step(input_of(0, kUnevenRows), target_of(0, kUnevenRows), microbatches);
 }
 
-void run_all_microbatches(const ScheduleCase& c, int32_t ranks, const ScheduleSource& source,
+void run_all_microbatches(const MatrixSchedule& c, int32_t ranks, const ScheduleSource& source,
                           const ModelShape& shape, Tally& tally) {
   const TestModel model = shape.make(source.placement().num_stages());
   PipelineCheck check(model, source, {.uncut_tolerance = shape.uncut_tolerance});
   // One pipeline for all: the number of microbatches belongs to the step, and a refused one leaves
   // nothing behind.
-  for (const int32_t m : kMicrobatches) {
-    if (!takes_microbatches(c, ranks, m)) {
+  for (const int32_t m : matrix_microbatches()) {
+    if (!c.takes_microbatches(ranks, m)) {
       EXPECT_THROW(step(check, shape, m), ArgumentError);
       ++tally.refused_microbatches;
       continue;
@@ -108,16 +58,16 @@ void run_all_microbatches(const ScheduleCase& c, int32_t ranks, const ScheduleSo
 
 TEST(Transparency, AllSchedulesAndShapes) {
   Tally tally;
-  for (const ScheduleCase& c : kSchedules) {
+  for (const MatrixSchedule& c : matrix_schedules()) {
     for (int32_t ranks = 1; ranks <= kMaxRanks; ++ranks) {
-      for (int32_t per_rank = 1; per_rank <= kMaxStagesPerRank; ++per_rank) {
-        if (!has_shape(c, per_rank)) {
-          EXPECT_THROW(make_source(c, ranks, per_rank), ArgumentError) << c.title();
+      for (int32_t per_rank = 1; per_rank <= kMaxMatrixStagesPerRank; ++per_rank) {
+        if (!c.has_shape(per_rank)) {
+          EXPECT_THROW(c.source(ranks, per_rank), ArgumentError) << c.title();
           ++tally.refused_shapes;
           continue;
         }
         // One for all shapes: it lowers its schedules anew for each way of connecting stages.
-        const ScheduleSource source = make_source(c, ranks, per_rank);
+        const ScheduleSource source = c.source(ranks, per_rank);
         for (const ModelShape& shape : model_shapes()) {
           if (ranks * per_rank < shape.min_stages) {
             ++tally.too_few_stages;
@@ -162,7 +112,7 @@ TEST(Transparency, GradientsOfSeveralStepsAddUp) {
   for (const char* name : {"1F1B", "GPipe"}) {
     PipelineCheck check(model, ScheduleSource::named(name, 4), {});
     for (const int32_t m : {3, 1, 5}) {
-      EXPECT_EQ(check.step([&] { return make_batch(m); }, true), "") << name << " " << m;
+      EXPECT_EQ(check.step([&] { return matrix_batch(m); }, true), "") << name << " " << m;
     }
   }
 }
@@ -219,11 +169,11 @@ std::vector<ModelCase> model_cases() {
 // A rank for each stage, all on one, and two for each where there are as many.
 std::vector<ScheduleSource> sources_for(int32_t stages) {
   std::vector<ScheduleSource> sources;
-  for (const ScheduleCase& c : kSchedules) {
+  for (const MatrixSchedule& c : matrix_schedules()) {
     for (int32_t ranks = 1; ranks <= kMaxRanks; ++ranks) {
-      if (stages % ranks != 0 || !has_shape(c, stages / ranks)) continue;
-      if (!takes_microbatches(c, ranks, 4)) continue;
-      sources.push_back(make_source(c, ranks, stages / ranks));
+      if (stages % ranks != 0 || !c.has_shape(stages / ranks)) continue;
+      if (!c.takes_microbatches(ranks, 4)) continue;
+      sources.push_back(c.source(ranks, stages / ranks));
     }
   }
   return sources;

@@ -115,6 +115,24 @@ TEST(GlooJoin, ARankThatDoesNotComeIsNamed) {
   }
 }
 
+// In the middle of joining, so that the other rank waits for an answer of its store.
+TEST(GlooJoin, AKeeperOfTheStoreThatStopsIsNoHang) {
+  const GlooRanks world(3);
+  Processes processes(2, [&](int32_t i) {
+    auto options = world.options(i);  // rank 2 never comes
+    options.join_timeout = std::chrono::seconds(i == 0 ? 50 : 4);
+    Processes::tell_parent();
+    const ProcessWorld joined(options);
+  });
+  for (const int32_t i : {0, 1}) processes.wait_for_word(i);
+  std::this_thread::sleep_for(std::chrono::seconds(1));
+  processes.signal(0, SIGSTOP);
+  const auto ends = processes.wait({0});
+  EXPECT_EQ(ends[1].type, "TimeoutError") << ends[1].message;
+  EXPECT_THAT(ends[1].message, testing::HasSubstr("rank 1 waited 4.0 s for "));
+  EXPECT_LT(ends[1].seconds, 30);
+}
+
 TEST(GlooJoin, AStoreThatIsNotThereIsNamed) {
   // Bound, so that nobody else gets the port, but nothing listens.
   const detail::Socket bound(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));

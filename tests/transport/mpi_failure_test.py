@@ -5,6 +5,7 @@
 PROGRAM is mpi_failure_program, MPI is openmpi or mpich. No process may be left, and no job may last.
 """
 
+import contextlib
 import os
 import pathlib
 import re
@@ -59,7 +60,8 @@ class Job:
             self.process.kill()
             self.process.wait()
         for pid in processes_of(self.folder.name):
-            os.kill(pid, signal.SIGKILL)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
 
     def pids(self):
         """Of the ranks, once all have met."""

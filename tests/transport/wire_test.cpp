@@ -3,12 +3,17 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <condition_variable>
 #include <cstring>
 #include <memory>
+#include <mutex>
 #include <random>
+#include <stdexcept>
 #include <string>
 #include <thread>
 #include <vector>
+
+#include <gmock/gmock.h>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/arange.h>
@@ -227,6 +232,7 @@ class NoListener final : public InboxListener {
  public:
   void on_value(Rank, const FrameHead&, FencedValue) override {}
   void on_damaged(Rank, const FrameHead&, const std::string&) override {}
+  void on_refused(Rank, const FrameHead&, const std::string&) override {}
   void on_control(Rank, const FrameHead&, std::string_view) override {}
   void on_answer(Rank, const FrameHead&) override {}
   void on_lost(Rank, const std::string&) override {}
@@ -247,6 +253,127 @@ std::chrono::duration<double> silence_within(uint64_t body_bytes) {
 TEST(Inbox, AMessageThatStopsArrivingIsSilenceAfterAWhile) {
   EXPECT_GT(silence_within(100'000).count(), 0.5);
   EXPECT_LE(silence_within(500'000'000).count(), 0);
+}
+
+// Brings some frames, all at once, and is lost behind them: nothing more can be posted.
+class EndingEngine final : public Engine {
+ public:
+  explicit EndingEngine(std::vector<std::string> frames) : frames_(std::move(frames)) {}
+
+  Rank rank() const override { return Rank(0); }
+  int32_t num_ranks() const override { return 2; }
+  WorkPtr send(Rank, Tag, const at::Tensor&) override { return nullptr; }
+  WorkPtr receive(Rank, Tag, const at::Tensor& bytes) override {
+    const std::size_t number = num_posted_++;
+    if (number >= kPostedFrames) throw std::runtime_error("closed");
+    const bool comes = number < frames_.size();
+    if (comes)
+      std::memcpy(bytes.mutable_data_ptr(), frames_[number].data(), frames_[number].size());
+    return std::make_shared<EndedWork>(comes);
+  }
+
+ private:
+  class EndedWork final : public Work {
+   public:
+    explicit EndedWork(bool has_come) : has_come_(has_come) {}
+    bool wait() override {
+      if (!has_come_) throw std::runtime_error("closed");
+      return true;
+    }
+    void interrupt() override {}
+
+   private:
+    const bool has_come_;
+  };
+
+  const std::vector<std::string> frames_;
+  std::size_t num_posted_ = 0;
+};
+
+std::string frame_of(FrameHead head, const std::string& body) {
+  head.body_bytes = body.size();
+  seal(head);
+  return std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + body;
+}
+
+/// Writes down what it hears, until nothing more can come.
+class WritingListener final : public InboxListener {
+ public:
+  void on_value(Rank, const FrameHead&, FencedValue) override { add("value"); }
+  void on_damaged(Rank, const FrameHead&, const std::string& what) override {
+    add("damaged " + what);
+  }
+  void on_refused(Rank, const FrameHead&, const std::string& what) override {
+    add("refused " + what);
+  }
+  void on_control(Rank, const FrameHead&, std::string_view body) override {
+    add("control " + std::string(body));
+  }
+  void on_answer(Rank, const FrameHead&) override { add("answer"); }
+  void on_lost(Rank, const std::string& why) override { end("lost " + why); }
+  void on_closed(Rank) override { end("closed"); }
+
+  std::vector<std::string> wait() {
+    std::unique_lock lock(mutex_);
+    changed_.wait_for(lock, std::chrono::seconds(20), [&] { return is_over_; });
+    return heard_;
+  }
+
+ private:
+  void add(std::string what) {
+    const std::lock_guard lock(mutex_);
+    heard_.push_back(std::move(what));
+  }
+  void end(std::string what) {
+    const std::lock_guard lock(mutex_);
+    heard_.push_back(std::move(what));
+    is_over_ = true;
+    changed_.notify_all();
+  }
+
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  std::vector<std::string> heard_;
+  bool is_over_ = false;
+};
+
+std::vector<std::string> heard_of(const std::vector<std::string>& frames) {
+  EndingEngine engine(frames);
+  WritingListener listener;
+  Inbox inbox(engine, Rank(1), listener);
+  inbox.start();
+  return listener.wait();
+}
+
+TEST(Inbox, WhatCameBeforeTheEndIsReadFirst) {
+  std::vector<std::string> frames;
+  for (uint64_t number = 0; number < 3; ++number) {
+    FrameHead head;
+    head.kind = FrameKind::kAbort;
+    head.number = number;
+    frames.push_back(frame_of(head, "because " + std::to_string(number)));
+  }
+  EXPECT_THAT(heard_of(frames),
+              testing::ElementsAre("control because 0", "control because 1", "control because 2",
+                                   "lost its process has ended or cannot be reached"));
+}
+
+TEST(Inbox, AValueForWhichThereIsNoMemoryIsThisRanksOwnFailure) {
+  TensorLayout layout;
+  layout.form = TensorLayout::Form::kDense;
+  layout.sizes = {int64_t{1} << 46};  // more than processors can address
+  layout.strides = {1};
+  ByteWriter out;
+  out.put(uint32_t{1});
+  layout.write(out);
+  out.put('T');
+  FrameHead head;
+  head.layout_bytes = static_cast<uint32_t>(out.bytes().size());
+  head.tensor_bytes = layout.num_bytes();
+  const auto heard = heard_of({frame_of(head, out.take())});
+  ASSERT_EQ(heard.size(), 2U) << testing::PrintToString(heard);
+  EXPECT_THAT(heard[0], testing::StartsWith("refused a message cannot be: "));
+  EXPECT_EQ(heard[1], "lost what it sends cannot be read any more");
 }
 
 TEST(Meetings, TakePlaceForAllOrForNone) {

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <bit>
 #include <condition_variable>
+#include <exception>
+#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -38,6 +40,8 @@ constexpr std::size_t kSaltBytes = 16;
 constexpr std::size_t kSignBytes = 32;
 // For others to read what went wrong, before the store goes.
 constexpr auto kFarewell = std::chrono::seconds(2);
+// For what notices a deadline by itself.
+constexpr auto kPatience = std::chrono::seconds(1);
 constexpr auto kFirstLook = std::chrono::microseconds(500);
 constexpr auto kLastLook = std::chrono::microseconds(20000);
 
@@ -389,9 +393,30 @@ class Joining {
 
 }  // namespace
 
+// On a thread of its own: the store's calls wait for ever for a keeper that has stopped in the
+// middle of one. Then the thread is left to itself.
 std::unique_ptr<Engine> join(const ProcessWorldOptions& options) {
-  const SigpipeGuard guard;
-  return Joining(options).run();
+  std::promise<std::unique_ptr<Engine>> joined;
+  auto engine = joined.get_future();
+  std::thread([options, joined = std::move(joined)]() mutable {
+    try {
+      const SigpipeGuard guard;
+      joined.set_value(Joining(options).run());
+    } catch (...) {
+      joined.set_exception(std::current_exception());
+    }
+  }).detach();
+  // Who sees the deadline pass says better what is missing.
+  const auto deadline =
+      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout));
+  const auto latest = Deadline::Clock::time_point::max() - kFarewell - kPatience;
+  const auto end = std::min(deadline.at(), latest) + kFarewell + kPatience;
+  if (engine.wait_until(end) != std::future_status::ready) {
+    throw TimeoutError(fmt::format("rank {} waited {} for the store at {}:{} to answer",
+                                   options.rank.value(), describe_wait(options.join_timeout),
+                                   options.host, options.port));
+  }
+  return engine.get();
 }
 
 }  // namespace stagecraft::detail

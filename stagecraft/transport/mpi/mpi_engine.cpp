@@ -96,6 +96,8 @@ class MpiEngine final : public Engine {
                                                });
   }
 
+  void set_failed() override { progress_.set_failed(); }
+
   void forget(Rank other) override {
     if (is_lost_[static_cast<std::size_t>(other.value())].exchange(true)) return;
     is_any_lost_ = true;

@@ -189,7 +189,8 @@ class Joining {
     return std::chrono::duration_cast<Deadline::Clock::duration>(options_.join_timeout);
   }
   Deadline later() const {
-    return Deadline(std::max(deadline_.at(), Deadline::Clock::now()) + kLinger);
+    const auto latest = Deadline::Clock::time_point::max() - kLinger;
+    return Deadline(std::clamp(deadline_.at(), Deadline::Clock::now(), latest) + kLinger);
   }
 
   Hello say_hello() {
@@ -297,7 +298,7 @@ class Joining {
     throw TimeoutError(
         gone_.empty()
             ? fmt::format("rank {} has heard of all others, but {} said no more within {}", me_,
-                          name_ranks(silent), describe_wait(join_timeout() + kLinger))
+                          name_ranks(silent), describe_wait(join_timeout()))
             : fmt::format("rank {} came to join when {} had stopped waiting", me_,
                           name_ranks(gone_)));
   }

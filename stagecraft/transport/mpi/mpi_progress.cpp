@@ -357,13 +357,14 @@ bool MpiProgress::wait_for_finish() {
       std::this_thread::sleep_for(milliseconds(1));
     }
   };
-  // As long as all are alive they come, however long it takes. One that has come may end before
-  // this one knows that all have.
-  wait(are_all_known ? Deadline(Clock::time_point::max()) : Deadline::after(kFinishWithUnknown),
-       [&] {
-         return std::any_of(peers.begin(), peers.end(),
-                            [](const auto& peer) { return has_ended(peer); });
-       });
+  // As long as all are alive they come, however long it takes; but not after a failure, of which a
+  // rank that hangs may be the cause. One that has come may end before this one knows that all
+  // have.
+  const bool are_coming = are_all_known && !has_failed_;
+  wait(are_coming ? Deadline(Clock::time_point::max()) : Deadline::after(kFinishWithUnknown), [&] {
+    return std::any_of(peers.begin(), peers.end(),
+                       [](const auto& peer) { return has_ended(peer); });
+  });
   const bool is_anyone_gone =
       std::any_of(peers.begin(), peers.end(), [](const auto& peer) { return has_ended(peer); });
   if (is_anyone_gone) wait(Deadline::after(kFinishWithoutPeer), [] { return false; });

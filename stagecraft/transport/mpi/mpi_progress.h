@@ -71,6 +71,8 @@ class MpiProgress {
 
   /// From now on MPI_Finalize would wait for a rank that does not come.
   void set_unfinishable() { cannot_finish_ = true; }
+  /// Or only some while: a world has failed, and ranks that live may hang all the same.
+  void set_failed() { has_failed_ = true; }
   /// Whose end makes waiting in MPI_Finalize pointless.
   void set_peers(std::vector<ProcessName> peers);
   /// How many ranks of the job share this machine's cores, as far as is known.
@@ -128,6 +130,7 @@ class MpiProgress {
   std::atomic<int64_t> last_busy_{0};
 
   std::atomic<bool> cannot_finish_{false};
+  std::atomic<bool> has_failed_{false};
   std::atomic<int32_t> open_groups_{0};
   std::atomic<bool> has_a_core_each_{false};
   std::mutex peers_mutex_;

@@ -33,6 +33,7 @@ class MpiWork final : public Engine::Work {
   bool wait() override;
   /// Asks MPI itself for a while, so that no thread must be woken; then sleeps.
   bool wait_busily() override;
+  bool is_done() const override { return (state_.load(std::memory_order_acquire) & kDone) != 0; }
   void interrupt() override;
 
   bool is_over() const { return (state_.load(std::memory_order_acquire) & kOver) != 0; }

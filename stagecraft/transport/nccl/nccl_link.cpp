@@ -88,7 +88,8 @@ void run_for_each(const std::vector<Comm>& comms, std::chrono::nanoseconds limit
     }).detach();
   }
   std::unique_lock lock(progress->mutex);
-  progress->changed.wait_for(lock, limit, [&] { return progress->left == 0; });
+  const auto end = Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(limit));
+  progress->changed.wait_until(lock, end.at(), [&] { return progress->left == 0; });
 }
 
 }  // namespace

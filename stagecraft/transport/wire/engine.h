@@ -34,6 +34,8 @@ class Engine {
     /// The same, for a thread that has nothing else to do and must not lose time: an engine that
     /// has to be asked whether something has come may ask all the time.
     virtual bool wait_busily() { return wait(); }
+    /// Whether it was done before anybody waited, as far as the engine can tell at once.
+    virtual bool is_done() const { return false; }
     /// Ends the wait under way, or else the next one; what was posted stays posted.
     virtual void interrupt() = 0;
   };
@@ -72,6 +74,8 @@ class Engine {
   virtual void watch(Watch /*watch*/) {}
   /// The rank is lost or does not answer: what is under way with it will not come to its end.
   virtual void forget(Rank /*other*/) {}
+  /// The world has failed, and its ranks may not all come to their end.
+  virtual void set_failed() {}
 
  protected:
   Engine() = default;

@@ -169,9 +169,20 @@ void Inbox::end(const std::string& why) {
   }
 }
 
-void Inbox::post_frame(at::Tensor bytes) {
-  auto work = engine_.receive(from_, kFrameTag, bytes);
-  frames_.push_back({std::move(bytes), std::move(work)});
+// Before waiting for a frame, not behind one: whoever has waited for it has better things to do.
+void Inbox::post_frames() {
+  while (frames_.size() < kPostedFrames) {
+    auto bytes = std::exchange(spare_, {});
+    if (!bytes.defined()) bytes = at::empty({static_cast<int64_t>(kFrameBytes)}, at::kByte);
+    try {
+      auto work = engine_.receive(from_, kFrameTag, bytes);
+      frames_.push_back({std::move(bytes), std::move(work)});
+    } catch (const std::exception&) {
+      // The connection is lost. What has come before may say why, so it is read first.
+      if (frames_.empty()) throw;
+      return;
+    }
+  }
 }
 
 bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
@@ -202,6 +213,10 @@ bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
 bool Inbox::read_frame(Reader reader) {
   try {
     return read_message(reader);
+  } catch (const NoRoom& error) {
+    // Where one message was left out, those behind it cannot be told apart.
+    listener_.on_refused(from_, message_->head, error.what());
+    end("what it sends cannot be read any more");
   } catch (const Error& error) {
     end(fmt::format("what it sends makes no sense: {}", error.what()));
   } catch (const std::exception& error) {
@@ -212,9 +227,7 @@ bool Inbox::read_frame(Reader reader) {
 }
 
 bool Inbox::read_message(Reader reader) {
-  while (frames_.size() < kPostedFrames) {
-    post_frame(at::empty({static_cast<int64_t>(kFrameBytes)}, at::kByte));
-  }
+  post_frames();
   if (!message_ && !begin_message(reader)) return false;
   for (;;) {
     arriving_bytes_ = message_->awaited.empty() ? 0 : message_->num_bytes();
@@ -302,7 +315,7 @@ void Inbox::finish_message() {
     has_ended_ = has_ended_ || head.kind == FrameKind::kGoodbye;
     listener_.on_control(from_, head, message_->body());
   }
-  post_frame(message_->frame.bytes);
+  spare_ = std::move(message_->frame.bytes);
   message_.reset();
 }
 
@@ -340,8 +353,14 @@ void Inbox::finish_value() {
     if (const auto device = device_of(taken.memory.tensors)) guard.emplace(streams_, *device);
     value.value = taken.layout->build(values, std::move(taken.memory.tensors));
     if (guard) value.fence = DeviceFence::record(value.value);
+  } catch (const NoRoom& error) {
+    listener_.on_refused(from_, head, error.what());
+    return;
   } catch (const Error& error) {
     listener_.on_damaged(from_, head, error.what());
+    return;
+  } catch (const c10::Error& error) {
+    listener_.on_refused(from_, head, error.what_without_backtrace());
     return;
   }
   listener_.on_value(from_, head, std::move(value));

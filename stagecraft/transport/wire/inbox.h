@@ -33,6 +33,8 @@ class InboxListener {
   virtual void on_value(Rank from, const FrameHead& head, FencedValue value) = 0;
   /// The value of a frame arrived damaged; what comes after it may be whole.
   virtual void on_damaged(Rank from, const FrameHead& head, const std::string& what) = 0;
+  /// This rank itself cannot take the value: it has no memory for it, or its device fails.
+  virtual void on_refused(Rank from, const FrameHead& head, const std::string& what) = 0;
   virtual void on_control(Rank from, const FrameHead& head, std::string_view body) = 0;
   /// To be sent to `to`.
   virtual void on_answer(Rank to, const FrameHead& head) = 0;
@@ -116,7 +118,7 @@ class Inbox {
   void begin_value();
   void finish_message();
   void finish_value();
-  void post_frame(at::Tensor bytes);
+  void post_frames();
   /// Until it is done; false when the inbox was stopped, or the caller called off.
   bool await(const Engine::WorkPtr& work, Reader reader = Reader::kThread);
 
@@ -126,6 +128,7 @@ class Inbox {
   IncomingLayouts layouts_;
   SideStreams streams_;  ///< on which tensors arrive
   std::deque<Frame> frames_;
+  at::Tensor spare_;  ///< of a frame that was read
   std::optional<Message> message_;
   uint64_t next_frame_ = 0;
   bool has_ended_ = false;  ///< goodbye was said

@@ -90,7 +90,7 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   auto ready = stage(value, copies_);
   const auto depart = [this, head, value = std::move(value),
                        sending](const Departures::Outcome& outcome) {
-    sending->failure_ = outcome.failure;
+    std::string failure = outcome.failure;
     bool is_posted = false;
     try {
       if (outcome.is_ready) {
@@ -100,12 +100,13 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
     } catch (const ConnectionLost&) {
       // The inbox sees it too, and says so.
     } catch (const c10::Error& error) {
-      sending->failure_ = error.what_without_backtrace();
+      failure = error.what_without_backtrace();
     } catch (const std::exception& error) {
-      sending->failure_ = error.what();
+      failure = error.what();
     }
+    if (!failure.empty()) sending->set_failure(failure);
     finish_part(sending, is_posted);
-    if (!sending->failure_.empty()) on_failed_(head, sending->failure_);
+    if (!failure.empty()) on_failed_(head, failure);
   };
   departures().add(std::move(ready), depart);
   return sending;
@@ -157,7 +158,7 @@ void Outbox::post_value(FrameHead head, const EncodedValue& value, const Sending
     if (ways[i] == Way::kMessage) post(tag, bytes, {}, sending);
     if (ways[i] == Way::kLink) {
       const SideStreams::Guard guard(sends_, bytes.device());
-      keep({link_->send(to_, head.epoch, bytes), {}, sending});
+      keep({link_->send(to_, head.epoch, bytes), {}, sending, head});
     }
   }
 }
@@ -231,7 +232,9 @@ void Outbox::post_frame(FrameHead& head, const std::vector<std::string_view>& bo
   seal(head);
   std::memcpy(begin, &head, sizeof(head));
   const auto size = sizeof(head) + (separate.defined() ? 0 : head.body_bytes);
-  post(kFrameTag, frame.narrow(0, 0, static_cast<int64_t>(size)), frame, nullptr);
+  // Shorter or longer, it is the same memory; nobody else has it.
+  frame.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(size)});
+  post(kFrameTag, frame, frame, nullptr);
   if (separate.defined()) post(kBodyTag, separate, {}, nullptr);
 }
 
@@ -242,13 +245,29 @@ void Outbox::post(Engine::Tag tag, const at::Tensor& bytes, at::Tensor frame, Se
   } catch (const std::exception& error) {
     throw ConnectionLost(error.what());
   }
+  if (!value && item.work->is_done()) {
+    const std::lock_guard lock(queue_mutex_);
+    take_back(std::move(frame));
+    return;
+  }
   item.frame = std::move(frame);
   item.value = std::move(value);
   keep(std::move(item));
 }
 
+void Outbox::take_back(at::Tensor frame) {
+  if (frame.defined() && free_frames_.size() < kMaxFreeFrames) {
+    free_frames_.push_back(std::move(frame));
+  }
+}
+
 void Outbox::keep(Item item) {
-  const std::lock_guard lock(queue_mutex_);
+  std::unique_lock lock(queue_mutex_);
+  if (closed_) {
+    // The thread may have gone.
+    lock.unlock();
+    return finish(item, false);
+  }
   wanted_ = wanted_ || item.value != nullptr || queue_.size() >= kMaxUnseen;
   queue_.push_back(std::move(item));
   if (wanted_) changed_.notify_all();
@@ -259,7 +278,10 @@ void Outbox::tick(uint64_t epoch, std::string_view progress) {
     const std::lock_guard lock(queue_mutex_);
     wanted_ = !queue_.empty();
     if (wanted_) changed_.notify_all();
-    if (queue_.size() > kMaxHeartbeats) return;
+    // What waits to leave says enough, as long as it leaves. When it does not, the engine may have
+    // more to say of the connection to whoever sends something new.
+    const bool moves = std::exchange(seen_at_tick_, num_seen_) != num_seen_;
+    if (queue_.size() > kMaxHeartbeats && moves) return;
   }
   const std::lock_guard lock(sending_);
   require_open();
@@ -292,20 +314,25 @@ void Outbox::run() {
     const bool is_last = queue_.empty();
     lock.unlock();
     bool is_sent = false;
+    std::string failure;
     try {
       while (!is_sent && !closed_) is_sent = item.work->wait();
+    } catch (const c10::Error& error) {
+      // Of a link: this rank's own device. Otherwise the inbox sees it too, and says so.
+      if (item.link_head) failure = error.what_without_backtrace();
     } catch (const std::exception&) {
-      // The inbox sees it too, and says so.
+      // Likewise.
     }
     item.work.reset();
     lock.lock();
+    ++num_seen_;
     current_.reset();
-    if (is_sent && item.frame.defined() && free_frames_.size() < kMaxFreeFrames) {
-      free_frames_.push_back(std::move(item.frame));
-    }
+    if (is_sent) take_back(std::move(item.frame));
     if (is_last && queue_.empty()) wanted_ = false;
     lock.unlock();
+    if (!failure.empty()) item.value->set_failure(failure);
     finish(item, is_sent);
+    if (!failure.empty()) on_failed_(*item.link_head, failure);
     lock.lock();
   }
 }

@@ -8,11 +8,13 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <string>
 #include <string_view>
 #include <thread>
 #include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "stagecraft/base/deadline.h"
@@ -45,13 +47,22 @@ class Outbox {
     /// Whether it is done because the outbox was closed, or since it failed.
     bool is_lost() const { return is_lost_.load(); }
     /// Of one that is lost: what this rank's own device said; empty where it is not to blame.
-    const std::string& failure() const { return failure_; }
+    std::string failure() const {
+      const std::lock_guard lock(failure_mutex_);
+      return failure_;
+    }
 
    private:
     friend class Outbox;
     std::atomic<std::size_t> left_{0};
     std::atomic<bool> is_lost_{false};
+    mutable std::mutex failure_mutex_;
     std::string failure_;
+
+    void set_failure(std::string failure) {
+      const std::lock_guard lock(failure_mutex_);
+      failure_ = std::move(failure);
+    }
   };
   using SendingPtr = std::shared_ptr<Sending>;
 
@@ -89,6 +100,7 @@ class Outbox {
     Engine::WorkPtr work;
     at::Tensor frame;  ///< to be used again
     SendingPtr value;
+    std::optional<FrameHead> link_head = {};  ///< of what goes over the device link
   };
 
   void post_value(FrameHead head, const EncodedValue& value, const SendingPtr& sending);
@@ -97,6 +109,8 @@ class Outbox {
   void post_frame(FrameHead& head, const std::vector<std::string_view>& body);
   void post(Engine::Tag tag, const at::Tensor& bytes, at::Tensor frame, SendingPtr value);
   void keep(Item item);
+  /// A frame that was sent. With the queue's mutex.
+  void take_back(at::Tensor frame);
   uint32_t number_of(const Edge& edge, const std::string& layout, FrameHead& head);
   void require_open() const;
   void run();
@@ -121,7 +135,9 @@ class Outbox {
   std::deque<Item> queue_;
   Engine::WorkPtr current_;
   std::vector<at::Tensor> free_frames_;
-  bool wanted_ = false;  ///< the thread shall look now
+  bool wanted_ = false;    ///< the thread shall look now
+  uint64_t num_seen_ = 0;  ///< items that the thread has seen through
+  uint64_t seen_at_tick_ = 0;
   std::atomic<bool> closed_{false};
   SideStreams copies_;                      ///< on which tensors come to the host
   SideStreams sends_;                       ///< on which the link sends

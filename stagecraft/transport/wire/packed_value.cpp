@@ -30,13 +30,17 @@ c10::IValue unpack(std::string_view bytes) {
   const ValueLayout layout(in.get_text());
   const auto values = in.get_text();
   require<MetadataError>(!layout.uses_link(), "a message has a tensor that would go over a link");
-  auto tensors = layout.allocate();
-  for (const auto& tensor : tensors) {
-    if (!tensor.bytes().defined()) continue;
-    const auto size = static_cast<std::size_t>(tensor.bytes().numel());
-    std::memcpy(tensor.bytes().mutable_data_ptr(), in.take(size).data(), size);
+  try {
+    auto tensors = layout.allocate();
+    for (const auto& tensor : tensors) {
+      if (!tensor.bytes().defined()) continue;
+      const auto size = static_cast<std::size_t>(tensor.bytes().numel());
+      std::memcpy(tensor.bytes().mutable_data_ptr(), in.take(size).data(), size);
+    }
+    return layout.build(values, std::move(tensors));
+  } catch (const NoRoom& error) {
+    throw MetadataError(error.what());
   }
-  return layout.build(values, std::move(tensors));
 }
 
 }  // namespace stagecraft::detail

@@ -4,9 +4,11 @@
 #include <limits>
 #include <utility>
 
+#include <ATen/EmptyTensor.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
+#include <c10/core/impl/COW.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "stagecraft/base/check.h"
@@ -26,8 +28,22 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
   return strides;
 }
 
+// The view keeps the tensor's memory; nobody writes to what is sent.
 at::Tensor view_bytes(const at::Tensor& tensor, std::size_t size) {
-  // The view keeps the tensor; nobody writes to what is sent.
+  const c10::Storage& storage = tensor.storage();
+  const bool is_plain =
+      tensor.device().is_cpu() && !c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
+  if (is_plain) {
+    // By hand: the engine's own ways take longer than a small message.
+    at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
+        c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
+        caffe2::TypeMeta::Make<uint8_t>());
+    const auto* const begin = static_cast<const char*>(storage.data());
+    view.unsafeGetTensorImpl()->set_storage_offset(
+        static_cast<const char*>(tensor.const_data_ptr()) - begin);
+    view.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(size)});
+    return view;
+  }
   return at::from_blob(
       const_cast<void*>(tensor.const_data_ptr()), {static_cast<int64_t>(size)}, [tensor](void*) {},
       at::TensorOptions(at::kByte).device(tensor.device()), tensor.device());
@@ -153,7 +169,7 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor) {
 }
 
 ArrivingTensor::ArrivingTensor(const TensorLayout& layout, std::optional<c10::Device> home)
-    : layout_(layout) {
+    : layout_(&layout) {
   if (layout.form == TensorLayout::Form::kUndefined) return;
   if (exists(layout.device)) device_ = layout.device;
   if (home && home->type() == layout.device.type()) device_ = *home;
@@ -168,30 +184,33 @@ ArrivingTensor::ArrivingTensor(const TensorLayout& layout, std::optional<c10::De
 at::Tensor ArrivingTensor::empty(c10::Device device, const std::vector<int64_t>& strides) const {
   const at::NoGradGuard no_grad;
   // What is copied to a device lies where the device can reach it.
-  const bool is_pinned = device.is_cpu() && !device_.is_cpu() && layout_.num_bytes() > 0;
+  const bool is_pinned = device.is_cpu() && !device_.is_cpu() && layout_->num_bytes() > 0;
+  if (device.is_cpu() && !is_pinned) {
+    return at::detail::empty_strided_cpu(base_sizes_, strides, layout_->dtype);
+  }
   return at::empty_strided(
       base_sizes_, strides,
-      at::TensorOptions(layout_.dtype).device(device).pinned_memory(is_pinned));
+      at::TensorOptions(layout_->dtype).device(device).pinned_memory(is_pinned));
 }
 
 void ArrivingTensor::allocate_for_link() {
-  const bool is_dense = layout_.form == TensorLayout::Form::kDense;
-  base_ = empty(device_, is_dense ? layout_.strides : contiguous_strides(base_sizes_));
-  bytes_ = view_bytes(base_, layout_.num_bytes());
+  const bool is_dense = layout_->form == TensorLayout::Form::kDense;
+  base_ = empty(device_, is_dense ? layout_->strides : contiguous_strides(base_sizes_));
+  bytes_ = view_bytes(base_, layout_->num_bytes());
 }
 
 at::Tensor ArrivingTensor::finish() {
   if (!base_.defined()) return {};
   const at::NoGradGuard no_grad;
   at::Tensor tensor = std::move(base_);
-  if (tensor.device() != device_ || layout_.form == TensorLayout::Form::kCopy) {
-    auto copy = empty(device_, layout_.strides);
+  if (tensor.device() != device_ || layout_->form == TensorLayout::Form::kCopy) {
+    auto copy = empty(device_, layout_->strides);
     copy.copy_(tensor, /*non_blocking=*/true);
     tensor = std::move(copy);
   }
   bytes_.reset();
-  if (base_sizes_ != layout_.sizes) tensor = tensor.as_strided(layout_.sizes, layout_.strides);
-  if (layout_.requires_grad) tensor.set_requires_grad(true);
+  if (base_sizes_ != layout_->sizes) tensor = tensor.as_strided(layout_->sizes, layout_->strides);
+  if (layout_->requires_grad) tensor.set_requires_grad(true);
   return tensor;
 }
 

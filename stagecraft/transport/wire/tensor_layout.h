@@ -45,6 +45,7 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor);
 /// the same kind, on the CPU if this process has no such device.
 class ArrivingTensor {
  public:
+  /// The layout must outlive it.
   explicit ArrivingTensor(const TensorLayout& layout, std::optional<c10::Device> home = {});
 
   c10::Device device() const { return device_; }
@@ -58,7 +59,7 @@ class ArrivingTensor {
  private:
   at::Tensor empty(c10::Device device, const std::vector<int64_t>& strides) const;
 
-  TensorLayout layout_;
+  const TensorLayout* layout_;
   c10::Device device_ = c10::kCPU;
   std::vector<int64_t> base_sizes_;
   at::Tensor base_;  ///< the bytes, as elements

@@ -220,15 +220,16 @@ class Decoder {
   std::size_t next_tensor_ = 0;
 };
 
-// What the engine says of bytes that are no value, or of sizes for which there is no memory.
-template <typename Function>
+// What the engine says of bytes that are no value (MetadataError), or of memory that is not there
+// (NoRoom).
+template <typename Problem, typename Function>
 auto in_our_words(const Function& function) {
   try {
     return function();
   } catch (const c10::Error& error) {
-    throw MetadataError(std::string("a message cannot be: ") + error.what_without_backtrace());
+    throw Problem(std::string("a message cannot be: ") + error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
-    throw MetadataError("there is no memory for a message");
+    throw NoRoom("there is no memory for a message");
   }
 }
 
@@ -239,7 +240,7 @@ EncodedValue encode(const c10::IValue& value, std::optional<c10::Device> link) {
 }
 
 ValueLayout::ValueLayout(std::string_view bytes) {
-  in_our_words([&] {
+  in_our_words<MetadataError>([&] {
     ByteReader in(bytes);
     const std::size_t count = in.get_count();
     WayPlan plan;
@@ -255,7 +256,7 @@ ValueLayout::ValueLayout(std::string_view bytes) {
 }
 
 ArrivingTensors ValueLayout::allocate(std::optional<c10::Device> home) const {
-  return in_our_words([&] {
+  return in_our_words<NoRoom>([&] {
     ArrivingTensors arriving;
     arriving.reserve(tensors_.size());
     for (const auto& layout : tensors_) arriving.emplace_back(layout, home);
@@ -264,7 +265,7 @@ ArrivingTensors ValueLayout::allocate(std::optional<c10::Device> home) const {
 }
 
 void ValueLayout::allocate_for_link(ArrivingTensors& tensors) const {
-  in_our_words([&] {
+  in_our_words<NoRoom>([&] {
     for (const auto& part : parts_) {
       if (part.way == Way::kLink) tensors[part.tensor].allocate_for_link();
     }
@@ -272,7 +273,8 @@ void ValueLayout::allocate_for_link(ArrivingTensors& tensors) const {
 }
 
 c10::IValue ValueLayout::build(std::string_view values, ArrivingTensors tensors) const {
-  return in_our_words([&] { return Decoder(structure_, values, std::move(tensors)).decode(); });
+  return in_our_words<NoRoom>(
+      [&] { return Decoder(structure_, values, std::move(tensors)).decode(); });
 }
 
 }  // namespace stagecraft::detail

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <optional>
+#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -12,6 +13,12 @@
 #include "stagecraft/transport/wire/tensor_layout.h"
 
 namespace stagecraft::detail {
+
+/// This rank has no memory for a value that has come, or its device fails.
+class NoRoom : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
 
 /// A value as it travels: what the next one of its kind is likely to have in common with it, what
 /// not, and the elements of its tensors.
@@ -45,7 +52,8 @@ class ValueLayout {
   };
   const std::vector<Part>& parts() const { return parts_; }
   bool uses_link() const { return uses_link_; }
-  /// Memory for all of them but those that go over the link; see ArrivingTensor.
+  /// Memory for all of them but those that go over the link; see ArrivingTensor. This must outlive
+  /// it.
   ArrivingTensors allocate(std::optional<c10::Device> home = {}) const;
   /// And for those.
   void allocate_for_link(ArrivingTensors& tensors) const;

@@ -184,8 +184,12 @@ void WireTransport::on_tick() {
   const std::string progress = encode_progress(exchange_.teller(rank_).ask());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    if (peer(other).is_closed && ++peer(other).failed_ticks > 1) peer(other).outbox.close();
-    if (world().has_left(other)) continue;
+    // Who has left reads no more; what it was told last is out by then.
+    const bool has_left = world().has_left(other);
+    if ((peer(other).is_closed || has_left) && ++peer(other).failed_ticks > 1) {
+      peer(other).outbox.close();
+    }
+    if (has_left) continue;
     // Whoever reads may have a deadline.
     peer(other).inbox.call_off();
     try {

@@ -80,6 +80,7 @@ WireTransport::~WireTransport() {
   spread_abort();
   exchange_.leave(rank_);
   say_goodbye();
+  if (world().is_aborted()) engine_->set_failed();
   engine_->watch({});
   // Whoever reads may answer any peer, so all have ended before the first peer goes.
   for (const auto& peer : peers_) {
@@ -247,6 +248,15 @@ void WireTransport::on_damaged(Rank from, const FrameHead& head, const std::stri
   }
   abort({from, fmt::format("rank {}: {} arrived damaged at rank {}: {}", from.value(),
                            to_string(head.transfer()), rank_.value(), what)});
+}
+
+void WireTransport::on_refused(Rank from, const FrameHead& head, const std::string& what) {
+  {
+    const std::lock_guard lock(epoch_mutex_);
+    if (head.epoch < epoch_) return;
+  }
+  abort({rank_, fmt::format("rank {} cannot take {} from rank {}: {}", rank_.value(),
+                            to_string(head.transfer()), from.value(), what)});
 }
 
 // Meetings -------------------------------------------------------------------------------------

@@ -84,6 +84,7 @@ class WireTransport final : public Transport, private InboxListener {
 
   void on_value(Rank from, const FrameHead& head, FencedValue value) override;
   void on_damaged(Rank from, const FrameHead& head, const std::string& what) override;
+  void on_refused(Rank from, const FrameHead& head, const std::string& what) override;
   void on_control(Rank from, const FrameHead& head, std::string_view body) override;
   void on_answer(Rank to, const FrameHead& head) override;
   void on_lost(Rank from, const std::string& why) override;
