@@ -35,6 +35,7 @@ PythonReference::PythonReference(const std::string& script,
   child_ = fork();
   if (child_ < 0) throw Error("cannot fork");
   if (child_ == 0) {
+    setpgid(0, 0);
     dup2(down[0], STDIN_FILENO);
     dup2(up[1], STDOUT_FILENO);
     for (const int fd : {down[0], down[1], up[0], up[1]}) close(fd);
@@ -55,7 +56,10 @@ PythonReference::~PythonReference() {
     if (waitpid(child_, nullptr, WNOHANG) != 0) return;
     usleep(10'000);
   }
-  kill(child_, SIGKILL);
+  // With all that it has started, which may hold this program's output open.
+  kill(-child_, SIGTERM);
+  usleep(kFarewellMs * 100);
+  kill(-child_, SIGKILL);
   waitpid(child_, nullptr, 0);
 }
 

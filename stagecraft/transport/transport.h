@@ -57,10 +57,15 @@ class Transport {
   virtual void wait_send(const PendingPtr& send, Deadline deadline) = 0;
   /// Until the value is there. It is on the device on which it was sent, unless that device is not
   /// this process's, or it came over NCCL: then on this rank's GPU. Once for each receive.
+  ///
+  /// A device may still be at it when this returns; its current stream waits, as for any other
+  /// work. What NCCL loses on that way is noticed behind it: a value is whole when, after the
+  /// device has come to it, `abort_reason` is null or a barrier or all_gather has returned.
   virtual Received wait_receive(const PendingPtr& receive, Deadline deadline) = 0;
 
   // Collectives: called by all ranks in the same order -------------------------------------------
 
+  /// Every rank has come here, and nothing that was received before can be lost any more.
   virtual void barrier(Deadline deadline) = 0;
   /// The root's value on every rank; what others pass is ignored.
   virtual c10::IValue broadcast(c10::IValue value, Rank root, Deadline deadline) = 0;

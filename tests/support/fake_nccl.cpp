@@ -39,6 +39,14 @@ constexpr int kInvalidUsage = 5;
 constexpr int kRemoteError = 6;
 constexpr int kPollMs = 2;
 
+// What a test wants of it beside the usual: "refuse" and "hang" when a communicator is made, "fail"
+// when something is received, "slow" on a stream.
+bool behaves(const char* how) {
+  const char* const behaviour = getenv("SC_FAKE_NCCL");
+  return behaviour != nullptr && std::string(behaviour) == how;
+}
+constexpr auto kSlow = std::chrono::milliseconds(300);
+
 struct UniqueId {
   std::array<char, 128> bytes;
 };
@@ -227,6 +235,7 @@ struct Comm {
       const Job job = jobs.front();
       lock.unlock();
       bool is_there = true;
+      if (job.size > 1 && behaves("slow")) std::this_thread::sleep_for(kSlow);
       while (is_sender && is_there && !job.buffer->is_copied()) {
         is_there = !is_aborted;
         std::this_thread::sleep_for(std::chrono::microseconds(10));
@@ -319,10 +328,8 @@ SC_EXPORT int ncclGetUniqueId(UniqueId* id) {
 // NOLINTNEXTLINE(performance-unnecessary-value-param): as NCCL declares it
 SC_EXPORT int ncclCommInitRank(void** comm, int ranks, UniqueId id, int rank) {
   if (ranks != 2 || rank < 0 || rank > 1) return kInvalidUsage;
-  // For tests of what happens when it fails or hangs.
-  const char* const behaviour = getenv("SC_FAKE_NCCL");
-  if (behaviour != nullptr && std::string(behaviour) == "refuse") return kInvalidUsage;
-  while (behaviour != nullptr && std::string(behaviour) == "hang") pause();
+  if (behaves("refuse")) return kInvalidUsage;
+  while (behaves("hang")) pause();
   auto made = std::make_unique<Comm>();
   made->is_sender = rank == 0;
   made->fd = rank == 0 ? accept_one(id) : connect_one(id);
@@ -366,6 +373,7 @@ SC_EXPORT int ncclSend(const void* at, std::size_t size, int type, int peer, voi
 
 SC_EXPORT int ncclRecv(void* at, std::size_t size, int type, int peer, void* comm, void* stream) {
   if (type != 1 || peer != 0) return kInvalidUsage;
+  if (size > 1 && behaves("fail")) return kSystemError;  // not the byte of a new communicator
   return move(at, size, static_cast<Comm*>(comm), stream);
 }
 

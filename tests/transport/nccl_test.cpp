@@ -98,6 +98,33 @@ TEST(NcclWorld, ARankThatHangsInsideNcclIsNamedAtTheDeadline) {
   }
 }
 
+// A receive that NCCL gives up looks like one that has come; the ranks do not go on with it.
+TEST(NcclWorld, NobodyPassesABarrierWithAValueThatWasLost) {
+  use_fake_nccl();
+  for (const bool with_barrier : {true, false}) {
+    const GlooRanks world(2);
+    Processes processes(2, [&](int32_t i) {
+      if (i == 1) setenv("SC_FAKE_NCCL", "fail", 1);
+      const auto end = join_nccl(world.options(i), c10::kCPU);
+      if (i == 0) {
+        end->post_send(Rank(1), values(0), at::ones({1 << 20}));
+      } else {
+        end->wait_receive(end->post_receive(Rank(0), values(0)), soon());
+      }
+      if (with_barrier) {
+        end->barrier(soon());
+      } else {
+        end->all_gather(i, soon());
+      }
+    });
+    const auto ends = processes.wait();
+    for (const auto& end : ends) {
+      EXPECT_EQ(end.type, "PeerError") << end.message;
+      EXPECT_THAT(end.message, HasSubstr("NCCL between it and rank 1: ncclRecv"));
+    }
+  }
+}
+
 TEST(NcclWorld, RecoversWithNewCommunicators) {
   use_fake_nccl();
   const auto ends = run_nccl_ranks(3, c10::kCPU, {}, [](Transport& transport) {

@@ -125,6 +125,10 @@ void finish() {
   MPI_Finalize();
 }
 
+void wait_for_all() {
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
 int32_t make_group(int32_t num_ranks, void** group, char* problem) {
   MPI_Group everyone = MPI_GROUP_NULL;
   MPI_Group some = MPI_GROUP_NULL;
@@ -257,8 +261,8 @@ int32_t probe(void* group, int32_t from, int32_t tag) {
 }
 
 constexpr MpiPlugin kPlugin = {
-    kMpiPluginVersion, kName, start,  finish,    make_group, free_group, whole_group, send,
-    receive,           poll,  cancel, ping_pong, probe};
+    kMpiPluginVersion, kName, start,  finish,    make_group, free_group,  whole_group, send,
+    receive,           poll,  cancel, ping_pong, probe,      wait_for_all};
 
 }  // namespace
 }  // namespace stagecraft::detail

@@ -11,7 +11,7 @@
 /// `problem`, which has room for kMpiProblemBytes.
 namespace stagecraft::detail {
 
-constexpr uint32_t kMpiPluginVersion = 2;
+constexpr uint32_t kMpiPluginVersion = 3;
 constexpr std::size_t kMpiProblemBytes = 512;
 constexpr const char* kMpiPluginFunction = "stagecraft_mpi_plugin";
 
@@ -61,6 +61,10 @@ struct MpiPlugin {
 
   /// Whether a message is there that no receive was posted for.
   int32_t (*probe)(void* group, int32_t from, int32_t tag);
+
+  /// Until all ranks of the job are here. Before `finish`: over UCX's TCP, MPICH hangs in it when
+  /// one rank is through before another begins.
+  void (*wait_for_all)();
 };
 
 using GetMpiPlugin = const MpiPlugin* (*)();

@@ -36,6 +36,8 @@ constexpr auto kFinishWithoutPeer = milliseconds(5000);
 // And when it is not known of all whether they are alive. Whoever gives up ends the job, also ranks
 // that save what they have.
 constexpr auto kFinishWithUnknown = milliseconds(60'000);
+// And when all have come to their end: that is MPI's own time.
+constexpr auto kFinishTogether = milliseconds(20'000);
 
 std::atomic<MpiProgress*> started{nullptr};
 std::atomic<pid_t> started_by{0};
@@ -345,9 +347,12 @@ bool MpiProgress::wait_for_finish() {
   const bool are_all_known =
       static_cast<int32_t>(peers.size()) == facts_.num_ranks &&
       std::all_of(peers.begin(), peers.end(), [&](const auto& peer) { return here.is_near(peer); });
+  const auto have_all_come = std::make_shared<std::atomic<bool>>(false);
   const auto done = std::make_shared<std::atomic<bool>>(false);
-  const auto begins = [this, done] {
+  const auto begins = [this, have_all_come, done] {
     is_closed_ = true;
+    plugin_->wait_for_all();
+    *have_all_come = true;
     plugin_->finish();
     *done = true;
   };
@@ -361,18 +366,20 @@ bool MpiProgress::wait_for_finish() {
   // rank that hangs may be the cause. One that has come may end before this one knows that all
   // have.
   const bool are_coming = are_all_known && !has_failed_;
-  wait(are_coming ? Deadline(Clock::time_point::max()) : Deadline::after(kFinishWithUnknown), [&] {
+  const auto is_any_gone = [&] {
     return std::any_of(peers.begin(), peers.end(),
                        [](const auto& peer) { return has_ended(peer); });
-  });
-  const bool is_anyone_gone =
-      std::any_of(peers.begin(), peers.end(), [](const auto& peer) { return has_ended(peer); });
+  };
+  wait(are_coming ? Deadline(Clock::time_point::max()) : Deadline::after(kFinishWithUnknown),
+       [&] { return *have_all_come || is_any_gone(); });
+  if (*have_all_come) wait(Deadline::after(kFinishTogether), is_any_gone);
+  const bool is_anyone_gone = is_any_gone();
   if (is_anyone_gone) wait(Deadline::after(kFinishWithoutPeer), [] { return false; });
   if (*done) return true;
-  std::fputs(is_anyone_gone
-                 ? "stagecraft: MPI cannot be ended: another rank has died\n"
-                 : "stagecraft: MPI cannot be ended: another rank has not come to its end\n",
-             stderr);
+  const char* const why = *have_all_come   ? "it does not end by itself, though all ranks have come"
+                          : is_anyone_gone ? "another rank has died"
+                                           : "another rank has not come to its end";
+  std::fprintf(stderr, "stagecraft: MPI cannot be ended: %s\n", why);
   return false;
 }
 

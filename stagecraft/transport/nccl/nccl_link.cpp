@@ -101,12 +101,18 @@ struct NcclLink::Pair {
   std::timed_mutex mutex;           ///< held while the communicator is used
   std::atomic<Comm> comm{nullptr};  ///< null: what is to be sent is left out
   uint64_t epoch = 0;
-  std::mutex failure_mutex;
+  // Not held during calls of NCCL's.
+  std::mutex state_mutex;
   std::string failure;
+  std::optional<Mark> received;  ///< behind the last receive; those of a pair are on one stream
 
   void fail(const std::string& what) {
-    const std::lock_guard lock(failure_mutex);
+    const std::lock_guard lock(state_mutex);
     if (failure.empty()) failure = what;
+  }
+  bool is_all_there() {
+    const std::lock_guard lock(state_mutex);
+    return !received || received->is_done();
   }
 };
 
@@ -163,6 +169,16 @@ void NcclLink::receive(Rank from, uint64_t epoch, const at::Tensor& bytes) {
       library_->receive(bytes.mutable_data_ptr(), static_cast<std::size_t>(bytes.numel()),
                         NcclLibrary::kBytes, /*peer=*/0, pair.comm, stream);
   if (result != NcclLibrary::kSuccess) pair.fail("ncclRecv: " + library_->describe(result));
+  Mark mark(device_);
+  const std::lock_guard state_lock(pair.state_mutex);
+  pair.received.emplace(std::move(mark));
+}
+
+std::optional<Rank> NcclLink::find_missing() const {
+  for (const auto& pair : in_) {
+    if (pair && !pair->is_all_there()) return pair->other;
+  }
+  return std::nullopt;
 }
 
 void NcclLink::end(uint64_t epoch) {
@@ -294,8 +310,9 @@ void NcclLink::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) {
       std::unique_lock lock(pair->mutex, std::defer_lock);
       lock.try_lock_for(kCallLimit);
       if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
-      const std::lock_guard failure_lock(pair->failure_mutex);
+      const std::lock_guard state_lock(pair->state_mutex);
       pair->failure.clear();
+      pair->received.reset();
     }
   }
   if (comms.empty()) return;
@@ -319,7 +336,7 @@ std::optional<AbortReason> NcclLink::find_failure() const {
       if (!pair) continue;
       std::string failure;
       {
-        const std::lock_guard lock(pair->failure_mutex);
+        const std::lock_guard lock(pair->state_mutex);
         failure = pair->failure;
       }
       if (failure.empty()) {

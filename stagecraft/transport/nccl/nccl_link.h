@@ -31,6 +31,9 @@ class NcclLink final : public DeviceLink {
   c10::Device device() const override { return device_; }
   Engine::WorkPtr send(Rank to, uint64_t epoch, const at::Tensor& bytes) override;
   void receive(Rank from, uint64_t epoch, const at::Tensor& bytes) override;
+  /// A rank of whose values one is still on its way on the device, or was lost there; none: all
+  /// that were received have come, unless the link was aborted or `find_failure` knows of one.
+  std::optional<Rank> find_missing() const;
   /// `is_ended` says so from now on, to whoever is to abort.
   void end(uint64_t epoch) override;
   bool is_ended() const { return ended_ > epoch_; }

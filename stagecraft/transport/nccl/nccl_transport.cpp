@@ -5,9 +5,14 @@
 #include <utility>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/transport/core/exchange_errors.h"
 
 namespace stagecraft::detail {
 namespace {
+
+// How a thread waits for the device: mostly it is through with what was received.
+constexpr int kBusyTurns = 200;
+constexpr auto kNap = std::chrono::microseconds(20);
 
 // An engine with a link beside it.
 class LinkedEngine final : public Engine {
@@ -83,6 +88,31 @@ void NcclTransport::connect(Deadline deadline) {
 void NcclTransport::recover(Deadline deadline) {
   wire_->recover(deadline);
   connect(deadline);
+}
+
+// A transfer that NCCL gives up is over on its stream as one that came is; but a link is aborted
+// after its world only, and a failure stands until then.
+void NcclTransport::settle(Deadline deadline) {
+  const auto begin = Deadline::Clock::now();
+  for (int turn = 0; !wire_->abort_reason(); ++turn) {
+    std::optional<Rank> missing = link_->find_missing();
+    if (!missing) {
+      const std::unique_lock lock(connecting_, std::try_to_lock);
+      const auto failure = lock.owns_lock() ? link_->find_failure() : std::nullopt;
+      if (lock.owns_lock() && !failure) return;
+      if (failure) missing = failure->rank;
+    }
+    if (deadline.has_passed()) {
+      throw_timeout(
+          rank(), Deadline::Clock::now() - begin,
+          fmt::format("what rank {} has sent over NCCL", missing.value_or(rank()).value()));
+    }
+    if (turn < kBusyTurns) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kNap);
+    }
+  }
 }
 
 void NcclTransport::on_tick() {

@@ -18,6 +18,10 @@ namespace stagecraft::detail {
 /// A rank's end of a world whose values travel over an engine, and their tensors of one device over
 /// NCCL. When the world is aborted, so are all communicators, within a tick; `recover` makes new
 /// ones.
+///
+/// A value is handed over while NCCL still brings it: the receiver's stream waits, its thread does
+/// not. What NCCL loses is found out behind that, so barrier and all_gather begin with a look
+/// whether all that was received has come, and throw where it has not.
 class NcclTransport final : public Transport {
  public:
   /// How often it looks whether the world is aborted or NCCL has failed.
@@ -47,7 +51,10 @@ class NcclTransport final : public Transport {
     return wire_->wait_receive(receive, deadline);
   }
 
-  void barrier(Deadline deadline) override { wire_->barrier(deadline); }
+  void barrier(Deadline deadline) override {
+    settle(deadline);
+    wire_->barrier(deadline);
+  }
   c10::IValue broadcast(c10::IValue value, Rank root, Deadline deadline) override {
     return wire_->broadcast(std::move(value), root, deadline);
   }
@@ -55,6 +62,7 @@ class NcclTransport final : public Transport {
     return wire_->all_reduce(tensor, deadline);
   }
   std::vector<c10::IValue> all_gather(c10::IValue value, Deadline deadline) override {
+    settle(deadline);
     return wire_->all_gather(std::move(value), deadline);
   }
 
@@ -67,6 +75,8 @@ class NcclTransport final : public Transport {
 
  private:
   void connect(Deadline deadline);
+  /// Until all that was received has come, or the world is aborted. TimeoutError.
+  void settle(Deadline deadline);
   void on_tick();
   void fail(AbortReason reason);
 
