@@ -6,7 +6,10 @@
 #include <thread>
 #include <utility>
 
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
 
@@ -42,6 +45,45 @@ class Mark {
 
  private:
   std::optional<c10::Event> event_;
+};
+
+// How many of the receives on a stream the device is through with. Behind each it copies a number
+// to the host: so nobody has to ask CUDA, which may not answer while a stream stands still for
+// another rank.
+class Arrivals {
+ public:
+  static constexpr int64_t kNumbers = 1 << 15;  // more than can be on a stream
+
+  Arrivals() = default;
+  // `numbers` are 0, 1, ... on the device.
+  explicit Arrivals(at::Tensor numbers)
+      : numbers_(std::move(numbers)),
+        seen_(numbers_.defined() ? at::zeros({1}, at::TensorOptions(at::kShort).pinned_memory(true))
+                                 : at::Tensor()) {}
+
+  static at::Tensor make_numbers(c10::Device device) {
+    auto numbers = at::arange(kNumbers, at::TensorOptions(at::kShort).device(device));
+    numbers.select(0, 0).item();  // other streams read them
+    return numbers;
+  }
+
+  // The current stream is behind one more.
+  void mark() {
+    if (!numbers_.defined()) return;
+    const at::NoGradGuard no_grad;
+    const int64_t number = (last_ + 1) % kNumbers;
+    seen_.copy_(numbers_.slice(0, number, number + 1), /*non_blocking=*/true);
+    last_ = static_cast<int16_t>(number);
+  }
+  bool are_all_there() const {
+    if (!numbers_.defined()) return true;
+    return __atomic_load_n(seen_.const_data_ptr<int16_t>(), __ATOMIC_ACQUIRE) == last_;
+  }
+
+ private:
+  at::Tensor numbers_;
+  at::Tensor seen_;  // written by the device
+  std::atomic<int16_t> last_{0};
 };
 
 class DoneWork final : public Engine::Work {
@@ -96,23 +138,21 @@ void run_for_each(const std::vector<Comm>& comms, std::chrono::nanoseconds limit
 
 // One communicator; rank 0 of it sends, rank 1 receives.
 struct NcclLink::Pair {
+  Pair() = default;
+  explicit Pair(const at::Tensor& numbers) : arrivals(numbers) {}
+
   Rank other;
   bool is_sender = false;
   std::timed_mutex mutex;           ///< held while the communicator is used
   std::atomic<Comm> comm{nullptr};  ///< null: what is to be sent is left out
   uint64_t epoch = 0;
-  // Not held during calls of NCCL's.
-  std::mutex state_mutex;
+  Arrivals arrivals;  ///< of what is received
+  std::mutex failure_mutex;
   std::string failure;
-  std::optional<Mark> received;  ///< behind the last receive; those of a pair are on one stream
 
   void fail(const std::string& what) {
-    const std::lock_guard lock(state_mutex);
+    const std::lock_guard lock(failure_mutex);
     if (failure.empty()) failure = what;
-  }
-  bool is_all_there() {
-    const std::lock_guard lock(state_mutex);
-    return !received || received->is_done();
   }
 };
 
@@ -134,9 +174,10 @@ struct NcclLink::Connecting {
 NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
                    c10::Device device)
     : library_(std::move(library)), rank_(rank), device_(device) {
+  const auto numbers = has_streams(device) ? Arrivals::make_numbers(device) : at::Tensor();
   for (Rank other(0); other.value() < ranks; ++other) {
     out_.push_back(other == rank ? nullptr : std::make_shared<Pair>());
-    in_.push_back(other == rank ? nullptr : std::make_shared<Pair>());
+    in_.push_back(other == rank ? nullptr : std::make_shared<Pair>(numbers));
     if (other == rank) continue;
     out(other).other = other;
     out(other).is_sender = true;
@@ -169,14 +210,12 @@ void NcclLink::receive(Rank from, uint64_t epoch, const at::Tensor& bytes) {
       library_->receive(bytes.mutable_data_ptr(), static_cast<std::size_t>(bytes.numel()),
                         NcclLibrary::kBytes, /*peer=*/0, pair.comm, stream);
   if (result != NcclLibrary::kSuccess) pair.fail("ncclRecv: " + library_->describe(result));
-  Mark mark(device_);
-  const std::lock_guard state_lock(pair.state_mutex);
-  pair.received.emplace(std::move(mark));
+  pair.arrivals.mark();
 }
 
 std::optional<Rank> NcclLink::find_missing() const {
   for (const auto& pair : in_) {
-    if (pair && !pair->is_all_there()) return pair->other;
+    if (pair && !pair->arrivals.are_all_there()) return pair->other;
   }
   return std::nullopt;
 }
@@ -310,9 +349,8 @@ void NcclLink::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) {
       std::unique_lock lock(pair->mutex, std::defer_lock);
       lock.try_lock_for(kCallLimit);
       if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
-      const std::lock_guard state_lock(pair->state_mutex);
+      const std::lock_guard failure_lock(pair->failure_mutex);
       pair->failure.clear();
-      pair->received.reset();
     }
   }
   if (comms.empty()) return;
@@ -336,7 +374,7 @@ std::optional<AbortReason> NcclLink::find_failure() const {
       if (!pair) continue;
       std::string failure;
       {
-        const std::lock_guard lock(pair->state_mutex);
+        const std::lock_guard lock(pair->failure_mutex);
         failure = pair->failure;
       }
       if (failure.empty()) {
