@@ -5,6 +5,7 @@
 #include <poll.h>
 #include <signal.h>
 #include <stdexcept>
+#include <sys/prctl.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -36,12 +37,14 @@ PythonReference::PythonReference(const std::string& script,
   if (child_ < 0) throw Error("cannot fork");
   if (child_ == 0) {
     setpgid(0, 0);
+    prctl(PR_SET_PDEATHSIG, SIGTERM);
     dup2(down[0], STDIN_FILENO);
     dup2(up[1], STDOUT_FILENO);
     for (const int fd : {down[0], down[1], up[0], up[1]}) close(fd);
     execv(argv[0], argv.data());
     _exit(127);
   }
+  setpgid(child_, child_);
   close(down[0]);
   close(up[1]);
   to_child_ = down[1];
@@ -53,7 +56,10 @@ PythonReference::~PythonReference() {
   close(to_child_);
   close(from_child_);
   for (int waited = 0; waited < kFarewellMs; waited += 10) {
-    if (waitpid(child_, nullptr, WNOHANG) != 0) return;
+    if (waitpid(child_, nullptr, WNOHANG) != 0) {
+      kill(-child_, SIGKILL);  // what it may have left behind
+      return;
+    }
     usleep(10'000);
   }
   // With all that it has started, which may hold this program's output open.

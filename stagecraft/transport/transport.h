@@ -59,8 +59,8 @@ class Transport {
   /// this process's, or it came over NCCL: then on this rank's GPU. Once for each receive.
   ///
   /// A device may still be at it when this returns; its current stream waits, as for any other
-  /// work. What NCCL loses on that way is noticed behind it: a value is whole when, after the
-  /// device has come to it, `abort_reason` is null or a barrier or all_gather has returned.
+  /// work. What NCCL loses on that way is noticed behind it: a value is whole when a collective
+  /// that was called afterwards has returned.
   virtual Received wait_receive(const PendingPtr& receive, Deadline deadline) = 0;
 
   // Collectives: called by all ranks in the same order -------------------------------------------

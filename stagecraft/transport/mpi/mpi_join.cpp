@@ -29,7 +29,7 @@ namespace stagecraft::detail {
 namespace {
 
 // Of what ranks tell each other here. In the other byte order it is another number.
-constexpr uint32_t kHelloMagic = 0x32484353;  // "SCH2"
+constexpr uint32_t kHelloMagic = 0x33484353;  // "SCH3"
 constexpr uint32_t kWrongOrder = 0x53434832;
 constexpr std::size_t kHelloBytes = 64 * 1024;
 // Of what is said here, in MPI's communicator of all ranks; with the number of ranks added to it.
@@ -56,6 +56,7 @@ struct Hello {
   Word word = Word::kHello;
   ProcessName process = {};
   Facts facts = {};
+  bool ends_mpi_here = false;  ///< the program leaves that to this library
 };
 
 std::string write_hello(const Hello& hello) {
@@ -67,6 +68,7 @@ std::string write_hello(const Hello& hello) {
   out.put_text(hello.process.namespace_);
   out.put(hello.process.pid);
   out.put(hello.process.start);
+  out.put(static_cast<uint32_t>(hello.ends_mpi_here));
   out.put(static_cast<uint32_t>(hello.facts.size()));
   for (const auto& [name, value] : hello.facts) {
     out.put_text(name);
@@ -90,6 +92,7 @@ Hello read_hello(std::string_view text, uint64_t world) {
   hello.process.namespace_ = in.get_text();
   hello.process.pid = in.get<int64_t>();
   hello.process.start = in.get<uint64_t>();
+  hello.ends_mpi_here = in.get<uint32_t>() != 0;
   const auto count = in.get_count();
   for (std::size_t i = 0; i < count; ++i) {
     std::string name(in.get_text());
@@ -195,7 +198,7 @@ class Joining {
 
   Hello say_hello() {
     const Hello mine{next_world(num_ranks_), Word::kHello, ProcessName::of_this(),
-                     facts_of(options_, num_ranks_)};
+                     facts_of(options_, num_ranks_), progress_.facts().was_started == 0};
     world_ = mine.world;
     say(mine);
     return mine;
@@ -352,6 +355,11 @@ class Joining {
     }
     progress_.set_local_ranks(local_ranks);
     progress_.set_peers(processes);
+    const bool is_whole = num_ranks_ == progress_.facts().num_ranks;
+    if (is_whole && std::all_of(hellos_.begin(), hellos_.end(),
+                                [](const Hello& hello) { return hello.ends_mpi_here; })) {
+      progress_.set_meeting();
+    }
     joined.engine = make_mpi_engine(progress_, made->group, Rank(me_),
                                     world_ * kMostSizes + static_cast<uint64_t>(num_ranks_),
                                     std::move(processes));

@@ -125,8 +125,8 @@ void finish() {
   MPI_Finalize();
 }
 
-void wait_for_all() {
-  MPI_Barrier(MPI_COMM_WORLD);
+int32_t wait_for_all() {
+  return MPI_Barrier(MPI_COMM_WORLD) == MPI_SUCCESS ? 0 : 1;
 }
 
 int32_t make_group(int32_t num_ranks, void** group, char* problem) {

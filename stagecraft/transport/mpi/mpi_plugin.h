@@ -62,9 +62,9 @@ struct MpiPlugin {
   /// Whether a message is there that no receive was posted for.
   int32_t (*probe)(void* group, int32_t from, int32_t tag);
 
-  /// Until all ranks of the job are here. Before `finish`: over UCX's TCP, MPICH hangs in it when
-  /// one rank is through before another begins.
-  void (*wait_for_all)();
+  /// Until all ranks of the job are here; not 0 if MPI says that they are not. Before `finish`:
+  /// over UCX's TCP, MPICH hangs in it when one rank is through before another begins.
+  int32_t (*wait_for_all)();
 };
 
 using GetMpiPlugin = const MpiPlugin* (*)();

@@ -347,18 +347,25 @@ bool MpiProgress::wait_for_finish() {
   const bool are_all_known =
       static_cast<int32_t>(peers.size()) == facts_.num_ranks &&
       std::all_of(peers.begin(), peers.end(), [&](const auto& peer) { return here.is_near(peer); });
-  const auto have_all_come = std::make_shared<std::atomic<bool>>(false);
-  const auto done = std::make_shared<std::atomic<bool>>(false);
-  const auto begins = [this, have_all_come, done] {
-    is_closed_ = true;
-    plugin_->wait_for_all();
-    *have_all_come = true;
-    plugin_->finish();
-    *done = true;
+  struct Progress {
+    std::atomic<bool> have_all_come{false};
+    std::atomic<bool> is_hopeless{false};
+    std::atomic<bool> is_done{false};
   };
-  if (run(begins, Deadline::after(milliseconds(20)))) return true;
+  const auto now = std::make_shared<Progress>();
+  const auto begins = [this, now] {
+    is_closed_ = true;
+    if (can_meet_) {
+      now->is_hopeless = plugin_->wait_for_all() != 0;
+      if (now->is_hopeless) return;
+      now->have_all_come = true;
+    }
+    plugin_->finish();
+    now->is_done = true;
+  };
+  if (run(begins, Deadline::after(milliseconds(20))) && now->is_done) return true;
   const auto wait = [&](Deadline deadline, const auto& is_pointless) {
-    while (!*done && !deadline.has_passed() && !is_pointless()) {
+    while (!now->is_done && !now->is_hopeless && !deadline.has_passed() && !is_pointless()) {
       std::this_thread::sleep_for(milliseconds(1));
     }
   };
@@ -371,13 +378,18 @@ bool MpiProgress::wait_for_finish() {
                        [](const auto& peer) { return has_ended(peer); });
   };
   wait(are_coming ? Deadline(Clock::time_point::max()) : Deadline::after(kFinishWithUnknown),
-       [&] { return *have_all_come || is_any_gone(); });
-  if (*have_all_come) wait(Deadline::after(kFinishTogether), is_any_gone);
+       [&] { return now->have_all_come || is_any_gone(); });
   const bool is_anyone_gone = is_any_gone();
-  if (is_anyone_gone) wait(Deadline::after(kFinishWithoutPeer), [] { return false; });
-  if (*done) return true;
-  const char* const why = *have_all_come   ? "it does not end by itself, though all ranks have come"
-                          : is_anyone_gone ? "another rank has died"
+  // Once all have come, those that are through may go.
+  if (now->have_all_come) {
+    wait(Deadline::after(kFinishTogether), [] { return false; });
+  } else if (is_anyone_gone) {
+    wait(Deadline::after(kFinishWithoutPeer), [] { return false; });
+  }
+  if (now->is_done) return true;
+  const char* const why =
+      now->have_all_come                   ? "it does not end by itself, though all ranks have come"
+      : is_anyone_gone || now->is_hopeless ? "another rank has died"
                                            : "another rank has not come to its end";
   std::fprintf(stderr, "stagecraft: MPI cannot be ended: %s\n", why);
   return false;

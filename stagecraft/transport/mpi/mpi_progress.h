@@ -75,6 +75,8 @@ class MpiProgress {
   void set_failed() { has_failed_ = true; }
   /// Whose end makes waiting in MPI_Finalize pointless.
   void set_peers(std::vector<ProcessName> peers);
+  /// All ranks of the job end MPI through this library, so they can meet before.
+  void set_meeting() { can_meet_ = true; }
   /// How many ranks of the job share this machine's cores, as far as is known.
   void set_local_ranks(int32_t ranks);
   bool has_a_core_each() const { return has_a_core_each_; }
@@ -131,6 +133,7 @@ class MpiProgress {
 
   std::atomic<bool> cannot_finish_{false};
   std::atomic<bool> has_failed_{false};
+  std::atomic<bool> can_meet_{false};
   std::atomic<int32_t> open_groups_{0};
   std::atomic<bool> has_a_core_each_{false};
   std::mutex peers_mutex_;

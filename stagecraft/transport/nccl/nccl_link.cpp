@@ -12,10 +12,12 @@
 #include <ATen/ops/zeros.h>
 #include <c10/core/DeviceGuard.h>
 #include <c10/core/Event.h>
+#include <c10/core/InferenceMode.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/core/exchange_errors.h"
 #include "stagecraft/transport/wire/side_streams.h"
+#include "stagecraft/transport/wire/value_codec.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -174,6 +176,7 @@ struct NcclLink::Connecting {
 NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
                    c10::Device device)
     : library_(std::move(library)), rank_(rank), device_(device) {
+  const c10::InferenceMode off(false);  // other threads write to them
   const auto numbers = has_streams(device) ? Arrivals::make_numbers(device) : at::Tensor();
   for (Rank other(0); other.value() < ranks; ++other) {
     out_.push_back(other == rank ? nullptr : std::make_shared<Pair>());
@@ -210,7 +213,11 @@ void NcclLink::receive(Rank from, uint64_t epoch, const at::Tensor& bytes) {
       library_->receive(bytes.mutable_data_ptr(), static_cast<std::size_t>(bytes.numel()),
                         NcclLibrary::kBytes, /*peer=*/0, pair.comm, stream);
   if (result != NcclLibrary::kSuccess) pair.fail("ncclRecv: " + library_->describe(result));
-  pair.arrivals.mark();
+  try {
+    pair.arrivals.mark();
+  } catch (const c10::Error& error) {
+    throw NoRoom(error.what_without_backtrace());  // this rank's device fails, not the other one
+  }
 }
 
 std::optional<Rank> NcclLink::find_missing() const {

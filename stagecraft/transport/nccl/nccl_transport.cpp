@@ -94,14 +94,20 @@ void NcclTransport::recover(Deadline deadline) {
 // after its world only, and a failure stands until then.
 void NcclTransport::settle(Deadline deadline) {
   const auto begin = Deadline::Clock::now();
-  for (int turn = 0; !wire_->abort_reason(); ++turn) {
+  for (int turn = 0;; ++turn) {
     std::optional<Rank> missing = link_->find_missing();
+    bool is_settled = false;
     if (!missing) {
       const std::unique_lock lock(connecting_, std::try_to_lock);
       const auto failure = lock.owns_lock() ? link_->find_failure() : std::nullopt;
-      if (lock.owns_lock() && !failure) return;
+      is_settled = lock.owns_lock() && !failure;
       if (failure) missing = failure->rank;
     }
+    // Behind the look: what an aborted link leaves behind has come, too.
+    if (const auto reason = wire_->abort_reason()) {
+      throw PeerError(reason->message, reason->rank, reason->cause);
+    }
+    if (is_settled) return;
     if (deadline.has_passed()) {
       throw_timeout(
           rank(), Deadline::Clock::now() - begin,

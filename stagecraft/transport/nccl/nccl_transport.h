@@ -20,8 +20,8 @@ namespace stagecraft::detail {
 /// ones.
 ///
 /// A value is handed over while NCCL still brings it: the receiver's stream waits, its thread does
-/// not. What NCCL loses is found out behind that, so barrier and all_gather begin with a look
-/// whether all that was received has come, and throw where it has not.
+/// not. What NCCL loses is found out behind that, so collectives begin and end with a look whether
+/// all that was received has come, and throw where it has not.
 class NcclTransport final : public Transport {
  public:
   /// How often it looks whether the world is aborted or NCCL has failed.
@@ -56,14 +56,22 @@ class NcclTransport final : public Transport {
     wire_->barrier(deadline);
   }
   c10::IValue broadcast(c10::IValue value, Rank root, Deadline deadline) override {
-    return wire_->broadcast(std::move(value), root, deadline);
+    settle(deadline);
+    auto result = wire_->broadcast(std::move(value), root, deadline);
+    settle(deadline);
+    return result;
   }
   at::Tensor all_reduce(const at::Tensor& tensor, Deadline deadline) override {
-    return wire_->all_reduce(tensor, deadline);
+    settle(deadline);
+    auto sum = wire_->all_reduce(tensor, deadline);
+    settle(deadline);
+    return sum;
   }
   std::vector<c10::IValue> all_gather(c10::IValue value, Deadline deadline) override {
     settle(deadline);
-    return wire_->all_gather(std::move(value), deadline);
+    auto all = wire_->all_gather(std::move(value), deadline);
+    settle(deadline);
+    return all;
   }
 
   void abort(AbortReason reason) override { wire_->abort(std::move(reason)); }
@@ -75,7 +83,7 @@ class NcclTransport final : public Transport {
 
  private:
   void connect(Deadline deadline);
-  /// Until all that was received has come, or the world is aborted. TimeoutError.
+  /// Until all that was received has come. PeerError if the world is aborted, TimeoutError.
   void settle(Deadline deadline);
   void on_tick();
   void fail(AbortReason reason);
