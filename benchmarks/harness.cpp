@@ -190,6 +190,7 @@ void Suite::finish() const {
 
 int run_suite(const std::string& name, int argc, char** argv,
               const std::function<void(Suite&)>& measure) {
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what is known when a run does not end
   try {
     Suite suite(name, argc, argv);
     measure(suite);
