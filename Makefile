@@ -1,16 +1,17 @@
-# Every verb sets up what it needs first (scripts/bootstrap) and says so; the second time it is silent.
+# Every verb sets up what it needs first (scripts/bootstrap), builds what it needs, and says so.
 #
 #   make demo         trains a language model on four ranks, and shows what the pipeline did
 #   make test         everything CI checks
 #   make test-slow    what takes longer
 #   make gpu-test     tests on a CUDA device (needs one)
-#   make build        the tool at build/bin/stagecraft, libraries, tests, benchmarks, examples
+#   make build        the library, and the tools at build/bin
 #   make bench        all benchmarks; make bench NAME=microbatch for one
 #   make package      a tarball and a Debian package, in build/packages
 #   make docs         draws the pictures of docs/ anew
 #   make reference    the reference of the headers: build/reference/html/index.html
 #   make docs-test    compiles and runs the snippets of README.md and docs/
 #   make format lint  clang-format in place; clang-tidy
+#   make single-files compiles every source of library, tools and tests alone, without a precompiled header
 #   make clang        builds and tests with clang 14
 #   make asan tsan    the tests under AddressSanitizer + UBSan; under ThreadSanitizer
 #
@@ -20,85 +21,116 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
 export STAGECRAFT_PYTHON STAGECRAFT_TORCH
+export NINJA_STATUS ?= [%f of %t, %e s] 
 
 JOBS ?= $(shell nproc)
 PYTHON = $(if $(STAGECRAFT_PYTHON),$(STAGECRAFT_PYTHON),$(if $(wildcard .venv/bin/python),.venv/bin/python,python3))
 SOURCES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
-configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(or $(STAGECRAFT_TORCH),ON) \
-	-DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)" >/dev/null
+TORCH = $(or $(STAGECRAFT_TORCH),ON)
+# What a build folder was once configured for, it stays configured for: `make demo` after `make test` keeps the tests.
+configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(TORCH) -DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)" $(2) >/dev/null
+WITH_TESTS = -DSTAGECRAFT_TESTS=ON -DSTAGECRAFT_BENCHMARKS=ON
+build = cmake --build $(1) -j $(JOBS) --target $(2)
 
-.PHONY: bootstrap configure build test test-slow gpu-test demo bench package format lint clang asan tsan docs docs-test reference clean
+.PHONY: demo build package test test-slow gpu-test docs-test bench tests format lint single-files clang asan tsan docs reference clean
 
-bootstrap:
-	@scripts/bootstrap
-
-configure: bootstrap
+build:
+	@scripts/bootstrap demo
 	@$(call configure,dev)
+	@$(call build,build,all)
 
-build: configure
-	cmake --build build -j $(JOBS)
-
-test: build
-	cd build && $(CTEST) -LE 'slow|gpu'
-
-test-slow: build
-	cd build && $(CTEST) -L slow
-
-gpu-test: build
-	cd build && STAGECRAFT_REQUIRE_GPU=1 $(CTEST) -L gpu
-
-docs: build
-	cmake --build build --target docs_update
-
-reference: configure
-	cmake --build build --target reference
-
-docs-test: build
-	cd build && $(CTEST) -L docs
-
-# Four ranks, about two minutes on two cores.
-DEMO = build/bin/stagecraft train --ranks 4 --schedule 1F1B --steps 450 --report demo/report.html --trace demo/trace.json
-
-demo: build
-ifeq ($(STAGECRAFT_TORCH),OFF)
-	@build/bin/stagecraft compare --ranks 4 --microbatches 8 --costs F=10,B=10,W=8,C=1
-	@build/bin/stagecraft draw ZBVZeroBubble --ranks 4 --microbatches 8
-else
-	@mkdir -p demo
-	@printf '%s\n\n' '$(DEMO)'
-	@$(DEMO)
-	@printf '\nWhat the pipeline did, in a browser: demo/report.html; in ui.perfetto.dev: demo/trace.json\n'
-endif
-
-bench: build
-	@"$(PYTHON)" benchmarks/run.py --build build $(if $(NAME),--name $(NAME))
-
-package: build
+package:
+	@scripts/bootstrap package
+	@$(call configure,dev)
+	@$(call build,build,all)
 	cd build && cpack && ls packages/*.*
 
-format: bootstrap
+# Everything that tests run, built. What only tests need is installed while the library is compiled.
+tests:
+	@scripts/bootstrap demo
+	@$(call configure,dev)
+	@scripts/bootstrap test >build/bootstrap.log 2>&1 </dev/null & packages=$$!; \
+	$(call build,build,all); built=$$?; \
+	wait $$packages; installed=$$?; cat build/bootstrap.log; [ $$built = 0 ] && [ $$installed = 0 ]
+	@$(call configure,dev,$(WITH_TESTS))
+	@$(call build,build,all checked)
+
+# Not $(MAKE), with which `make --dry-run test` would run the tests.
+test:
+	@begin=$$(date +%s); make --no-print-directory tests || exit; built=$$(date +%s); \
+	(cd build && $(CTEST) -LE 'slow|gpu' --output-junit ctest.xml); result=$$?; \
+	python3 scripts/test_times.py build $$begin $$built; exit $$result
+
+test-slow: tests single-files
+	cd build && $(CTEST) -L slow
+
+gpu-test:
+	@scripts/bootstrap test
+	@$(call configure,dev,$(WITH_TESTS))
+	@$(call build,build,all tests/gpu/all)
+	cd build && STAGECRAFT_REQUIRE_GPU=1 $(CTEST) -L gpu
+
+docs-test:
+	@scripts/bootstrap test
+	@$(call configure,dev,$(WITH_TESTS))
+	@$(call build,build,all tests/docs/all docs_pictures)
+	cd build && $(CTEST) -L docs
+
+docs:
+	@scripts/bootstrap demo
+	@$(call configure,dev)
+	@$(call build,build,docs_update)
+
+reference:
+	@scripts/bootstrap test
+	@$(call configure,dev)
+	@$(call build,build,reference)
+
+bench:
+	@scripts/bootstrap test
+	@$(call configure,dev,$(WITH_TESTS))
+	@$(call build,build,all benchmarks/all)
+	@"$(PYTHON)" benchmarks/run.py --build build $(if $(NAME),--name $(NAME))
+
+demo:
+	@scripts/bootstrap demo
+	@$(call configure,dev)
+	@$(if $(filter OFF,$(TORCH)),$(call build,build,stagecraft),$(call build,build,stagecraft stagecraft-train))
+	@scripts/demo
+
+format:
+	@scripts/bootstrap test
 	$(SOURCES) | xargs clang-format -i
 
-lint: bootstrap
+lint:
+	@scripts/bootstrap develop
 	@$(call configure,tidy)
-	cmake --build build-tidy -j $(JOBS) -- -k 0
+	cmake --build build-tidy -j $(JOBS) --target all benchmarks/all examples/all -- -k 0
 
-asan: bootstrap
-	@$(call configure,asan)
-	cmake --build build-asan -j $(JOBS)
-	cd build-asan && $(CTEST) -LE 'slow|gpu|docs|package'
+single-files:
+	@scripts/bootstrap test
+	@$(call configure,single)
+	@$(call build,build-single,all checked)
 
-clang: bootstrap
+clang:
+	@scripts/bootstrap develop
 	@command -v clang++-14 >/dev/null || { echo 'make clang: there is no clang++-14; on Debian 12: apt-get install clang-14' >&2; exit 1; }
 	@$(call configure,clang)
-	cmake --build build-clang -j $(JOBS)
+	@$(call build,build-clang,all checked)
 	cd build-clang && $(CTEST) -LE 'slow|gpu|docs|package'
 
-tsan: bootstrap
+asan:
+	@scripts/bootstrap test
+	@$(call configure,asan)
+	@$(call build,build-asan,all checked)
+	cd build-asan && $(CTEST) -LE 'slow|gpu|docs|package'
+
+tsan:
+	@scripts/bootstrap test
 	@$(call configure,tsan)
-	cmake --build build-tsan -j $(JOBS)
+	@$(call build,build-tsan,all checked)
 	cd build-tsan && $(CTEST) -LE 'slow|gpu|docs|package|oracle'
 
 clean:
-	rm -rf demo build build-release build-clang build-asan build-tsan build-tidy
+	rm -rf demo build build-single build-clang build-asan build-tsan build-tidy

@@ -56,7 +56,7 @@ std::unique_ptr<detail::Engine> join(int rank, const Listener& listener) {
 
 // gloo's own calls, from and into the same memory again and again: both sides have the next receive
 // posted before they send.
-void play_raw(c10d::Backend& gloo, const Task& task) {
+void play_gloo(c10d::Backend& gloo, const Task& task) {
   const bool begins = gloo.getRank() == 0;
   const int other = begins ? 1 : 0;
   constexpr int kTag = 7;
@@ -89,7 +89,7 @@ class GlooPair::End {
 
   void run(const Task& task) {
     if (task.is_raw) {
-      play_raw(*raw_, task);
+      play_gloo(*raw_, task);
     } else {
       play(ours_, task, step_++);
     }

@@ -21,7 +21,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // MPI's own blocking calls, on the thread that asks.
-void play_raw(const Task& task, Rank rank) {
+void play_mpi(const Task& task, Rank rank) {
   auto& mpi = detail::MpiProgress::get(Deadline::after(std::chrono::seconds(60)));
   const auto out = at::ones({task.bytes}, at::kByte);
   const auto in = at::empty({task.bytes}, at::kByte);
@@ -128,7 +128,7 @@ int run_mpi_worker() {
     if (task.rounds == 0) break;
     const auto play_rounds = [&](int64_t rounds, uint64_t number) {
       const Task some{task.is_raw, task.bytes, rounds};
-      task.is_raw ? play_raw(some, world.rank()) : play(transport, some, number);
+      task.is_raw ? play_mpi(some, world.rank()) : play(transport, some, number);
     };
     // Once before, as the other process may still be waking.
     play_rounds(1, 2 * step);

@@ -31,12 +31,12 @@ using Clock = std::chrono::steady_clock;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr int32_t kRanks = 2;
+constexpr int32_t kOverlapRanks = 2;
 constexpr int32_t kMicrobatches = 24;
 constexpr int64_t kRows = 512;
 constexpr int64_t kColumns = 4096;  // 8 MB
 
-Deadline soon() {
+Deadline overlap_deadline() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
@@ -94,7 +94,7 @@ double stream(Transport& transport, bool is_forward, uint64_t step) {
     return TransferId{step, is_forward ? Direction::kForward : Direction::kBackward, StageId(0),
                       StageId(1), MicrobatchId(m)};
   };
-  transport.barrier(soon());
+  transport.barrier(overlap_deadline());
   const auto begin = Clock::now();
   std::vector<PendingPtr> pending;
   for (int32_t m = 0; m < kMicrobatches; ++m) {
@@ -104,12 +104,12 @@ double stream(Transport& transport, bool is_forward, uint64_t step) {
   std::vector<c10::IValue> received;
   for (const PendingPtr& each : pending) {
     if (sends) {
-      transport.wait_send(each, soon());
+      transport.wait_send(each, overlap_deadline());
     } else {
-      received.push_back(transport.wait_receive(each, soon()).value);
+      received.push_back(transport.wait_receive(each, overlap_deadline()).value);
     }
   }
-  transport.barrier(soon());
+  transport.barrier(overlap_deadline());
   const std::chrono::duration<double> took = Clock::now() - begin;
   return took.count() / kMicrobatches;
 }
@@ -125,7 +125,7 @@ double measure_travel(Transport& transport) {
     if (i >= 3) times.push_back(std::max(there, back));
   }
   // What rank 0 measured counts on both.
-  return transport.broadcast(summarise(times).seconds, Rank(0), soon()).toDouble();
+  return transport.broadcast(summarise(times).seconds, Rank(0), overlap_deadline()).toDouble();
 }
 
 }  // namespace
@@ -135,10 +135,10 @@ OverlapCase::OverlapCase(Transport& transport)
   const at::Tensor w = at::zeros({1}).requires_grad_();
   std::vector<Stage> stages;
   stages.emplace_back(
-      StageId(rank_.value()), kRanks,
+      StageId(rank_.value()), kOverlapRanks,
       stage_body([w](const at::Tensor& x) { return Pass::apply(x, w); }, {{"w", w}}));
   runner_ = std::make_unique<Runner>(
-      transport, ScheduleSource::named("GPipe", kRanks), std::move(stages),
+      transport, ScheduleSource::named("GPipe", kOverlapRanks), std::move(stages),
       RunnerOptions{.loss = [](const at::Tensor& y) { return Loss::apply(y); }, .seed = 7});
   for (const ActionType type : {ActionType::kForward, ActionType::kBackward}) {
     runner_->callbacks().replace(type, [this](ActionContext& context) { compute(context); });

@@ -15,7 +15,7 @@ def main():
     folder = options.build / "bench" / "bin"
     programs = {path.name: path for path in sorted(folder.glob("*")) if path.is_file()}
     if not programs:
-        print(f"bench: no programs in {folder}; run make build", file=sys.stderr)
+        print(f"bench: no programs in {folder}; run make bench", file=sys.stderr)
         return 1
     if options.name and options.name not in programs:
         print(f"bench: no benchmark {options.name!r}; there are: {', '.join(programs)}", file=sys.stderr)

@@ -39,7 +39,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int32_t kRanks = 2;
+constexpr int32_t kStepRanks = 2;
 constexpr int64_t kBatch = 64;
 constexpr int64_t kTiny = 16;
 constexpr int64_t kReal = 512;
@@ -51,14 +51,15 @@ double seconds_since(Clock::time_point begin) {
   return std::chrono::duration<double>(Clock::now() - begin).count();
 }
 
-Deadline soon() {
+Deadline step_deadline() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
 /// The r-th processor that this program may use, as PyTorch's ranks do it.
 void pin(Rank rank) {
   cpu_set_t allowed;
-  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < kRanks) return;
+  if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < kStepRanks)
+    return;
   int left = rank.value();
   for (int cpu = 0; cpu < CPU_SETSIZE; ++cpu) {
     if (!CPU_ISSET(cpu, &allowed) || left-- != 0) continue;
@@ -77,7 +78,7 @@ class StepCase {
  public:
   StepCase(Transport& transport, const std::string& schedule, int64_t hidden, int32_t microbatches)
       : microbatches_(microbatches) {
-    const auto source = ScheduleSource::named(schedule, kRanks);
+    const auto source = ScheduleSource::named(schedule, kStepRanks);
     const Placement& placement = source.placement();
     const int32_t count = placement.num_stages();
     std::vector<Stage> stages;
@@ -129,10 +130,10 @@ void serve(Transport& transport, int32_t microbatches) {
         found = std::make_unique<StepCase>(transport, name.substr(0, slash),
                                            std::atoll(name.c_str() + slash + 1), microbatches);
       }
-      transport.barrier(soon());
+      transport.barrier(step_deadline());
       const auto begin = Clock::now();
       for (int i = 0; i < iterations; ++i) found->step();
-      transport.barrier(soon());
+      transport.barrier(step_deadline());
       answer = seconds_since(begin);
     }
     if (transport.rank() == Rank(0)) {
@@ -167,7 +168,7 @@ std::vector<Contender> contenders() {
     std::vector<std::string> by_network = arguments;
     by_network.insert(by_network.end(), launcher.by_network.begin(), launcher.by_network.end());
     for (auto* const each : {&arguments, &by_network}) {
-      each->insert(each->end(), {"-np", std::to_string(kRanks)});
+      each->insert(each->end(), {"-np", std::to_string(kStepRanks)});
     }
     all.push_back({launcher.name, std::move(arguments), std::move(by_network)});
   }
@@ -176,7 +177,7 @@ std::vector<Contender> contenders() {
 
 int count_compute(const std::string& schedule, int32_t microbatches) {
   const Schedule built = build_schedule(
-      schedule, {kRanks, microbatches, get_schedule_kind(schedule).default_stages_per_rank});
+      schedule, {kStepRanks, microbatches, get_schedule_kind(schedule).default_stages_per_rank});
   const auto list = built.actions(Rank(0));
   return static_cast<int>(std::count_if(
       list.begin(), list.end(), [](const Action& action) { return is_compute(action.type()); }));
@@ -236,7 +237,7 @@ int run_step_worker(int argc, char** argv) {
   try {
     at::set_num_threads(1);
     if (const char* const rank = std::getenv("RANK")) pin(Rank(std::atoi(rank)));
-    World world = World::from_environment({.local_ranks = kRanks});
+    World world = World::from_environment({.local_ranks = kStepRanks});
     world.run([&](Transport& transport) {
       if (world.is_local()) {
         at::get_num_threads();

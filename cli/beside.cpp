@@ -28,8 +28,8 @@ void run_beside(const char* name, char** argv) {
   ::execv(program.c_str(), arguments.data());
   const int why = errno;
   throw BadUsage(why == ENOENT
-                     ? fmt::format("there is no {} beside this program: it comes with a build that "
-                                   "has torch (STAGECRAFT_TORCH=ON)",
+                     ? fmt::format("{} is not next to this program: it needs a build with torch "
+                                   "(STAGECRAFT_TORCH=ON)",
                                    name)
                      : fmt::format("cannot start {}: {}", program, std::strerror(why)));
 }

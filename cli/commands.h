@@ -51,7 +51,7 @@ int run(const ScheduleCommand& command);
 
 struct LowerCommand {
   std::string file;
-  Lowering lowering;
+  Lowering lowering = {.lower = true};
   GraphChoice graph;
   std::optional<std::string> mode = std::nullopt;
   std::string format = "csv";

@@ -18,9 +18,9 @@
 namespace stagecraft::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
-// Costs are of what one rank has; whoever cuts that into `parts` stages has them in each stage.
+// Costs are of a rank's whole part of the model. Cut into `parts` stages, each stage has its share.
 CostModel divide(CostModel costs, int32_t parts) {
   StageCost& stage = costs.stage;
   for (double* cost :
@@ -72,8 +72,8 @@ std::string format_table(const CompareCommand& command, const ScheduleComparison
 }
 
 std::string format_json(const CompareCommand& command, const ScheduleComparison& comparison) {
-  Json json = {{"ranks", command.ranks}, {"microbatches", command.microbatches}};
-  json["schedules"] = Json::array();
+  OrderedJson json = {{"ranks", command.ranks}, {"microbatches", command.microbatches}};
+  json["schedules"] = OrderedJson::array();
   for (const ComparedSchedule& row : comparison.schedules) {
     json["schedules"].push_back({{"schedule", row.name},
                                  {"stages_per_rank", row.stages_per_rank},
@@ -84,7 +84,7 @@ std::string format_json(const CompareCommand& command, const ScheduleComparison&
                                  {"peak_memory", to_json_number(row.result.peak_memory)},
                                  {"transfers", row.result.transfers}});
   }
-  json["unfit"] = Json::array();
+  json["unfit"] = OrderedJson::array();
   for (const UnfitSchedule& one : comparison.unfit) {
     json["unfit"].push_back(
         {{"schedule", one.name}, {"stages_per_rank", one.stages_per_rank}, {"reason", one.reason}});

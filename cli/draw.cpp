@@ -24,7 +24,7 @@ namespace {
 
 constexpr int32_t kLeastColumns = 40;
 
-std::string_view variable(const char* name) {
+std::string_view environment_text(const char* name) {
   const char* value = std::getenv(name);
   return value == nullptr ? std::string_view() : std::string_view(value);
 }
@@ -41,9 +41,10 @@ std::string choose_format(const DrawCommand& command) {
 // https://no-color.org: set and not empty means none, unless the command line asks for colour.
 TerminalColor choose_color(const DrawCommand& command) {
   const bool terminal = command.output == "-" && isatty(STDOUT_FILENO) == 1;
-  const bool wanted = terminal && variable("NO_COLOR").empty() && variable("TERM") != "dumb";
+  const bool wanted =
+      terminal && environment_text("NO_COLOR").empty() && environment_text("TERM") != "dumb";
   if (command.color == "never" || (command.color == "auto" && !wanted)) return TerminalColor::kNone;
-  const std::string_view depth = variable("COLORTERM");
+  const std::string_view depth = environment_text("COLORTERM");
   return depth == "truecolor" || depth == "24bit" ? TerminalColor::kTrueColor : TerminalColor::k256;
 }
 

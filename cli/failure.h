@@ -4,10 +4,10 @@
 
 namespace stagecraft::cli {
 
-/// What the program says to its caller.
+/// Exit statuses of the program.
 constexpr int kGood = 0;
 constexpr int kBadSchedule = 1;
-/// Of programs that run pipelines: a run failed.
+/// For programs that run pipelines: a run failed.
 constexpr int kFailed = 1;
 /// The command could not be carried out: bad usage, a file that cannot be read or written, no
 /// memory.

@@ -1,75 +1,42 @@
 #include "cli/input.h"
 
-#include <algorithm>
-#include <cerrno>
-#include <cstdio>
-#include <cstring>
-#include <filesystem>
-#include <memory>
-#include <system_error>
 #include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
 #include "cli/failure.h"
+#include "stagecraft/base/read_file.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/schedule/builders/builders.h"
-#include "stagecraft/schedule/csv.h"
-#include "stagecraft/schedule/json.h"
-#include "stagecraft/schedule/passes/lower.h"
+#include "stagecraft/schedule/load.h"
 
 namespace stagecraft::cli {
 namespace {
 
-[[noreturn]] void fail_to_read(const std::string& path, int error) {
-  throw BadUsage(fmt::format("cannot read {}: {}", name_of(path), std::strerror(error)));
-}
-
-bool has_transfers(const Schedule& schedule) {
-  return std::any_of(schedule.lists().begin(), schedule.lists().end(), [](const ActionList& list) {
-    return std::any_of(list.begin(), list.end(),
-                       [](Action action) { return is_transfer(action.type()); });
-  });
-}
-
-Schedule at_compute_level(const Schedule& schedule) {
-  return {Level::kCompute, schedule.placement(), schedule.lists()};
-}
-
-Schedule parse_schedule(std::string_view text) {
-  const std::size_t first = text.find_first_not_of(" \t\r\n");
-  if (first != std::string_view::npos && text[first] == '{') return parse_json(text);
-  return parse_csv(text);
-}
-
-const ScheduleKind* find_kind(std::string_view name) {
+/// A fault in the text of a file stays a ScheduleError.
+template <typename Read>
+Schedule or_bad_usage(Read&& read) {
   try {
-    return &get_schedule_kind(name);
-  } catch (const ArgumentError&) {
-    return nullptr;
+    return read();
+  } catch (const ScheduleError&) {
+    throw;
+  } catch (const Error& error) {
+    throw BadUsage(error.what());
   }
 }
 
 Schedule read_source(const Source& source) {
-  std::error_code ignored;
-  if (source.what != "-" && !std::filesystem::exists(source.what, ignored)) {
-    std::string names;
-    for (const ScheduleKind& kind : schedule_kinds()) {
-      names += fmt::format("{}{}", names.empty() ? "" : ", ", kind.name);
-    }
-    throw BadUsage(fmt::format("{} is neither a file nor a schedule; the schedules are {}",
-                               quote(source.what), names));
-  }
+  Schedule schedule = or_bad_usage([&] { return get_schedule(source.what); });
   if (source.ranks || source.microbatches || source.stages_per_rank) {
     throw BadUsage(fmt::format(
         "--ranks, --microbatches and --stages-per-rank are for a schedule by name; {} has its own",
         name_of(source.what)));
   }
-  return read_schedule(source.what);
+  return schedule;
 }
 
-// Values of options are one line, so only the column says anything.
+// The value of an option is one line, so only the column matters.
 std::string without_line(const ParseError& error) {
   const std::string_view message = error.what();
   constexpr std::string_view kLine = "line 1, ";
@@ -83,32 +50,15 @@ std::string name_of(const std::string& path) {
 }
 
 std::string read_all(const std::string& path) {
-  struct CloseFile {
-    void operator()(std::FILE* file) const {
-      if (file != stdin) std::fclose(file);
-    }
-  };
-  const std::unique_ptr<std::FILE, CloseFile> file(path == "-" ? stdin
-                                                               : std::fopen(path.c_str(), "rb"));
-  if (!file) fail_to_read(path, errno);
-  std::string text;
-  std::vector<char> buffer(1U << 16U);
-  while (const std::size_t count = std::fread(buffer.data(), 1, buffer.size(), file.get())) {
-    text.append(buffer.data(), count);
+  try {
+    return read_file(path);
+  } catch (const Error& error) {
+    throw BadUsage(error.what());
   }
-  if (std::ferror(file.get()) != 0) fail_to_read(path, errno);
-  return text;
 }
 
-Schedule read_schedule(const std::string& path) {
-  const std::string text = read_all(path);
-  try {
-    Schedule schedule = parse_schedule(text);
-    if (schedule.num_stages() == 0) throw ArgumentError("no action is in it");
-    return schedule;
-  } catch (const Error& error) {
-    throw BadSchedule(fmt::format("{}: {}", name_of(path), error.what()));
-  }
+Schedule open_schedule(const std::string& path) {
+  return or_bad_usage([&] { return read_schedule(path); });
 }
 
 Schedule build(const Source& source) {
@@ -116,26 +66,20 @@ Schedule build(const Source& source) {
     throw BadUsage(
         fmt::format("{} needs --{}", source.what, !source.ranks ? "ranks" : "microbatches"));
   }
-  try {
+  return or_bad_usage([&] {
     return build_schedule(source.what, {.ranks = *source.ranks,
                                         .microbatches = *source.microbatches,
                                         .stages_per_rank = source.stages_per_rank});
-  } catch (const ArgumentError& error) {
-    throw BadUsage(error.what());
-  }
+  });
 }
 
 Loaded load(const Source& source, const Lowering& lowering, const GraphChoice& graph) {
-  const ScheduleKind* kind = source.what == "-" ? nullptr : find_kind(source.what);
+  const ScheduleKind* const kind = find_schedule_kind(source.what);
   const std::optional<VerifyMode> mode = parse_mode(source.mode);
   std::string name = kind != nullptr ? std::string(kind->name) : name_of(source.what);
   Schedule schedule = kind != nullptr ? build(source) : read_source(source);
   StageGraph stages = make_graph(graph, schedule.num_stages());
-  if (lowering.lower) {
-    schedule = lower_schedule(schedule, stages, lowering, mode, name);
-  } else if (kind == nullptr) {
-    verify_or_throw(schedule, stages, name, {.mode = mode.value_or(infer_mode(schedule))});
-  }
+  schedule = prepare(std::move(schedule), stages, lowering, mode, name);
   return {std::move(name), std::move(schedule), std::move(stages)};
 }
 
@@ -181,17 +125,16 @@ std::optional<VerifyMode> parse_mode(const std::optional<std::string>& text) {
   throw BadUsage(fmt::format("--mode is training, forward-only or partial, got {}", quote(*text)));
 }
 
-Schedule lower_schedule(const Schedule& schedule, const StageGraph& graph, const Lowering& lowering,
-                        std::optional<VerifyMode> mode, const std::string& name) {
-  if (has_transfers(schedule)) {
-    throw BadSchedule(fmt::format("{}: it is lowered already: it has transfers", name));
+Schedule prepare(Schedule schedule, const StageGraph& graph, const Lowering& lowering,
+                 std::optional<VerifyMode> mode, const std::string& name) {
+  if (lowering.lower && schedule.level() == Level::kLowered) {
+    throw BadSchedule(fmt::format("{}: the schedule is lowered already: it has transfers", name));
   }
-  LowerOptions options;
-  options.max_active_stages = lowering.max_active_stages;
-  options.prefetch = lowering.prefetch;
-  options.mode = mode;
+  const LowerOptions options{
+      .max_active_stages = lowering.max_active_stages, .prefetch = lowering.prefetch, .mode = mode};
+  const Level level = lowering.lower ? Level::kLowered : schedule.level();
   try {
-    return lower(at_compute_level(schedule), graph, options);
+    return at_level(std::move(schedule), level, graph, options);
   } catch (const Error& error) {
     throw BadSchedule(fmt::format("{}: {}", name, error.what()));
   }

@@ -1,6 +1,7 @@
-// stagecraft lower: adds to a file's computations all else that ranks do.
+// stagecraft lower: makes a lowered schedule of a file.
 
 #include <optional>
+#include <utility>
 
 #include "cli/commands.h"
 #include "cli/failure.h"
@@ -12,10 +13,10 @@ namespace stagecraft::cli {
 
 int run(const LowerCommand& command) {
   const std::optional<VerifyMode> mode = parse_mode(command.mode);
-  const Schedule schedule = read_schedule(command.file);
+  Schedule schedule = open_schedule(command.file);
   const StageGraph graph = make_graph(command.graph, schedule.num_stages());
   const Schedule lowered =
-      lower_schedule(schedule, graph, command.lowering, mode, name_of(command.file));
+      prepare(std::move(schedule), graph, command.lowering, mode, name_of(command.file));
   write_output(command.output, format_schedule(lowered, command.format));
   return kGood;
 }

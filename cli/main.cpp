@@ -26,7 +26,7 @@ using namespace stagecraft;
 using namespace stagecraft::cli;
 
 int main(int argc, char** argv) {
-  // A reader that closes the pipe early has what it wanted; see write_output.
+  // A reader that closes the pipe early is not an error; see write_output.
   std::signal(SIGPIPE, SIG_IGN);
   try {
     const std::string_view first = argc > 1 ? argv[1] : "";

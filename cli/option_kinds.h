@@ -1,7 +1,7 @@
 #pragma once
 
-// What options of our programs have in common. CLI11 takes seconds to compile: for the sources that
-// define options alone.
+// What the options of our programs have in common. Only sources that define options include it:
+// CLI11 takes seconds to compile.
 
 #include <algorithm>
 #include <cstdint>
@@ -17,8 +17,8 @@
 
 namespace stagecraft::cli {
 
-/// Help without CLI11's remarks on what needs and excludes what; required options stand in the
-/// usage.
+/// Help without CLI11's remarks on options that need and exclude each other; the usage line names
+/// required options.
 class HelpFormatter : public CLI::Formatter {
  public:
   std::string make_usage(const CLI::App* app, std::string name) const override;
@@ -34,7 +34,7 @@ int64_t parse_count(const std::string& option, const std::string& text, int64_t 
                     int64_t most);
 double parse_number(const std::string& option, const std::string& text, double least, double most);
 
-/// As many as a schedule can have of anything.
+/// The largest number of anything that a schedule can have.
 extern const int32_t kMostCount;
 
 /// A whole number of at least `least`, into anything that an int32_t can be assigned to.
@@ -91,10 +91,10 @@ CLI::Option* add_choice(CLI::App* app, const std::string& name, Target& target,
       ->type_name(CLI::detail::join(words, "|"));
 }
 
-/// CLI11 puts two empty lines between groups: one of them.
+/// CLI11 puts two empty lines between groups; this leaves one.
 std::string single_spaced(std::string text);
 
-/// What is wrong with arguments that no option takes.
+/// The message for arguments that no option takes.
 std::string describe_extras(const CLI::App& app);
 
 }  // namespace stagecraft::cli

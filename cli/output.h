@@ -10,17 +10,17 @@
 namespace stagecraft::cli {
 
 /// Writes all of `text` to the file, or to standard output for "-". A file appears whole or not at
-/// all; what was there before stays until then. BadUsage when it cannot be written. A pipe whose
+/// all; an older file stays until then. BadUsage when it cannot be written. A pipe whose
 /// reader has gone is not an error.
 void write_output(const std::string& path, std::string_view text);
 
-/// The width of the terminal that standard output goes to; nothing where it does not.
+/// The width of the terminal that standard output goes to; nothing if it is not a terminal.
 std::optional<int32_t> terminal_columns();
 
 /// "stagecraft: <message>" on standard error, in one line whatever the message.
 void print_error(std::string_view message);
 
-/// A number to read: 1456749, 0.25, 3.14159. Up to six digits that say something, never an exponent
+/// A number to read: 1456749, 0.25, 3.14159. Up to six significant digits, never an exponent
 /// below 10^15.
 std::string format_number(double value);
 /// 0.2258 as "22.58 %".
@@ -32,7 +32,7 @@ std::string format_count(long long count, std::string_view noun);
 /// A table with a header: text columns to the left, all others to the right.
 class TextTable {
  public:
-  /// `text_columns`: so many columns from the left hold text.
+  /// `text_columns`: the number of columns, from the left, that hold text.
   explicit TextTable(std::vector<std::string> header, std::size_t text_columns = 0);
 
   void add(std::vector<std::string> row);

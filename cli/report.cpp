@@ -13,18 +13,19 @@
 
 #include "cli/output.h"
 #include "cli/schedule_text.h"
+#include "stagecraft/base/json_text.h"
 
 namespace stagecraft::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 std::string_view to_string(PathStep::Cause cause) {
   constexpr std::array<std::string_view, 4> kNames = {"start", "rank", "value", "transfer"};
   return kNames[static_cast<std::size_t>(cause)];
 }
 
-Json describe(const std::string& name, const Schedule& schedule) {
+OrderedJson describe(const std::string& name, const Schedule& schedule) {
   return {{"schedule", name},
           {"level", stagecraft::to_string(schedule.level())},
           {"ranks", schedule.num_ranks()},
@@ -81,8 +82,8 @@ std::string summarize_path(const Schedule& schedule, const Simulation& simulatio
       format_count(static_cast<int64_t>(ranks.size()), "rank"), parts.empty() ? "" : ": ", parts);
 }
 
-Json path_json(const Schedule& schedule, const Simulation& simulation) {
-  Json path = Json::array();
+OrderedJson path_json(const Schedule& schedule, const Simulation& simulation) {
+  OrderedJson path = OrderedJson::array();
   for (const PathStep& step : simulation.critical_path) {
     const Interval when = simulation.timeline[step.rank.value()][step.offset];
     path.push_back({{"rank", step.rank.value()},
@@ -94,10 +95,10 @@ Json path_json(const Schedule& schedule, const Simulation& simulation) {
   return path;
 }
 
-Json timeline_json(const Schedule& schedule, const Simulation& simulation) {
-  Json ranks = Json::array();
+OrderedJson timeline_json(const Schedule& schedule, const Simulation& simulation) {
+  OrderedJson ranks = OrderedJson::array();
   for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
-    Json actions = Json::array();
+    OrderedJson actions = OrderedJson::array();
     const auto list = schedule.actions(Rank(r));
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (list[i].is_idle() || list[i].is_overlap()) continue;
@@ -111,10 +112,10 @@ Json timeline_json(const Schedule& schedule, const Simulation& simulation) {
   return ranks;
 }
 
-Json memory_json(const Simulation& simulation) {
-  Json ranks = Json::array();
+OrderedJson memory_json(const Simulation& simulation) {
+  OrderedJson ranks = OrderedJson::array();
   for (const auto& samples : simulation.memory) {
-    Json list = Json::array();
+    OrderedJson list = OrderedJson::array();
     for (const MemorySample& sample : samples) {
       list.push_back(
           {{"time", to_json_number(sample.time)}, {"memory", to_json_number(sample.memory)}});
@@ -131,14 +132,14 @@ int64_t num_steps(const std::vector<UnitSteps::Done>& done) {
 
 }  // namespace
 
-Json to_json_number(double value) {
+OrderedJson to_json_number(double value) {
   constexpr double kExact = 9007199254740992.0;
   if (std::abs(value) < kExact && value == std::floor(value)) return static_cast<int64_t>(value);
   return value;
 }
 
-std::string dump(const Json& json) {
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+std::string dump(const OrderedJson& json) {
+  return json_to_text(json, {.indent = 2, .repair = true}) + '\n';
 }
 
 std::string report_text(const std::string& name, const Schedule& schedule,
@@ -164,14 +165,14 @@ std::string report_text(const std::string& name, const Schedule& schedule,
 
 std::string report_json(const std::string& name, const Schedule& schedule,
                         const Simulation& simulation, bool timeline) {
-  Json json = describe(name, schedule);
+  OrderedJson json = describe(name, schedule);
   json["makespan"] = to_json_number(simulation.makespan);
   json["span"] = to_json_number(simulation.span);
   json["bubble"] = to_json_number(simulation.bubble);
   json["exposed_transfer"] = to_json_number(simulation.exposed_transfer);
   json["peak_memory"] = to_json_number(simulation.peak_memory);
   json["transfers"] = simulation.transfers;
-  json["per_rank"] = Json::array();
+  json["per_rank"] = OrderedJson::array();
   for (std::size_t r = 0; r < simulation.ranks.size(); ++r) {
     const RankStats& rank = simulation.ranks[r];
     json["per_rank"].push_back({{"rank", r},
@@ -184,11 +185,12 @@ std::string report_json(const std::string& name, const Schedule& schedule,
                                 {"transfers_sent", rank.transfers_sent}});
   }
   json["critical_path"] = path_json(schedule, simulation);
-  json["over_cap"] = Json::array();
+  json["over_cap"] = OrderedJson::array();
   for (const OverCap& over : simulation.over_cap) {
     json["over_cap"].push_back(
         {{"rank", over.rank.value()},
-         {"action", over.offset ? Json(text_at(schedule, over.rank, *over.offset)) : Json()},
+         {"action",
+          over.offset ? OrderedJson(text_at(schedule, over.rank, *over.offset)) : OrderedJson()},
          {"time", to_json_number(over.time)},
          {"memory", to_json_number(over.memory)}});
   }
@@ -213,9 +215,9 @@ std::string report_text(const std::string& name, const Schedule& schedule, const
 
 std::string report_json(const std::string& name, const Schedule& schedule, const UnitSteps& run,
                         bool timeline) {
-  Json json = describe(name, schedule);
+  OrderedJson json = describe(name, schedule);
   json["steps"] = run.steps;
-  json["per_rank"] = Json::array();
+  json["per_rank"] = OrderedJson::array();
   for (std::size_t r = 0; r < run.ranks.size(); ++r) {
     const int64_t size = num_steps(run.ranks[r]);
     const auto busy = static_cast<int64_t>(run.ranks[r].size());
@@ -223,13 +225,13 @@ std::string report_json(const std::string& name, const Schedule& schedule, const
         {{"rank", r}, {"steps", size}, {"busy", busy}, {"waiting", size - busy}});
   }
   if (!timeline) return dump(json);
-  json["timeline"] = Json::array();
+  json["timeline"] = OrderedJson::array();
   for (std::size_t r = 0; r < run.ranks.size(); ++r) {
     std::vector<std::string> texts;
     for (const Slot& slot : schedule.slots(Rank(static_cast<int32_t>(r)))) {
       texts.push_back(stagecraft::to_string(slot));
     }
-    Json row = Json::array();
+    OrderedJson row = OrderedJson::array();
     for (const auto& [slot, step] : run.ranks[r]) {
       while (static_cast<int64_t>(row.size()) < step) row.push_back(nullptr);
       row.push_back(texts[static_cast<std::size_t>(slot)]);

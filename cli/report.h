@@ -15,14 +15,14 @@ nlohmann::ordered_json to_json_number(double value);
 /// JSON to print, with a line end. Names that are not UTF-8 are repaired.
 std::string dump(const nlohmann::ordered_json& json);
 
-/// What a simulation found, to read. `name` is what was simulated.
+/// The results of a simulation as text. `name` is the schedule's.
 std::string report_text(const std::string& name, const Schedule& schedule,
                         const Simulation& simulation);
-/// The same and more, for programs; `timeline`: every action's times and every change of memory.
+/// The results as JSON; `timeline`: with every action's times and every change of memory.
 std::string report_json(const std::string& name, const Schedule& schedule,
                         const Simulation& simulation, bool timeline);
 
-/// The same for a run in steps; `timeline`: what each rank does in each step.
+/// The same for a run in unit steps; `timeline`: with the action of each rank in each step.
 std::string report_text(const std::string& name, const Schedule& schedule, const UnitSteps& run);
 std::string report_json(const std::string& name, const Schedule& schedule, const UnitSteps& run,
                         bool timeline);

@@ -14,8 +14,10 @@ namespace {
 
 int run_unit(const SimulateCommand& command, Loaded loaded) {
   if (loaded.schedule.level() == Level::kCompute) {
-    loaded.schedule = lower_schedule(loaded.schedule, loaded.graph, command.lowering,
-                                     parse_mode(command.source.mode), loaded.name);
+    Lowering lowering = command.lowering;
+    lowering.lower = true;
+    loaded.schedule = prepare(std::move(loaded.schedule), loaded.graph, lowering,
+                              parse_mode(command.source.mode), loaded.name);
   }
   const UnitSteps steps = simulate_unit_steps(loaded);
   write_output("-", command.json

@@ -29,11 +29,11 @@ namespace fs = std::filesystem;
 constexpr int kPatienceMs = 10'000;
 constexpr const char* kFolderVariable = "STAGECRAFT_TORCH_LIB";
 constexpr const char* kPythonVariable = "STAGECRAFT_PYTHON";
-/// Of the torch that the programs beside this one were built with; empty: there are none.
+/// The version of torch that the programs next to this one were built with; empty without them.
 constexpr std::string_view kBuiltWith = SC_TORCH_VERSION;
 
-/// What a program that succeeds writes to its standard output; nothing for one that does not, or
-/// says nothing for long.
+/// The standard output of a program that succeeds; nothing for one that fails or stays silent for
+/// too long.
 std::optional<std::string> output_of(std::vector<std::string> words,
                                      std::vector<std::string> more_environment = {}) {
   std::array<int, 2> ends{};
@@ -83,7 +83,7 @@ bool lacks_torch(const std::string& program) {
   return false;
 }
 
-std::optional<std::string> variable(const char* name) {
+std::optional<std::string> environment_value(const char* name) {
   const char* value = std::getenv(name);
   if (value == nullptr || *value == '\0') return std::nullopt;
   return value;
@@ -106,7 +106,7 @@ std::string_view minor_of(std::string_view version) {
   return version.substr(0, version.find_first_not_of("0123456789", dot + 1));
 }
 
-/// The version of the wheel that the folder is part of; nothing where it is of something else.
+/// The version of the wheel that the folder is part of; nothing if it is not part of a wheel.
 std::optional<std::string> version_in(const std::string& folder) {
   std::ifstream file(fs::path(folder) / "../version.py");
   for (std::string line; std::getline(file, line);) {
@@ -122,11 +122,11 @@ void put_first(const std::string& folder) {
   const std::optional<std::string> version = version_in(folder);
   if (version && minor_of(*version) != minor_of(kBuiltWith)) {
     throw BadUsage(
-        fmt::format("this stagecraft was built with torch {}; {} has {}: name another "
-                    "in {} (a Python) or {} (a folder)",
+        fmt::format("this stagecraft was built with torch {}; {} has {}: name a "
+                    "different torch in {} (a Python) or {} (a folder)",
                     minor_of(kBuiltWith), folder, *version, kPythonVariable, kFolderVariable));
   }
-  const std::optional<std::string> others = variable("LD_LIBRARY_PATH");
+  const std::optional<std::string> others = environment_value("LD_LIBRARY_PATH");
   ::setenv("LD_LIBRARY_PATH", (others ? folder + ":" + *others : folder).c_str(), 1);
 }
 
@@ -134,7 +134,7 @@ void put_first(const std::string& folder) {
 
 void provide_torch_libraries(const std::string& program) {
   if (kBuiltWith.empty()) return;
-  if (const auto folder = variable(kFolderVariable)) {
+  if (const auto folder = environment_value(kFolderVariable)) {
     if (!fs::exists(*folder + "/libtorch_cpu.so")) {
       throw BadUsage(
           fmt::format("{}={}: there is no libtorch_cpu.so in it", kFolderVariable, *folder));
@@ -142,7 +142,7 @@ void provide_torch_libraries(const std::string& program) {
     return put_first(*folder);
   }
   if (!lacks_torch(program)) return;
-  const std::string python = variable(kPythonVariable).value_or("python3");
+  const std::string python = environment_value(kPythonVariable).value_or("python3");
   const std::optional<std::string> folder = folder_of_python(python);
   if (!folder) {
     throw BadUsage(

@@ -4,12 +4,12 @@
 
 namespace stagecraft::cli {
 
-/// Sees to it that `program`, started after this, finds the libraries of torch: an installed one
-/// does not know where they lie. The folder in STAGECRAFT_TORCH_LIB is taken where it is set;
-/// otherwise nothing is done where the loader finds them by itself, and else those of
-/// STAGECRAFT_PYTHON, or of python3, are. It goes to the front of LD_LIBRARY_PATH.
+/// Makes `program`, which is started next, find the libraries of torch: an installed program has no
+/// path to them. Puts a folder at the front of LD_LIBRARY_PATH: the one in STAGECRAFT_TORCH_LIB if
+/// that is set; none if the loader finds the libraries without help; otherwise the one of the torch
+/// of STAGECRAFT_PYTHON, or of python3.
 ///
-/// BadUsage when there are none, or when they are of another minor version than the program's.
+/// BadUsage when there is no torch, or when its minor version is not the one of the program.
 void provide_torch_libraries(const std::string& program);
 
 }  // namespace stagecraft::cli

@@ -31,7 +31,7 @@ int run(const VerifyCommand& command) {
   options.microbatches = command.microbatches;
   options.max_findings = command.max_findings;
   const std::optional<VerifyMode> mode = parse_mode(command.mode);
-  const Schedule schedule = read_schedule(command.file);
+  const Schedule schedule = open_schedule(command.file);
   options.mode = mode.value_or(infer_mode(schedule));
   const StageGraph graph = make_graph(command.graph, schedule.num_stages());
   const Verdict verdict = verify(schedule, graph, options);

@@ -10,9 +10,10 @@ add_compile_options(-fPIC)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 
 if(NOT CMAKE_BUILD_TYPE AND NOT CMAKE_CONFIGURATION_TYPES)
-  set(CMAKE_BUILD_TYPE RelWithDebInfo)
+  set(CMAKE_BUILD_TYPE Release)
 endif()
-# Line tables are enough for a backtrace and keep torch-linked binaries small; asserts stay on.
+# Asserts stay on. Line tables are enough for a backtrace and keep torch-linked binaries small.
+set(CMAKE_CXX_FLAGS_RELEASE "-O2")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O2 -g1")
 
 add_library(sc_flags INTERFACE)
@@ -37,8 +38,9 @@ endif()
 find_program(STAGECRAFT_CCACHE ccache)
 if(STAGECRAFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT STAGECRAFT_TIDY)
   # Without this sloppiness ccache refuses every file that uses a precompiled header. Clones in other places have the
-  # same sources, so they share what was compiled.
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env
+  # same sources, so they share what was compiled. It learns from the compiler what was included (CCACHE_DEPEND), which
+  # saves it from preprocessing every source itself.
+  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_DEPEND=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${STAGECRAFT_CCACHE}")
 endif()

@@ -1,18 +1,39 @@
 # sc_library(NAME SRCS HDRS DEPS), sc_program, sc_test: one library target a folder.
 
-# The precompiled header that all torch targets share: what nearly every one of them includes anyway.
-function(_sc_pch)
-  if(TARGET sc_pch)
+# Compiles the sources of a target several to a translation unit, so that what they all include is read once
+# (STAGECRAFT_UNITY). scripts/check_unity.py finds the names that would clash, so it always can be done.
+function(_sc_unity TARGET)
+  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${STAGECRAFT_UNITY} UNITY_BUILD_BATCH_SIZE 12)
+  get_target_property(sources ${TARGET} SOURCES)
+  list(FILTER sources EXCLUDE REGEX "[$]<")
+  list(TRANSFORM sources PREPEND "${CMAKE_CURRENT_SOURCE_DIR}/" REGEX "^[^/]")
+  list(JOIN sources "\n" sources)
+  file(WRITE "${PROJECT_BINARY_DIR}/unity/${TARGET}.txt" "${sources}\n")
+  if(STAGECRAFT_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+    # In such a unit g++ takes the sources for headers, whose classes should have no members of unnamed namespaces.
+    target_compile_options(${TARGET} PRIVATE -Wno-subobject-linkage)
+  endif()
+endfunction()
+
+# Compiles headers alone (see sc_library).
+add_custom_target(header_checks)
+
+# Makes a target NAME whose precompiled header others reuse. It has the given headers.
+function(_sc_pch NAME)
+  if(TARGET ${NAME})
     return()
   endif()
-  file(WRITE "${PROJECT_BINARY_DIR}/pch.cpp.in" "// Carries the shared precompiled header.\n")
-  file(COPY_FILE "${PROJECT_BINARY_DIR}/pch.cpp.in" "${PROJECT_BINARY_DIR}/pch.cpp" ONLY_IF_DIFFERENT)
-  add_library(sc_pch OBJECT "${PROJECT_BINARY_DIR}/pch.cpp")
-  target_link_libraries(sc_pch PRIVATE sc_flags Libtorch::libtorch)
-  target_precompile_headers(sc_pch PRIVATE <ATen/core/ivalue.h> <functional> <string> <vector>)
+  set(source "${PROJECT_BINARY_DIR}/${NAME}.cpp")
+  file(CONFIGURE OUTPUT "${source}" CONTENT "// Carries a precompiled header.\n")
+  add_library(${NAME} OBJECT EXCLUDE_FROM_ALL "${source}")
+  target_include_directories(${NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
+  target_compile_definitions(${NAME} PRIVATE STAGECRAFT_TORCH)
+  target_link_libraries(${NAME} PRIVATE sc_flags Libtorch::libtorch)
+  target_compile_options(${NAME} PRIVATE ${SC_TEST_OPTIMISATION})
+  target_precompile_headers(${NAME} PRIVATE ${ARGN})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
     # Keeps the include in the preprocessed text, so that ccache sees it.
-    target_compile_options(sc_pch PRIVATE -fpch-preprocess)
+    target_compile_options(${NAME} PRIVATE -fpch-preprocess)
   endif()
 endfunction()
 
@@ -21,14 +42,34 @@ function(_sc_without_torch TARGET)
   target_include_directories(${TARGET} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(${TARGET} PRIVATE $<BUILD_INTERFACE:sc_flags>)
   target_compile_options(${TARGET} PRIVATE -ffp-contract=off)
+  _sc_unity(${TARGET})
 endfunction()
 
+# Gives it a precompiled header: the library's, with what nearly every source includes anyway; below tests/ (SC_TEST_CODE) that
+# and GoogleTest; with USER that of programs as users write them, with the one header of Stagecraft. (With torch/torch.h it
+# would take longer to load than that takes to compile.)
 function(_sc_use_torch TARGET)
-  target_link_libraries(${TARGET} PRIVATE $<BUILD_INTERFACE:sc_flags>)
+  cmake_parse_arguments(ARG "USER" "" "" ${ARGN})
+  target_link_libraries(${TARGET} PRIVATE $<BUILD_INTERFACE:sc_flags> stagecraft_torch_fmt)
+  target_compile_options(${TARGET} PRIVATE ${SC_TEST_OPTIMISATION})
+  _sc_unity(${TARGET})
   # clang-tidy cannot read g++'s precompiled headers.
-  if(NOT STAGECRAFT_TIDY)
-    _sc_pch()
-    target_precompile_headers(${TARGET} REUSE_FROM sc_pch)
+  if(STAGECRAFT_PCH AND NOT STAGECRAFT_TIDY)
+    set(common <ATen/core/ivalue.h> <fmt/format.h> <functional> <string> <vector>)
+    if(ARG_USER)
+      set(pch sc_user_pch)
+      _sc_pch(${pch} "${PROJECT_SOURCE_DIR}/stagecraft/stagecraft.h")
+    elseif(SC_TEST_CODE)
+      set(pch sc_test_pch)
+      _sc_pch(${pch} ${common} <gmock/gmock.h> <gtest/gtest.h>)
+      # Both must see its definitions.
+      target_link_libraries(${pch} PRIVATE GTest::gmock)
+      target_link_libraries(${TARGET} PRIVATE GTest::gmock)
+    else()
+      set(pch sc_pch)
+      _sc_pch(${pch} ${common})
+    endif()
+    target_precompile_headers(${TARGET} REUSE_FROM ${pch})
     if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
       target_compile_options(${TARGET} PRIVATE -fpch-preprocess)
     endif()
@@ -39,8 +80,8 @@ endfunction()
 #
 # Makes stagecraft_NAME (alias Stagecraft::NAME) from the current folder. HDRS are installed;
 # INTERNAL_HDRS are for this project only. DEPS are names of other folders. TORCH: needs libtorch.
-# Every installed header also gets a source of its own that includes nothing else, so one that does not
-# compile alone breaks the build; an internal one does where no source of its name includes it first.
+# Where sources are compiled alone (STAGECRAFT_UNITY=OFF), every header also gets a source that includes nothing else, so one
+# that does not compile alone breaks the build; an internal one only where no source of its name includes it first.
 function(sc_library)
   cmake_parse_arguments(ARG "TORCH" "NAME" "SRCS;HDRS;INTERNAL_HDRS;DEPS" ${ARGN})
   set(target stagecraft_${ARG_NAME})
@@ -53,8 +94,6 @@ function(sc_library)
   foreach(dep ${ARG_DEPS})
     target_link_libraries(${target} PUBLIC stagecraft_${dep})
   endforeach()
-  # Header-only, and never as a PUBLIC dependency: beside libtorch the wheel's own fmt is used.
-  target_compile_definitions(${target} PRIVATE FMT_HEADER_ONLY)
   if(ARG_TORCH)
     target_link_libraries(${target} PUBLIC Libtorch::libtorch)
     _sc_use_torch(${target})
@@ -77,11 +116,14 @@ function(sc_library)
     file(CONFIGURE OUTPUT "${source}" CONTENT "#include \"${folder}/${header}\"\n")
     list(APPEND alone "${source}")
   endforeach()
-  if(alone AND STAGECRAFT_TESTS AND NOT STAGECRAFT_SANITIZE AND NOT STAGECRAFT_TIDY)
-    add_library(${target}_headers OBJECT ${alone})
+  if(alone AND STAGECRAFT_TESTS AND NOT STAGECRAFT_UNITY AND NOT STAGECRAFT_TIDY)
+    add_library(${target}_headers OBJECT EXCLUDE_FROM_ALL ${alone})
+    add_dependencies(header_checks ${target}_headers)
     target_link_libraries(${target}_headers PRIVATE ${target} sc_flags)
-    target_compile_definitions(${target}_headers PRIVATE FMT_HEADER_ONLY)
-    target_compile_options(${target}_headers PRIVATE -O0 -g0)
+    if(ARG_TORCH)
+      # A precompiled header would lend it some of the standard library and of torch; `make single-files` has none.
+      _sc_use_torch(${target}_headers)
+    endif()
   endif()
 
   set_property(GLOBAL APPEND PROPERTY SC_LIBRARIES ${target})
@@ -94,18 +136,21 @@ function(sc_library)
   endforeach()
 endfunction()
 
-# sc_program(NAME x SRCS x.cpp DEPS base [TORCH])
+# sc_program(NAME x SRCS x.cpp DEPS base [TORCH [USER]]). USER: as users write them, with stagecraft.h.
 function(sc_program)
-  cmake_parse_arguments(ARG "TORCH" "NAME" "SRCS;DEPS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "TORCH;USER" "NAME" "SRCS;DEPS;LIBRARIES" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
   target_include_directories(${ARG_NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   foreach(dep ${ARG_DEPS})
     target_link_libraries(${ARG_NAME} PRIVATE stagecraft_${dep})
   endforeach()
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBRARIES})
-  target_compile_definitions(${ARG_NAME} PRIVATE FMT_HEADER_ONLY)
   if(ARG_TORCH)
-    _sc_use_torch(${ARG_NAME})
+    set(user)
+    if(ARG_USER)
+      set(user USER)
+    endif()
+    _sc_use_torch(${ARG_NAME} ${user})
   else()
     _sc_without_torch(${ARG_NAME})
   endif()
@@ -142,9 +187,10 @@ function(sc_test)
     add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
     set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                          ENVIRONMENT "${SC_TEST_ENVIRONMENT}")
-    # Several processes that watch each other's silence need the machine for themselves.
+    # Several processes that watch each other's silence: one such test at a time, beside one that has a single process.
+    # (Those of MPI need the machine for themselves: they wait by looking again and again.)
     if("multiproc" IN_LIST ARG_LABELS)
-      set_tests_properties(${ARG_NAME} PROPERTIES RUN_SERIAL ON)
+      set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK processes ENVIRONMENT "${SC_SAME_BITS_ENVIRONMENT}")
     endif()
   else()
     gtest_discover_tests(${ARG_NAME} TEST_PREFIX "${ARG_NAME}." DISCOVERY_TIMEOUT 60
@@ -152,12 +198,25 @@ function(sc_test)
   endif()
 endfunction()
 
-# sc_mpi_test(NAME x_test PROCESSES 2 4 SRCS x_test.cpp DEPS runtime [LIBRARIES l] [TIMEOUT s])
+# sc_mpi_labels(OUT MPI): the labels of a test with one MPI. With the first that was found it is one of `make test`. With
+# others it is slow: they rarely differ where the conformance suite, which runs with all of them, finds no difference.
+function(sc_mpi_labels OUT MPI)
+  get_property(mpis GLOBAL PROPERTY SC_MPIS)
+  list(GET mpis 0 first)
+  set(labels "multiproc;mpi")
+  if(NOT MPI STREQUAL first)
+    set(labels slow)
+  endif()
+  set(${OUT} "${labels}" PARENT_SCOPE)
+endfunction()
+
+# sc_mpi_test(NAME x_test PROCESSES 2 4 [SLOW_PROCESSES 3] SRCS x_test.cpp DEPS runtime [LIBRARIES l] [TIMEOUT s] [EVERY_MPI])
 #
 # A test program that mpirun starts (tests/support/mpi_main.cpp): an entry x_test.MPI.N for each MPI that was found and
-# each number of processes. An MPI that was not found has none.
+# each number of processes. An MPI that was not found has none. EVERY_MPI: it runs with all of them in `make test`
+# (sc_mpi_labels).
 function(sc_mpi_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "PROCESSES;SRCS;DEPS;LIBRARIES" ${ARGN})
+  cmake_parse_arguments(ARG "EVERY_MPI" "NAME;TIMEOUT" "PROCESSES;SLOW_PROCESSES;SRCS;DEPS;LIBRARIES" ${ARGN})
   get_property(mpis GLOBAL PROPERTY SC_MPIS)
   if(NOT mpis)
     return()
@@ -168,11 +227,18 @@ function(sc_mpi_test)
   foreach(mpi ${mpis})
     add_dependencies(${ARG_NAME} stagecraft_${mpi})
     sc_mpi_run(command ${mpi})
-    foreach(count ${ARG_PROCESSES})
+    sc_mpi_labels(labels ${mpi})
+    if(ARG_EVERY_MPI)
+      set(labels "multiproc;mpi")
+    endif()
+    foreach(count ${ARG_PROCESSES} ${ARG_SLOW_PROCESSES})
+      if(count IN_LIST ARG_SLOW_PROCESSES)
+        set(labels slow)
+      endif()
       set(test ${ARG_NAME}.${mpi}.${count})
       add_test(NAME ${test} COMMAND ${command} -np ${count} $<TARGET_FILE:${ARG_NAME}>)
-      set_tests_properties(${test} PROPERTIES LABELS "multiproc;mpi" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ON
-                           ENVIRONMENT "${SC_TEST_ENVIRONMENT};${SC_MPI_ENVIRONMENT}")
+      set_tests_properties(${test} PROPERTIES LABELS "${labels}" TIMEOUT ${ARG_TIMEOUT} RUN_SERIAL ON
+                           ENVIRONMENT "${SC_SAME_BITS_ENVIRONMENT};${SC_MPI_ENVIRONMENT}")
     endforeach()
   endforeach()
 endfunction()
@@ -186,4 +252,17 @@ function(sc_mpi_run OUT MPI)
     list(APPEND command --oversubscribe --bind-to none)
   endif()
   set(${OUT} "${command}" PARENT_SCOPE)
+endfunction()
+
+# sc_depend_on_all_below(TARGET folder...): makes the target depend on every target of these folders and those below.
+function(sc_depend_on_all_below TARGET)
+  foreach(folder ${ARGN})
+    cmake_path(ABSOLUTE_PATH folder BASE_DIRECTORY "${CMAKE_CURRENT_SOURCE_DIR}" NORMALIZE)
+    get_property(targets DIRECTORY "${folder}" PROPERTY BUILDSYSTEM_TARGETS)
+    get_property(folders DIRECTORY "${folder}" PROPERTY SUBDIRECTORIES)
+    if(targets)
+      add_dependencies(${TARGET} ${targets})
+    endif()
+    sc_depend_on_all_below(${TARGET} ${folders})
+  endforeach()
 endfunction()

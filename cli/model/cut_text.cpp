@@ -14,7 +14,7 @@
 namespace stagecraft::cli {
 namespace {
 
-constexpr std::size_t kWidest = 80;
+constexpr std::size_t kWidestName = 80;
 
 std::string indented(const std::string& lines) {
   std::string text = "  ";
@@ -27,12 +27,12 @@ std::string indented(const std::string& lines) {
 
 /// The module, or the node where no --split says it.
 std::string place_text(const std::string& name, const std::string& node) {
-  if (name.empty()) return fmt::format("node {}", shown(node, kWidest));
-  return shown(name, kWidest);
+  if (name.empty()) return fmt::format("node {}", shown(node, kWidestName));
+  return shown(name, kWidestName);
 }
 
 std::string where(const std::string& module) {
-  return module.empty() ? "(the model)" : shown(module, kWidest);
+  return module.empty() ? "(the model)" : shown(module, kWidestName);
 }
 
 /// "layers.0 to layers.3" for parts in a row.
@@ -97,7 +97,7 @@ std::string crossing_text(std::size_t number, const StageFacts& stage) {
   if (stage.receives.empty()) return text;
   TextTable table({"value", "type", "from stage", "to", "bytes"}, 4);
   for (const CrossingFacts& value : stage.receives) {
-    table.add({shown(value.name, kWidest), shown(value.type), fmt::format("{}", value.from),
+    table.add({shown(value.name, kWidestName), shown(value.type), fmt::format("{}", value.from),
                fmt::format("{}", fmt::join(value.to, ", ")), short_bytes(value.bytes)});
   }
   return text + indented(indented(table.to_string()));
@@ -141,7 +141,7 @@ std::string borders_text(const ProgramView& view, std::size_t depth) {
     if (!is_every && !border.begins_module(depth)) continue;
     ++listed;
     std::vector<std::string> row = {
-        "  " + (name.empty() ? "-" : shown(name, kWidest)), short_bytes(border.bytes),
+        "  " + (name.empty() ? "-" : shown(name, kWidestName)), short_bytes(border.bytes),
         percent_of(border.flops_before, view.costs.total_flops),
         percent_of(border.parameters_before, view.costs.total_parameters)};
     if (is_every) {

@@ -4,6 +4,8 @@
 
 #include <nlohmann/json.hpp>
 
+#include "stagecraft/base/json_text.h"
+
 namespace stagecraft::cli {
 namespace {
 
@@ -151,7 +153,7 @@ std::string views_json(const std::string& file, const std::vector<std::string>& 
   Json models = Json::array();
   for (const ProgramView& view : views) models.push_back(to_json(view));
   const Json json = {{"file", file}, {"programs", programs}, {"models", std::move(models)}};
-  return json.dump(2, ' ', false, Json::error_handler_t::replace) + '\n';
+  return json_to_text(json, {.indent = 2, .repair = true}) + '\n';
 }
 
 }  // namespace stagecraft::cli

@@ -12,7 +12,7 @@ namespace {
 
 /// So many alike are shown one by one.
 constexpr std::size_t kFew = 3;
-constexpr std::size_t kWidest = 60;
+constexpr std::size_t kWidestModule = 60;
 
 class TreeText {
  public:
@@ -39,10 +39,10 @@ class TreeText {
 
   /// "layers.3" for one of a list, otherwise the last part of the name.
   static std::string label(const std::string& name) {
-    if (!is_numbered(name)) return shown(last_part(name), kWidest);
+    if (!is_numbered(name)) return shown(last_part(name), kWidestModule);
     const std::string_view list = last_part(parent_part(name));
     return list.empty() ? std::string(last_part(name))
-                        : fmt::format("{}.{}", shown(list, kWidest), last_part(name));
+                        : fmt::format("{}.{}", shown(list, kWidestModule), last_part(name));
   }
 
   void add_children(std::size_t parent) {

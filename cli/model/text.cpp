@@ -15,7 +15,7 @@ namespace stagecraft::cli {
 namespace {
 
 /// Longer ones lose their middle.
-constexpr std::size_t kWidest = 96;
+constexpr std::size_t kWidestLine = 96;
 
 std::string leaf_text(const LeafFacts& leaf) {
   switch (leaf.kind) {
@@ -56,7 +56,7 @@ std::string sizes_text(const std::vector<SizeFacts>& sizes) {
     if (!size.is_visible) continue;
     has_any = true;
     table.add({"  " + shown(size.name), fmt::format("{}", size.example),
-               shown(range_text(size), kWidest)});
+               shown(range_text(size), kWidestLine)});
   }
   return has_any ? table.to_string() + '\n' : std::string();
 }
@@ -64,7 +64,7 @@ std::string sizes_text(const std::vector<SizeFacts>& sizes) {
 std::string lines_text(std::string_view title, const std::vector<std::string>& lines) {
   if (lines.empty()) return "";
   std::string text = fmt::format("{}\n", title);
-  for (const std::string& line : lines) text += fmt::format("  {}\n", shown(line, 3 * kWidest));
+  for (const std::string& line : lines) text += fmt::format("  {}\n", shown(line, 3 * kWidestLine));
   return text + '\n';
 }
 
@@ -91,7 +91,7 @@ std::string holds_text(const ModelFacts& facts) {
   for (const std::vector<std::string>& names : facts.tied) {
     std::vector<std::string> words;
     for (const std::string& name : names) {
-      words.push_back((words.empty() ? "" : "= ") + shown(name, kWidest));
+      words.push_back((words.empty() ? "" : "= ") + shown(name, kWidestLine));
     }
     text += wrapped(words, 2);
   }
@@ -100,7 +100,7 @@ std::string holds_text(const ModelFacts& facts) {
 
 std::string headline(const ModelCommand& command, const std::vector<std::string>& programs,
                      const ProgramView& view) {
-  std::string text = fmt::format("{}: ", shown(command.file, kWidest));
+  std::string text = fmt::format("{}: ", shown(command.file, kWidestLine));
   text += programs.size() == 1 ? fmt::format("program {}", shown(view.name))
                                : fmt::format("program {} of {}", shown(view.name), programs.size());
   text += fmt::format(", exported with torch {}\n", shown(view.torch_version));
@@ -143,7 +143,7 @@ std::string view_text(const ModelCommand& command, const std::vector<std::string
 
 std::string list_text(const std::string& file, const std::vector<ProgramView>& views) {
   std::string text = fmt::format("{}: {} programs; --program NAME shows one\n\n",
-                                 shown(file, kWidest), views.size());
+                                 shown(file, kWidestLine), views.size());
   TextTable table({"program", "inputs", "outputs", "operators", "parameters", "FLOP"}, 1);
   for (const ProgramView& view : views) {
     table.add({shown(view.name), grouped(static_cast<int64_t>(view.facts.inputs.size())),

@@ -19,12 +19,12 @@
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include "cli/failure.h"
-#include "cli/input.h"
 #include "cli/train/exported_task.h"
 #include "cli/train/options.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/partition/split_text.h"
 #include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/load.h"
 #include "stagecraft/train/gpt.h"
 
 namespace stagecraft::cli {

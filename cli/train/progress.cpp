@@ -9,11 +9,12 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/output.h"
+#include "stagecraft/base/json_text.h"
 
 namespace stagecraft::cli {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 /// A terminal's line is written over at most so often.
 constexpr auto kRefresh = std::chrono::milliseconds(100);
@@ -22,8 +23,8 @@ constexpr double kGibibyte = 1024.0 * 1024 * 1024;
 constexpr int64_t kLines = 20;
 
 /// Bytes of another encoding become the sign for that.
-std::string json_line(const Json& json) {
-  return json.dump(-1, ' ', false, Json::error_handler_t::replace) + '\n';
+std::string json_line(const OrderedJson& json) {
+  return json_to_text(json, {.repair = true}) + '\n';
 }
 
 std::string format_left(double seconds) {
@@ -36,7 +37,7 @@ std::string format_left(double seconds) {
 /// What a terminal could take for a command is left out, and what is no UTF-8.
 std::string printable(const std::string& text) {
   std::string out;
-  for (const char c : Json::parse(json_line(text)).get<std::string>()) {
+  for (const char c : ordered_json_from_text(json_line(text)).get<std::string>()) {
     const auto byte = static_cast<unsigned char>(c);
     out += (byte < 0x20 && c != '\n' && c != '\t') || byte == 0x7F ? '?' : c;
   }
@@ -140,7 +141,8 @@ void Progress::sample(const std::string& prompt, const std::string& text) {
 
 void Progress::stopped(int64_t step, const std::string& saved, const std::string& folder) {
   if (kind_ == Kind::kJson) {
-    write(json_line({{"stopped", step}, {"saved", saved.empty() ? Json() : Json(saved)}}));
+    write(json_line(
+        {{"stopped", step}, {"saved", saved.empty() ? OrderedJson() : OrderedJson(saved)}}));
   }
   const std::string where =
       saved.empty() ? "nothing was saved (--checkpoint FOLDER does that)"

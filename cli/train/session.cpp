@@ -26,6 +26,7 @@
 #include "cli/train/ranks.h"
 #include "cli/train/reports.h"
 #include "cli/train/sample.h"
+#include "stagecraft/base/json_text.h"
 #include "stagecraft/stage/random_scope.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/state_dict.h"
@@ -192,10 +193,9 @@ class Session {
     const Json notes = {{"options", command_.given},
                         {"rows_drawn", rows_->position()},
                         {"text_checksum", data_.checksum()}};
-    saved_ = save_checkpoint(
-        command_.checkpoint,
-        trainer_.checkpoint(notes.dump(-1, ' ', false, Json::error_handler_t::replace)),
-        command_.keep);
+    saved_ =
+        save_checkpoint(command_.checkpoint,
+                        trainer_.checkpoint(json_to_text(notes, {.repair = true})), command_.keep);
     wait_for_files();
   }
 
@@ -206,7 +206,7 @@ class Session {
   }
 
   void restore(const Checkpoint& checkpoint) {
-    const Json notes = Json::parse(checkpoint.notes);
+    const Json notes = json_from_text(checkpoint.notes);
     if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
       throw BadUsage(fmt::format("--resume {}: it was trained on other data than --data has",
                                  command_.resume));
@@ -252,7 +252,7 @@ int train(TrainCommand command) {
     std::map<std::string, std::vector<std::string>> then;
     if (!command.resume.empty()) {
       checkpoint = load_checkpoint(command.resume);
-      const Json notes = Json::parse(checkpoint->notes);
+      const Json notes = json_from_text(checkpoint->notes);
       if (!notes.is_object() || !notes.contains("options")) {
         throw BadUsage(fmt::format("--resume {}: that checkpoint was not written by this program",
                                    command.resume));

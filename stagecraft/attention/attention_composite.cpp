@@ -19,6 +19,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "stagecraft/attention/attention_kernel.h"
+#include "stagecraft/attention/evaluate_mask.h"
 #include "stagecraft/attention/piece_mask.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/tree/tensor_meta.h"
@@ -29,13 +30,9 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-constexpr PieceLimit kCpuPiece{int64_t{1} << 21, /*whole_slot=*/true};
-constexpr PieceLimit kDevicePiece{int64_t{1} << 26, /*whole_slot=*/true};
+constexpr PieceLimit kCpuRows{int64_t{1} << 21, /*whole_slot=*/true};
+constexpr PieceLimit kDeviceRows{int64_t{1} << 26, /*whole_slot=*/true};
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
-
-at::Tensor narrow(const at::Tensor& x, int64_t dim, const IndexRange& range) {
-  return x.narrow(dim, range.begin, range.size());
-}
 
 /// a b for [batch, heads, n, m] and [batch, heads, m, l], where autocast has no say in the
 /// gradients either.
@@ -157,7 +154,7 @@ at::Tensor attention_composite(const AttentionProblem& problem, const ScoreFn& s
   const at::Tensor work_k = k.to(type);
   const at::Tensor work_v = v.to(type);
   const Composite composite(problem, score_fn, work_q, work_k, work_v);
-  const auto slots = plan_rows(problem, q.is_cpu() ? kCpuPiece : kDevicePiece, q.device());
+  const auto slots = plan_rows(problem, q.is_cpu() ? kCpuRows : kDeviceRows, q.device());
 
   std::vector<at::Tensor> members;
   std::vector<at::Tensor> heads;

@@ -11,6 +11,7 @@
 #include <ATen/ops/index_select.h>
 #include <ATen/ops/masked_fill.h>
 
+#include "stagecraft/attention/evaluate_mask.h"
 #include "stagecraft/attention/parallel_tasks.h"
 
 namespace stagecraft::detail {
@@ -28,10 +29,6 @@ struct PreparedPiece {
   const RowPiece* piece;
   PieceMask mask;
 };
-
-at::Tensor narrow(const at::Tensor& x, int64_t dim, const IndexRange& range) {
-  return x.narrow(dim, range.begin, range.size());
-}
 
 /// The members and heads of a mask that is shared by some of them.
 at::Tensor narrow_mask(const at::Tensor& mask, const PlanSlot& slot, const IndexRange& b,

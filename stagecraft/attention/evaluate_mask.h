@@ -18,6 +18,11 @@ struct IndexRange {
   friend bool operator==(const IndexRange&, const IndexRange&) = default;
 };
 
+/// The part of `x` whose indices along `dim` are in the range; it shares its memory.
+inline at::Tensor narrow(const at::Tensor& x, int64_t dim, const IndexRange& range) {
+  return x.narrow(dim, range.begin, range.size());
+}
+
 /// A box of the score tensor [batch, heads, queries, keys].
 struct ScoreTile {
   IndexRange b;

@@ -22,6 +22,8 @@ class Index {
   constexpr explicit Index(int32_t value) : value_(value) {}
 
   constexpr int32_t value() const { return value_; }
+  /// The index as a place in a container.
+  constexpr std::size_t position() const { return static_cast<std::size_t>(value_); }
 
   // NOLINTNEXTLINE(modernize-use-nullptr): it takes the 0 of the comparison for a pointer
   friend constexpr auto operator<=>(Index, Index) = default;

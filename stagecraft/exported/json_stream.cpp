@@ -14,7 +14,7 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::size_t kMaxDepth = 1000;
+constexpr std::size_t kMaxNesting = 1000;
 
 /// What the parser calls. (Its own way to drop elements looks at all elements kept before them.)
 class Builder : public nlohmann::json_sax<Json> {
@@ -78,8 +78,8 @@ class Builder : public nlohmann::json_sax<Json> {
   }
 
   bool open(Json empty) {
-    if (frames_.size() >= kMaxDepth) {
-      throw FileError(fmt::format("{}: nested deeper than {}", what_, kMaxDepth));
+    if (frames_.size() >= kMaxNesting) {
+      throw FileError(fmt::format("{}: nested deeper than {}", what_, kMaxNesting));
     }
     const JsonStream* stream = find_stream();
     Json& added = place(std::move(empty));

@@ -20,11 +20,11 @@ namespace stagecraft::exported {
 
 namespace {
 
-using Json = JsonField::Json;
+using Json = nlohmann::json;
 
 constexpr int64_t kSchemaMajor = 8;
 /// Graphs inside graphs.
-constexpr int kMaxDepth = 32;
+constexpr int kMaxGraphDepth = 32;
 
 // Enumerations of the format, by their numbers there.
 
@@ -283,7 +283,7 @@ void read_graph_rest(const JsonField& field, RawGraph& graph, int depth) {
 }
 
 RawGraph graph_of(const JsonField& field, int depth) {
-  if (depth > kMaxDepth) field.fail(fmt::format("graphs nest deeper than {}", kMaxDepth));
+  if (depth > kMaxGraphDepth) field.fail(fmt::format("graphs nest deeper than {}", kMaxGraphDepth));
   RawGraph graph;
   field.at("nodes").for_each(
       [&](const JsonField& each) { graph.nodes.push_back(node_of(each, depth)); });

@@ -20,7 +20,7 @@ using Op = SizeRule::Op;
 /// Thrown and caught here: find() must not add a size.
 struct Closed {};
 
-constexpr int kMaxDepth = 200;
+constexpr int kMaxSizeDepth = 200;
 /// (a + 1) (b + 1) (c + 1) ... has twice as many terms with each factor.
 constexpr std::size_t kMaxTerms = 256;
 
@@ -47,7 +47,7 @@ class ExpressionReader {
   class Depth {
    public:
     explicit Depth(ExpressionReader& reader) : reader_(reader) {
-      if (++reader_.depth_ > kMaxDepth) reader_.in_.fail("nested too deep");
+      if (++reader_.depth_ > kMaxSizeDepth) reader_.in_.fail("nested too deep");
     }
     ~Depth() { --reader_.depth_; }
     Depth(const Depth&) = delete;

@@ -9,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/json_text.h"
 #include "stagecraft/exported/json_field.h"
 #include "stagecraft/exported/json_stream.h"
 #include "stagecraft/graph/archive.h"
@@ -17,7 +18,7 @@ namespace stagecraft::exported {
 
 namespace {
 
-using Json = JsonField::Json;
+using Json = nlohmann::json;
 
 constexpr int64_t kTreeVersion = 1;
 
@@ -32,7 +33,7 @@ std::optional<std::vector<std::string>> keys_of(const Json& context) {
     if (key.is_string()) {
       keys.push_back(key.get<std::string>());
     } else if (key.is_number_integer()) {
-      keys.push_back(key.dump());
+      keys.push_back(json_to_text(key));
     } else {
       return std::nullopt;
     }
@@ -58,7 +59,7 @@ TreeSpec tree_of(const JsonField& field, int depth) {
   std::optional<std::vector<std::string>> keys;
   if (field.has("context")) {
     const std::string context = field.at("context").text();
-    keys = keys_of(Json::parse(context, nullptr, /*allow_exceptions=*/false));
+    keys = keys_of(try_json_from_text(context));
   }
   const bool is_dict = keys && keys->size() == children.size() &&
                        std::set<std::string>(keys->begin(), keys->end()).size() == keys->size();

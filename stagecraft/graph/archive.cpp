@@ -18,6 +18,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/dense.h"
+#include "stagecraft/base/json_text.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
@@ -144,11 +145,11 @@ void ArchiveWriter::add_graph(const std::string& name, const Graph& graph) {
     states[graph.value(state.value).name] = add_tensor(state.tensor);
   }
   add_text(name + "/graph", to_text(graph));
-  add_text(name + "/states", states.dump());
+  add_text(name + "/states", json_to_text(states));
 }
 
 void ArchiveWriter::finish() {
-  add_text("tensors/index", impl_->tensors.dump());
+  add_text("tensors/index", json_to_text(impl_->tensors));
   impl_->guarded([&] {
     impl_->out->writeEndOfFile();
     impl_->out.reset();
@@ -180,7 +181,7 @@ ArchiveReader::ArchiveReader(std::string path) : impl_(std::make_unique<Impl>())
   if (!has("format")) fail("it is an archive, but none of Stagecraft's");
   const std::string format = text("format");
   if (format != kFormat) fail(fmt::format("expected '{}', got '{}'", kFormat, format));
-  impl_->index = json::parse(text("tensors/index"), nullptr, /*allow_exceptions=*/false);
+  impl_->index = try_json_from_text(text("tensors/index"));
   if (!impl_->index.is_array()) fail("its list of tensors is damaged");
   impl_->tensors.resize(impl_->index.size());
 }
@@ -241,7 +242,7 @@ at::Tensor ArchiveReader::tensor(std::size_t number) {
 
 Graph ArchiveReader::graph(const std::string& name) {
   const std::string source = text(name + "/graph");
-  const json states = json::parse(text(name + "/states"), nullptr, /*allow_exceptions=*/false);
+  const json states = try_json_from_text(text(name + "/states"));
   if (!states.is_object()) fail(name + "/states is damaged");
   try {
     return parse_graph(source, [&](const std::string& state) {

@@ -123,7 +123,7 @@ class Given {
   std::vector<NamedTensor> leaves_;
 };
 
-bool has_hooks(const at::Tensor& tensor) {
+bool tensor_has_hooks(const at::Tensor& tensor) {
   const auto* meta = torch::autograd::impl::get_autograd_meta(tensor);
   return meta != nullptr && !meta->hooks_.empty();
 }
@@ -149,8 +149,9 @@ class Replay {
       if (!state.tensor.requires_grad() || !state.tensor.is_leaf()) continue;
       parameters_.push_back({graph.value(state.value).name, state.tensor});
     }
-    with_grads_ = std::ranges::none_of(
-        parameters_, [](const NamedTensor& parameter) { return has_hooks(parameter.tensor); });
+    with_grads_ = std::ranges::none_of(parameters_, [](const NamedTensor& parameter) {
+      return tensor_has_hooks(parameter.tensor);
+    });
   }
 
   void check() {

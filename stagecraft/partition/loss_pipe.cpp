@@ -23,7 +23,7 @@ namespace {
 
 using Port = std::pair<int32_t, int32_t>;  // stage and output
 
-std::size_t at(StageId stage) {
+std::size_t index_of(StageId stage) {
   return static_cast<std::size_t>(stage.value());
 }
 
@@ -39,7 +39,7 @@ std::vector<bool> live_stages(const Pipe& pipe) {
   for (std::size_t k = live.size(); k-- > 0;) {
     if (!live[k]) continue;
     for (const StageSource& source : pipe.plan().stages[k].sources) {
-      if (const auto output = output_port(source)) live[at(output->stage)] = true;
+      if (const auto output = output_port(source)) live[index_of(output->stage)] = true;
     }
   }
   return live;
@@ -230,7 +230,7 @@ c10::IValue LossPipe::run(const Args& args, const Kwargs& kwargs) const {
   std::map<Port, c10::IValue> further;  // that of the last backward, to be added
   c10::IValue result;
   for (const PipeStep& step : steps_) {
-    const std::size_t k = at(step.stage);
+    const std::size_t k = index_of(step.stage);
     const StagePlan& plan = pipe_.plan().stages[k];
     if (step.kind == PipeStep::Kind::kForward) {
       given[k] = pipe_.arguments_of(step.stage, args, kwargs, outputs);

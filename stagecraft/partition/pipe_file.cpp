@@ -9,6 +9,7 @@
 #include <nlohmann/json.hpp>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/json_text.h"
 
 namespace stagecraft {
 
@@ -34,7 +35,7 @@ std::string stage_record(std::size_t stage) {
 
 json read_plan(ArchiveReader& in) {
   if (!in.has("pipe")) in.fail("it holds no pipe");
-  json plan = json::parse(in.text("pipe"), nullptr, /*allow_exceptions=*/false);
+  json plan = try_json_from_text(in.text("pipe"));
   if (!plan.is_object() || !plan.contains("stages") || !plan["stages"].is_array() ||
       plan["stages"].empty()) {
     in.fail("its plan is damaged");
@@ -82,7 +83,7 @@ void save_pipe(const Pipe& pipe, const std::string& path) {
       copies.push_back({{"stage", ref.stage.value()}, {"name", ref.name}});
     plan["ties"].push_back(std::move(copies));
   }
-  out.add_text("pipe", plan.dump());
+  out.add_text("pipe", json_to_text(plan));
   out.finish();
 }
 

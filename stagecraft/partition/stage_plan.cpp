@@ -23,7 +23,7 @@ namespace stagecraft {
 
 namespace {
 
-std::size_t at(int32_t index) {
+std::size_t to_size(int32_t index) {
   return static_cast<std::size_t>(index);
 }
 
@@ -102,8 +102,8 @@ class Planner {
   void need(int32_t stage, ValueId value) {
     const ValueUses::Span span = uses_.of(value);
     if (span.is_state && states_.is_held(value, stage)) return;
-    if (span.is_made_here() && stage_of_[at(span.made)] == stage) return;
-    drafts_[at(stage)].needs.insert(value);
+    if (span.is_made_here() && stage_of_[to_size(span.made)] == stage) return;
+    drafts_[to_size(stage)].needs.insert(value);
   }
 
   // The stage that has the value as `stage` must see it: that which makes it, or that which changed
@@ -111,17 +111,17 @@ class Planner {
   int32_t source(ValueId value, int32_t stage) const {
     const ValueUses::Span span = uses_.of(value);
     if (span.is_state) return states_.owner(value);
-    int32_t result = span.is_made_here() ? stage_of_[at(span.made)] : -1;
+    int32_t result = span.is_made_here() ? stage_of_[to_size(span.made)] : -1;
     for (const int32_t node : uses_.memory_of(value).writes) {
-      if (node > span.made && stage_of_[at(node)] < stage) {
-        result = std::max(result, stage_of_[at(node)]);
+      if (node > span.made && stage_of_[to_size(node)] < stage) {
+        result = std::max(result, stage_of_[to_size(node)]);
       }
     }
     return result;
   }
 
   void resolve(int32_t k) {
-    Draft& draft = drafts_[at(k)];
+    Draft& draft = drafts_[to_size(k)];
     for (const ValueId value : draft.needs) {
       const int32_t from = source(value, k);
       if (from < 0) {
@@ -130,7 +130,7 @@ class Planner {
         continue;
       }
       draft.from[value] = from;
-      drafts_[at(from)].outputs.insert(value);
+      drafts_[to_size(from)].outputs.insert(value);
       need(from, value);
     }
   }
@@ -159,13 +159,13 @@ class Planner {
       int32_t from = 0;
       while (from < k && (told_sizes(draft_parts(from)) >> size & 1) == 0) ++from;
       if (from < k) {
-        drafts_[at(from)].size_outputs.insert(size);
-        drafts_[at(k)].sizes_from[size] = from;
+        drafts_[to_size(from)].size_outputs.insert(size);
+        drafts_[to_size(k)].sizes_from[size] = from;
         continue;
       }
       for (std::size_t leaf = 0; leaf < parts_.inputs.size(); ++leaf) {
         if (!tells(parts_.inputs[leaf], SizeSet{1} << size)) continue;
-        feed(drafts_[at(k)], leaf_of_[leaf]);
+        feed(drafts_[to_size(k)], leaf_of_[leaf]);
         break;
       }
     }
@@ -190,7 +190,7 @@ class Planner {
 
   /// A further value like one that there is.
   static ValueId add_value(GraphParts& parts, ValueId like, std::string_view suffix) {
-    GraphValue value = parts.values[at(like.value())];
+    GraphValue value = parts.values[to_size(like.value())];
     value.name += suffix;
     value.memory = -1;
     parts.values.push_back(std::move(value));
@@ -199,12 +199,12 @@ class Planner {
 
   bool is_written_in(ValueId value, int32_t stage) const {
     return std::ranges::any_of(uses_.memory_of(value).writes,
-                               [&](int32_t node) { return stage_of_[at(node)] == stage; });
+                               [&](int32_t node) { return stage_of_[to_size(node)] == stage; });
   }
 
   bool is_read_elsewhere(ValueId value, int32_t stage) const {
     return std::ranges::any_of(uses_.reads(value), [&](int32_t node) {
-      return (node < static_cast<int32_t>(stage_of_.size()) ? stage_of_[at(node)] : last()) !=
+      return (node < static_cast<int32_t>(stage_of_.size()) ? stage_of_[to_size(node)] : last()) !=
              stage;
     });
   }
@@ -216,16 +216,16 @@ class Planner {
     std::map<ValueId, ValueId> copied;
     for (const Argument& input : parts.inputs) {
       const ValueId* value = input.value();
-      if (value == nullptr || at(value->value()) >= parts_.values.size()) continue;
+      if (value == nullptr || to_size(value->value()) >= parts_.values.size()) continue;
       if (!is_written_in(*value, k) || !is_read_elsewhere(*value, k)) continue;
-      const int32_t memory = parts.values[at(value->value())].memory;
+      const int32_t memory = parts.values[to_size(value->value())].memory;
       const ValueId copy = add_value(parts, *value, ".copy");
-      parts.values[at(copy.value())].memory = memory;
-      parts.values[at(value->value())].memory = -1;
+      parts.values[to_size(copy.value())].memory = memory;
+      parts.values[to_size(value->value())].memory = -1;
       copied.emplace(*value, copy);
       GraphNode node;
       node.op = {"aten::clone", ""};
-      node.name = parts.values[at(copy.value())].name;
+      node.name = parts.values[to_size(copy.value())].name;
       node.arguments = {*value, Argument()};
       node.results = {copy};
       copies.push_back(std::move(node));
@@ -243,20 +243,20 @@ class Planner {
   }
 
   GraphParts draft_parts(int32_t k) const {
-    const Draft& draft = drafts_[at(k)];
+    const Draft& draft = drafts_[to_size(k)];
     GraphParts parts;
     parts.is_exported = parts_.is_exported;
     parts.sizes = parts_.sizes;
     for (GraphSize& size : parts.sizes) {
-      if (size.measured && stage_of_[at(uses_.of(size.measured->value).made)] != k) {
+      if (size.measured && stage_of_[to_size(uses_.of(size.measured->value).made)] != k) {
         size.measured.reset();
         size.least = std::numeric_limits<int64_t>::min();
       }
     }
     parts.values = parts_.values;
-    parts.states = states_.states[at(k)];
+    parts.states = states_.states[to_size(k)];
     for (const GraphState& state : parts.states) {
-      parts.values[at(state.value.value())].name = states_.names[at(k)].at(state.value);
+      parts.values[to_size(state.value.value())].name = states_.names[to_size(k)].at(state.value);
     }
     std::vector<TreeSpec> args;
     std::vector<std::string> names;
@@ -320,18 +320,18 @@ class Planner {
   }
 
   int32_t output_of(int32_t stage, ValueId value) const {
-    const auto& outputs = drafts_[at(stage)].outputs;
+    const auto& outputs = drafts_[to_size(stage)].outputs;
     return static_cast<int32_t>(std::distance(outputs.begin(), outputs.find(value)));
   }
   int32_t output_of_size(int32_t stage, int size) const {
-    const Draft& draft = drafts_[at(stage)];
+    const Draft& draft = drafts_[to_size(stage)];
     return static_cast<int32_t>(draft.outputs.size()) +
            static_cast<int32_t>(
                std::distance(draft.size_outputs.begin(), draft.size_outputs.find(size)));
   }
 
   StagePlan build(int32_t k) const {
-    const Draft& draft = drafts_[at(k)];
+    const Draft& draft = drafts_[to_size(k)];
     GraphParts parts = draft_parts(k);
     const SizeSet known = known_sizes(parts);
     std::ranges::copy_if(

@@ -29,7 +29,7 @@ at::Tensor alone(const at::Tensor& scalar) {
   return data.storage().nbytes() > data.nbytes() ? data.clone() : data;
 }
 
-StageMemory memory_of(const Stage& stage) {
+StageMemory memory_of_stage(const Stage& stage) {
   StageMemory memory;
   memory.stage = stage.index();
   for (const auto& [name, parameter] : stage.parameters()) {
@@ -90,7 +90,7 @@ void Executor::run(const StepPlan& plan) {
     if (plan.meter != nullptr) {
       const MemoryMeter::Scope scope(*plan.meter, transport_.rank().value());
       plan.meter->reset_peak(transport_.rank().value());
-      for (const Stage& stage : stages_) memory_.push_back(memory_of(stage));
+      for (const Stage& stage : stages_) memory_.push_back(memory_of_stage(stage));
       recorder_.start_memory(bytes_held_by(stages_));
       run_list(list);
       recorder_.set_peak_memory(

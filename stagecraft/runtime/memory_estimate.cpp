@@ -37,7 +37,7 @@ int64_t left_by(const StageMemory& stage, bool is_split) {
 // Ranks that are threads share what goes from one to the other: while an action was measured,
 // another rank may have let go of a value on this rank's account. A microbatch gives back no more
 // than it took.
-ActionMemory memory_of(const StageMemory& stage, ActionType type) {
+ActionMemory action_memory(const StageMemory& stage, ActionType type) {
   ActionMemory memory = measured(stage, type);
   if (type == ActionType::kBackward || type == ActionType::kBackwardWeight) {
     memory.change -= std::min<int64_t>(left_by(stage, type == ActionType::kBackwardWeight), 0);
@@ -53,7 +53,7 @@ void walk(std::span<const Action> list, std::span<const StageMemory> stages, con
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!has_microbatch(list[i].type())) continue;
     const ActionMemory memory =
-        memory_of(stages[static_cast<std::size_t>(list[i].stage().value())], list[i].type());
+        action_memory(stages[static_cast<std::size_t>(list[i].stage().value())], list[i].type());
     visit(i, held + memory.peak, held + memory.change);
     held += memory.change;
   }

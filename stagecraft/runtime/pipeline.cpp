@@ -25,7 +25,7 @@ namespace stagecraft {
 
 namespace {
 
-void sort_stages(std::vector<Stage>& stages, int32_t expected) {
+void sort_all_stages(std::vector<Stage>& stages, int32_t expected) {
   require<ArgumentError>(static_cast<int32_t>(stages.size()) == expected,
                          "the schedule has {} stages, got {}", expected, stages.size());
   std::sort(stages.begin(), stages.end(),
@@ -86,7 +86,7 @@ class Pipeline::Impl {
     require<ArgumentError>(options_.threads_per_rank.value_or(1) >= 1,
                            "expected at least one thread for each rank, got {}",
                            options_.threads_per_rank.value_or(1));
-    sort_stages(stages, source_.placement().num_stages());
+    sort_all_stages(stages, source_.placement().num_stages());
     check_copies(options_.ties, stages);
     for (int32_t r = 0; r < num_ranks(); ++r) {
       std::vector<Stage> own;

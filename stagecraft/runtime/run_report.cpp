@@ -109,7 +109,7 @@ void add_memory(RunReport& report, const RecordedRun& run) {
       "in the last step that measured memory; gradients count from the start.";
 }
 
-std::vector<ReportFact> facts_of(const RecordedRun& run, const ReportOptions& options) {
+std::vector<ReportFact> report_facts(const RecordedRun& run, const ReportOptions& options) {
   std::vector<ReportFact> facts = {{"Stagecraft", std::string(version())},
                                    {"torch", TORCH_VERSION}};
   std::string devices;
@@ -134,7 +134,7 @@ RunReport make_run_report(const RecordedRun& run, const ReportOptions& options) 
                          run.memory.size());
   RunReport report{.title = options.title.empty() ? run.schedule_name : options.title,
                    .command = options.command,
-                   .facts = facts_of(run, options),
+                   .facts = report_facts(run, options),
                    .figures = options.figures,
                    .failure = options.failure,
                    .schedule_name = run.schedule_name,

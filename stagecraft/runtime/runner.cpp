@@ -17,7 +17,8 @@ namespace stagecraft {
 namespace {
 
 // In the order of the placement. ArgumentError unless they are just those of the rank.
-std::vector<Stage> sort_stages(std::vector<Stage> stages, const Placement& placement, Rank rank) {
+std::vector<Stage> sort_own_stages(std::vector<Stage> stages, const Placement& placement,
+                                   Rank rank) {
   const std::span<const StageId> expected = placement.stages(rank);
   std::sort(stages.begin(), stages.end(),
             [](const Stage& a, const Stage& b) { return a.index() < b.index(); });
@@ -58,7 +59,7 @@ class Runner::Impl {
         source_(std::move(source)),
         options_(std::move(options)),
         place_(place_of(transport, source_.placement(), options_)),
-        stages_(sort_stages(std::move(stages), source_.placement(), place_.own())),
+        stages_(sort_own_stages(std::move(stages), source_.placement(), place_.own())),
         wiring_(ports_or_chain(options_.ports, source_.placement().num_stages()),
                 source_.placement(), place_),
         graph_(stage_graph_of(wiring_.ports())),

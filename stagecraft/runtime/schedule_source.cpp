@@ -6,7 +6,8 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/schedule/builders/builders.h"
-#include "stagecraft/schedule/passes/lower.h"
+#include "stagecraft/schedule/load.h"
+#include "stagecraft/schedule/passes/keep_forwards.h"
 #include "stagecraft/schedule/verify.h"
 
 namespace stagecraft {
@@ -22,9 +23,8 @@ ScheduleSource ScheduleSource::named(std::string name, int32_t ranks,
   auto make = [&kind, ranks, per_rank](int32_t microbatches) {
     return kind.build({.ranks = ranks, .microbatches = microbatches, .stages_per_rank = per_rank});
   };
-  // Where the stages are does not depend on the microbatches; as many as this every schedule takes.
-  const int32_t enough = 2 * ranks * per_rank;
-  return {std::string(kind.name), make(enough).placement(), make};
+  // The placement of the stages does not depend on the number of microbatches.
+  return {std::string(kind.name), make(kind.min_microbatches(ranks, per_rank)).placement(), make};
 }
 
 ScheduleSource ScheduleSource::fixed(Schedule schedule) {
@@ -73,26 +73,10 @@ std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool i
   require<ArgumentError>(!is_training || infer_mode(made) != VerifyMode::kForwardOnly,
                          "the schedule has forwards alone, which train nothing; use eval");
   if (!is_training) made = keep_forwards(made);
-  if (made.level() == Level::kCompute) {
-    made = lower(made, graph);
-  } else {
-    verify_or_throw(made, graph, "the schedule cannot be run",
-                    {.mode = infer_mode(made), .microbatches = microbatches});
-  }
-  auto schedule = std::make_shared<const Schedule>(std::move(made));
+  auto schedule =
+      std::make_shared<const Schedule>(at_level(std::move(made), Level::kLowered, graph));
   cache_->entries.push_back({microbatches, is_training, graph, schedule});
   return schedule;
-}
-
-Schedule keep_forwards(const Schedule& schedule) {
-  std::vector<ActionList> lists;
-  for (const ActionList& list : schedule.lists()) {
-    ActionList& kept = lists.emplace_back();
-    for (const Action action : list) {
-      if (action.type() == ActionType::kForward) kept.push_back(action);
-    }
-  }
-  return {Level::kCompute, schedule.placement(), std::move(lists)};
 }
 
 ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std::string& name,

@@ -71,7 +71,4 @@ class ScheduleSource {
 ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std::string& name,
                           std::optional<int32_t> ranks, int32_t stages);
 
-/// The forwards of a schedule, at level kCompute.
-Schedule keep_forwards(const Schedule& schedule);
-
 }  // namespace stagecraft

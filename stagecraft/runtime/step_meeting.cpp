@@ -59,7 +59,7 @@ std::string devices_of(std::span<const Stage> stages) {
   return fmt::format("{}", fmt::join(kinds, " and "));
 }
 
-c10::IValue to_value(const StepAnnouncement& step) {
+c10::IValue announcement_value(const StepAnnouncement& step) {
   return tree::tuple({step.is_training, static_cast<int64_t>(step.microbatches),
                       static_cast<int64_t>(step.draw), static_cast<int64_t>(step.schedule),
                       step.everywhere, step.rows});
@@ -76,7 +76,7 @@ StepAnnouncement announcement_of(const c10::IValue& value) {
 }
 
 // In the order in which a user would look for the cause.
-Facts facts_of(const StepAnnouncement& step) {
+Facts announced_facts(const StepAnnouncement& step) {
   Facts facts = {{"the call", step.is_training ? "step" : "eval"},
                  {"the number of microbatches", std::to_string(step.microbatches)}};
   // The other numbers depend on these.
@@ -124,13 +124,13 @@ uint64_t checksum_of(const Schedule& schedule) {
 std::vector<StepAnnouncement> announce_step(Transport& transport, const StepAnnouncement& own,
                                             Deadline deadline) {
   std::vector<StepAnnouncement> ranks;
-  for (const c10::IValue& value : transport.all_gather(to_value(own), deadline)) {
+  for (const c10::IValue& value : transport.all_gather(announcement_value(own), deadline)) {
     ranks.push_back(announcement_of(value));
   }
   if (std::all_of(ranks.begin(), ranks.end(), [&](const auto& each) { return is_same(each, own); }))
     return ranks;
   std::vector<Facts> facts;
-  for (const StepAnnouncement& step : ranks) facts.push_back(facts_of(step));
+  for (const StepAnnouncement& step : ranks) facts.push_back(announced_facts(step));
   throw MetadataError("the ranks do not agree: " + describe_disagreement(facts));
 }
 

@@ -24,7 +24,7 @@ enum class ActionType : uint8_t {
   kSendBackward,    ///< SEND_B       gradients of inputs that came from other ranks
   kRecvBackward,    ///< RECV_B       posts the receive of gradients from other ranks
   kUnshard,         ///< UNSHARD      gathers the parameters of a stage
-  kReshard,         ///< RESHARD      lets go of them
+  kReshard,         ///< RESHARD      releases them
   kReduceGrad,      ///< REDUCE_GRAD  reduces a stage's gradients over replicas
   kOverlap,         ///< OVERLAP_F_B  the actions that follow run side by side
   kIdle,            ///< (empty)      nothing, for one time step
@@ -42,15 +42,15 @@ constexpr bool is_compute(ActionType type) {
 constexpr bool is_transfer(ActionType type) {
   return type >= ActionType::kSendForward && type <= ActionType::kRecvBackward;
 }
-/// Compute and transfers: what belongs to one microbatch.
+/// Compute and transfers, which belong to one microbatch.
 constexpr bool has_microbatch(ActionType type) {
   return type <= ActionType::kRecvBackward;
 }
-/// I and B: what makes the gradients of a stage's inputs.
+/// I and B, which make the gradients of a stage's inputs.
 constexpr bool makes_input_gradients(ActionType type) {
   return type == ActionType::kBackwardInput || type == ActionType::kBackward;
 }
-/// W and B: what ends a microbatch on a stage.
+/// W and B, which end a microbatch on a stage.
 constexpr bool makes_weight_gradients(ActionType type) {
   return type == ActionType::kBackwardWeight || type == ActionType::kBackward;
 }
@@ -69,8 +69,8 @@ class Action {
 
   /// An idle slot.
   constexpr Action() : Action(0, ActionType::kIdle, -1) {}
-  /// For compute and transfers. ArgumentError for another type, a stage outside [0, kMaxStage] or a
-  /// microbatch outside [0, kMaxMicrobatch].
+  /// For compute and transfers. ArgumentError for any other type, a stage outside [0, kMaxStage] or
+  /// a microbatch outside [0, kMaxMicrobatch].
   constexpr Action(StageId stage, ActionType type, MicrobatchId microbatch)
       : Action(stage.value(), type, microbatch.value()) {
     if (!has_microbatch(type) || !is_stage(stage) || microbatch.value() < 0 ||
@@ -97,11 +97,11 @@ class Action {
   constexpr bool is_idle() const { return type() == ActionType::kIdle; }
   constexpr bool is_overlap() const { return type() == ActionType::kOverlap; }
 
-  /// The same stage and microbatch, another type.
+  /// The same stage and microbatch with a different type.
   constexpr Action with_type(ActionType type) const {
     return {static_cast<int32_t>(head_ >> 8U), type, tail_};
   }
-  /// All of it in one number.
+  /// The whole action as one number.
   constexpr uint64_t bits() const {
     return (static_cast<uint64_t>(head_) << 32U) | static_cast<uint32_t>(tail_);
   }

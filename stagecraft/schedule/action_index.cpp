@@ -1,5 +1,7 @@
 #include "stagecraft/schedule/action_index.h"
 
+#include <span>
+
 #include "stagecraft/base/check.h"
 
 namespace stagecraft {
@@ -15,6 +17,21 @@ ActionIndex::ActionIndex(const Schedule& schedule)
   const std::size_t pairs = static_cast<std::size_t>(schedule.num_stages()) * columns_;
   is_dense_ = pairs <= 2 * places + 64;
   if (is_dense_) rows_.resize(pairs);
+}
+
+bool ActionIndex::add_all(const Schedule& schedule) {
+  const std::span<const int32_t> rank_of = schedule.placement().ranks();
+  for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
+    const ActionList& list = schedule.lists()[r];
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (list[i].is_idle() || list[i].is_overlap()) continue;
+      const int32_t stage = list[i].stage().value();
+      if (stage >= schedule.num_stages() || rank_of[stage] != static_cast<int32_t>(r)) return false;
+      if (!has_microbatch(list[i].type())) continue;
+      if (!add(list[i], first_place(r) + static_cast<uint32_t>(i))) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace stagecraft

@@ -29,12 +29,15 @@ class ActionIndex {
     entry = place;
     return true;
   }
+  /// Remembers the places of all compute actions and transfers. Returns false, before all were
+  /// added, when an action is not on the rank of its stage or is there twice.
+  bool add_all(const Schedule& schedule);
   /// The place of that action, or kNowhere.
   uint32_t find(ActionType type, StageId stage, MicrobatchId microbatch) const {
     const Row* row = find_row(stage, microbatch);
     return row == nullptr ? kNowhere : row->places[static_cast<std::size_t>(type)];
   }
-  /// The place of what makes the gradients of the stage's inputs: its B or else its I.
+  /// The place of the action that makes the gradients of the stage's inputs: its B or else its I.
   uint32_t find_gradient_maker(StageId stage, MicrobatchId microbatch) const {
     const uint32_t place = find(ActionType::kBackward, stage, microbatch);
     return place != kNowhere ? place : find(ActionType::kBackwardInput, stage, microbatch);
@@ -54,22 +57,20 @@ class ActionIndex {
            static_cast<uint32_t>(microbatch.value());
   }
   const Row* find_row(StageId stage, MicrobatchId microbatch) const {
-    if (is_dense_)
-      return &rows_[static_cast<std::size_t>(stage.value()) * columns_ + microbatch.value()];
+    if (is_dense_) return &rows_[stage.position() * columns_ + microbatch.position()];
     const auto found = row_of_.find(key(stage, microbatch));
     return found == row_of_.end() ? nullptr : &rows_[found->second];
   }
   Row& get_row(StageId stage, MicrobatchId microbatch) {
-    if (is_dense_)
-      return rows_[static_cast<std::size_t>(stage.value()) * columns_ + microbatch.value()];
+    if (is_dense_) return rows_[stage.position() * columns_ + microbatch.position()];
     const auto [found, is_new] = row_of_.try_emplace(key(stage, microbatch), rows_.size());
     if (is_new) rows_.emplace_back();
     return rows_[found->second];
   }
 
   std::vector<uint32_t> first_;
-  // Either a row for each stage and microbatch, or, where most of those would be empty (a text can
-  // name any microbatch), one for each that occurs.
+  // A row for each stage and microbatch; or, where most rows would be empty because a text can name
+  // any microbatch, a row for each pair that occurs.
   bool is_dense_;
   std::size_t columns_;
   std::vector<Row> rows_;

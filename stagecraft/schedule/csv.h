@@ -13,7 +13,7 @@ namespace stagecraft {
 /// lone idle slot is written "" (two quotes), as CSV has it.
 ///
 /// ParseError, with line and column, for anything that is not such a text; ArgumentError for a text
-/// without any line. Whether the schedule can be executed is for `verify` to say.
+/// without any line. `verify` says whether the schedule can be executed.
 Schedule parse_csv(std::string_view text);
 
 /// The inverse: parse_csv(to_csv(s)) has the same lists as s. Every line ends with "\n".

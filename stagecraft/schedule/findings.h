@@ -19,13 +19,14 @@ class Findings {
   Findings(const Schedule& schedule, std::size_t limit)
       : schedule_(schedule), limit_(limit), positions_(schedule.lists().size()) {}
 
-  /// About the action at `offset` of the rank's list. `message` is only called if it is kept.
+  /// A finding about the action at `offset` of the rank's list. `message` is called only if the
+  /// finding is kept.
   template <typename Message>
   void add_at(FindingKind kind, std::size_t rank, std::size_t offset, Message&& message) {
     ++count_;
     if (kept_.size() < limit_) keep_at(kind, rank, offset, message());
   }
-  /// About an action that is nowhere, or about no action.
+  /// A finding about an action that is missing, or about no action.
   template <typename Message>
   void add(FindingKind kind, std::string action, Message&& message) {
     ++count_;

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/base/json_text.h"
 #include "stagecraft/base/text_cursor.h"
 
 namespace stagecraft {
@@ -13,7 +14,7 @@ namespace {
 constexpr int kMaxDepth = 32;
 constexpr std::size_t kMaxDescription = 60;
 
-// The library's values are printed and compared by recursion, which deep ones would overflow.
+// The JSON library prints and compares values by recursion, which deep values would overflow.
 void check_depth(std::string_view text) {
   int depth = 0;
   bool in_string = false;
@@ -37,7 +38,7 @@ void check_depth(std::string_view text) {
 nlohmann::json read_json(std::string_view text) {
   check_depth(text);
   try {
-    return nlohmann::json::parse(text);
+    return json_from_text(text);
   } catch (const nlohmann::json::parse_error& error) {
     // `byte` counts from 1, and is one too many at the end of a text.
     const std::size_t position = std::min(error.byte, text.size());
@@ -48,7 +49,7 @@ nlohmann::json read_json(std::string_view text) {
 }
 
 std::string describe_json(const nlohmann::json& json) {
-  std::string text = json.dump();
+  std::string text = json_to_text(json);
   if (text.size() > kMaxDescription) {
     text.resize(kMaxDescription);
     while (!text.empty() && (static_cast<unsigned char>(text.back()) & 0x80U) != 0) text.pop_back();

@@ -7,8 +7,8 @@
 
 namespace stagecraft {
 
-/// Parses JSON. ParseError with line and column on anything else and on what is nested deeper than
-/// any file of ours; ArgumentError for a number that fits no double.
+/// Parses JSON. ParseError, with line and column, for anything else and for JSON that is nested
+/// deeper than any file of ours; ArgumentError for a number that does not fit into a double.
 nlohmann::json read_json(std::string_view text);
 
 /// The start of a value's text, for messages.

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <limits>
 #include <span>
+#include <unordered_set>
 #include <vector>
 
 #include "stagecraft/schedule/action_index.h"
@@ -14,16 +15,16 @@
 namespace stagecraft {
 
 /// Executes the lists of a schedule in an order that respects Needs: each rank goes on until it has
-/// to wait, and is woken when what it waits for was done. Linear in the number of actions. What is
-/// needed and not in the schedule counts as done.
+/// to wait, and is woken when the action that it waits for is done. Linear in the number of
+/// actions. An action that is needed and not in the schedule counts as done.
 ///
 /// REQUIRES every action on the rank of its stage and in `index`, none twice.
 class ListRunner {
  public:
-  /// Why a rank stands still.
+  /// The action that a rank waits for.
   struct Wait {
-    std::size_t rank = 0;    ///< whose action is waited for
-    std::size_t offset = 0;  ///< where that is in its list
+    std::size_t rank = 0;    ///< the rank of the action
+    std::size_t offset = 0;  ///< the place of the action in its list
   };
 
   ListRunner(const Schedule& schedule, const ActionIndex& index, const Needs& needs)
@@ -34,14 +35,15 @@ class ListRunner {
         heads_(lists_.size(), 0),
         waits_(lists_.size()),
         sleepers_(lists_.size()),
-        first_awaited_(lists_.size(), kNone) {}
+        first_awaited_(lists_.size(), kNone) {
+    for (std::size_t r = lists_.size(); r-- > 0;) ready_.push_back(r);
+  }
 
   /// Calls execute(rank, offset, length) for each slot in turn; `length` is 1, or 1 + parts for an
-  /// overlap. Returns whether all lists came to their end.
+  /// overlap. Returns whether all lists came to their end. After finish_ahead it can be called
+  /// again and goes on.
   template <typename Execute>
   bool run(Execute&& execute) {
-    for (std::size_t r = lists_.size(); r-- > 0;) ready_.push_back(r);
-    std::size_t finished = 0;
     while (!ready_.empty()) {
       const std::size_t rank = ready_.back();
       ready_.pop_back();
@@ -49,22 +51,53 @@ class ListRunner {
       std::size_t& head = heads_[rank];
       while (head < list.size()) {
         const std::size_t length = 1 + static_cast<std::size_t>(list[head].num_parts());
-        if (!can_start(rank, head, length)) break;
-        execute(rank, head, length);
+        if (!is_ahead(rank, head)) {
+          if (!can_start(rank, head, length)) break;
+          execute(rank, head, length);
+          last_waiting_ = kNone;
+        }
         head += length;
         if (head > first_awaited_[rank]) wake(rank);
       }
-      if (head == list.size()) ++finished;
+      if (head == list.size()) {
+        ++finished_;
+      } else {
+        last_waiting_ = rank;
+      }
     }
-    return finished == lists_.size();
+    return finished_ == lists_.size();
   }
 
-  /// After run() returned false: the ranks with a head before their list's end stand still.
+  /// After run() returned false: counts an action that a rank waits for as done ahead of its place.
+  /// The caller executes it; run() will pass over it.
+  void finish_ahead(const Wait& wait) {
+    ahead_.insert(place_of(wait.rank, wait.offset));
+    wake(wait.rank);
+  }
+
+  /// After run() returned false: the ranks whose head is before the end of their list wait.
   std::size_t head(std::size_t rank) const { return heads_[rank]; }
   const Wait& wait(std::size_t rank) const { return waits_[rank]; }
+  /// The rank that began to wait last, if no slot was executed since; otherwise any that waits.
+  std::size_t last_waiting() const {
+    if (last_waiting_ != kNone) return last_waiting_;
+    std::size_t rank = 0;
+    while (heads_[rank] == lists_[rank].size()) ++rank;
+    return rank;
+  }
 
  private:
   static constexpr std::size_t kNone = std::numeric_limits<std::size_t>::max();
+
+  std::size_t place_of(std::size_t rank, std::size_t offset) const {
+    return index_.first_place(rank) + offset;
+  }
+  bool is_ahead(std::size_t rank, std::size_t offset) const {
+    return !ahead_.empty() && ahead_.contains(place_of(rank, offset));
+  }
+  bool is_done(std::size_t rank, std::size_t offset) const {
+    return offset < heads_[rank] || is_ahead(rank, offset);
+  }
 
   bool can_start(std::size_t rank, std::size_t offset, std::size_t length) {
     const Action* const slot = lists_[rank].data() + offset;
@@ -73,7 +106,7 @@ class ListRunner {
       if (!has_microbatch(action.type())) continue;
       bool done = true;
       needs_.visit(action, [&](ActionType type, StageId stage) {
-        done = is_done(type, stage, action.microbatch(), rank);
+        done = is_done_or_waits(type, stage, action.microbatch(), rank);
         return done;
       });
       if (!done) return false;
@@ -81,17 +114,17 @@ class ListRunner {
     return true;
   }
 
-  // Otherwise puts `rank` to sleep until it is.
-  bool is_done(ActionType type, StageId stage, MicrobatchId microbatch, std::size_t rank) {
+  // Whether an action was done. If not, `rank` sleeps until it was.
+  bool is_done_or_waits(ActionType type, StageId stage, MicrobatchId microbatch, std::size_t rank) {
     const uint32_t place = type == ActionType::kBackward
                                ? index_.find_gradient_maker(stage, microbatch)
                                : index_.find(type, stage, microbatch);
     if (place == ActionIndex::kNowhere) return true;
     const auto other = static_cast<std::size_t>(rank_of_[stage.value()]);
     const std::size_t offset = place - index_.first_place(other);
-    if (offset < heads_[other]) return true;
+    if (is_done(other, offset)) return true;
     waits_[rank] = {other, offset};
-    if (other != rank) {  // what its own rank has yet to do never comes
+    if (other != rank) {  // a later action of its own list never comes
       sleepers_[other].push_back(rank);
       first_awaited_[other] = std::min(first_awaited_[other], offset);
     }
@@ -104,7 +137,7 @@ class ListRunner {
     std::size_t kept = 0;
     for (const std::size_t sleeper : sleepers) {
       const std::size_t offset = waits_[sleeper].offset;
-      if (offset < heads_[rank]) {
+      if (is_done(rank, offset)) {
         ready_.push_back(sleeper);
       } else {
         sleepers[kept++] = sleeper;
@@ -123,6 +156,9 @@ class ListRunner {
   std::vector<std::vector<std::size_t>> sleepers_;
   std::vector<std::size_t> first_awaited_;
   std::vector<std::size_t> ready_;
+  std::size_t finished_ = 0;
+  std::size_t last_waiting_ = kNone;
+  std::unordered_set<std::size_t> ahead_;  // places of actions that finish_ahead counts as done
 };
 
 }  // namespace stagecraft

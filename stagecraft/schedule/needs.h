@@ -8,10 +8,10 @@
 
 namespace stagecraft {
 
-/// What has to be done before an action can start: the one place that says so. All of it has the
-/// microbatch of the action.
+/// The actions that have to be done before an action can start: the one place that says so. All of
+/// them have the microbatch of the action.
 ///
-///           on the same rank       on another, compute    on another, lowered
+///           on the same rank       other rank, compute    other rank, lowered
 ///   F       F of producers         F of producers         SEND_F of producers, own RECV_F
 ///   I, B    own F, gradients       gradients              SEND_B of consumers, own RECV_B
 ///           of consumers           of consumers
@@ -19,19 +19,19 @@ namespace stagecraft {
 ///   SEND_F  own F                                         RECV_F of consumers, if sends block
 ///   SEND_B  own gradients                                 RECV_B of producers, if sends block
 ///
-/// Everything else needs nothing.
+/// All other actions need nothing.
 ///
 /// "Gradients" are made by B or I; they are visited as kBackward.
 class Needs {
  public:
-  /// All three must outlive it. `blocking_sends`: a send waits for the receives it goes to.
+  /// The arguments must outlive it. `blocking_sends`: a send waits until its receives are posted.
   Needs(const Schedule& schedule, const StageGraph& graph, bool blocking_sends)
       : graph_(graph),
         rank_of_(schedule.placement().ranks()),
         is_lowered_(schedule.level() == Level::kLowered),
         blocking_sends_(blocking_sends) {}
 
-  /// Calls visit(type, stage) for each; stops when it returns false.
+  /// Calls visit(type, stage) for each needed action; stops when visit returns false.
   template <typename Visit>
   void visit(Action action, Visit&& visit) const {
     const StageId stage = action.stage();
@@ -65,7 +65,7 @@ class Needs {
   bool is_elsewhere(StageId stage, StageId other) const {
     return rank_of_[stage.value()] != rank_of_[other.value()];
   }
-  /// Whether any of `others` is on another rank than `stage`.
+  /// Whether any of `others` is on a different rank than `stage`.
   bool any_elsewhere(StageId stage, std::span<const StageId> others) const {
     for (const StageId other : others) {
       if (is_elsewhere(stage, other)) return true;

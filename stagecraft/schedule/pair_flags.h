@@ -17,12 +17,12 @@ constexpr uint8_t type_bit(ActionType type) {
 /// A few bits for each stage and microbatch of a schedule.
 class PairFlags {
  public:
-  /// ArgumentError, beginning with `who`, the caller, when the schedule names so few of its
-  /// stages and microbatches that the table would dwarf it.
+  /// ArgumentError, beginning with `who`, the caller, when the table would be far larger than the
+  /// schedule, because few of its stages and microbatches have an action.
   PairFlags(const Schedule& schedule, std::string_view who);
 
   uint8_t& at(StageId stage, MicrobatchId microbatch) {
-    return flags_[static_cast<std::size_t>(stage.value()) * columns_ + microbatch.value()];
+    return flags_[stage.position() * columns_ + microbatch.position()];
   }
 
  private:

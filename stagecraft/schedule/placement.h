@@ -23,20 +23,20 @@ class Placement {
   static Placement v(int32_t ranks, int32_t stages);
   /// "loop" or "v".
   static Placement from_style(std::string_view style, int32_t ranks, int32_t stages);
-  /// Any other: one entry a stage, nothing for a stage that no rank holds (which no schedule can
-  /// run; the verifier says so). ArgumentError for a rank outside [0, ranks).
+  /// Any placement: one entry a stage, nothing for a stage that no rank holds. The verifier refuses
+  /// such a stage. ArgumentError for a rank outside [0, ranks).
   static Placement of(std::vector<std::optional<Rank>> stage_to_rank, int32_t ranks);
 
   int32_t num_ranks() const { return static_cast<int32_t>(first_.size()) - 1; }
   int32_t num_stages() const { return static_cast<int32_t>(rank_of_.size()); }
 
-  /// ArgumentError for a stage that is not there or that no rank holds.
+  /// ArgumentError for a stage that does not exist or that no rank holds.
   Rank get_rank(StageId stage) const;
   std::optional<Rank> find_rank(StageId stage) const;
-  /// The stages of a rank, ascending. ArgumentError for a rank that is not there.
+  /// The stages of a rank, ascending. ArgumentError for a rank that does not exist.
   std::span<const StageId> stages(Rank rank) const;
 
-  /// One entry a stage, -1 where no rank holds it: for loops that ask often.
+  /// One entry a stage, -1 where no rank holds it; fast to look up in loops.
   std::span<const int32_t> ranks() const { return rank_of_; }
 
   friend bool operator==(const Placement&, const Placement&) = default;

@@ -55,9 +55,7 @@ std::span<const Action> Schedule::actions(Rank rank) const {
 Level infer_level(std::span<const ActionList> lists) {
   for (const ActionList& list : lists) {
     for (const Action action : list) {
-      if (!is_compute(action.type()) && !action.is_idle() && !action.is_overlap()) {
-        return Level::kLowered;
-      }
+      if (is_transfer(action.type())) return Level::kLowered;
     }
   }
   return Level::kCompute;
@@ -68,7 +66,7 @@ Placement infer_placement(std::span<const ActionList> lists) {
   for (std::size_t r = 0; r < lists.size(); ++r) {
     for (const Action action : lists[r]) {
       if (action.is_idle() || action.is_overlap()) continue;
-      const auto stage = static_cast<std::size_t>(action.stage().value());
+      const std::size_t stage = action.stage().position();
       if (stage >= rank_of.size()) rank_of.resize(stage + 1);
       if (!rank_of[stage]) rank_of[stage] = Rank(static_cast<int32_t>(r));
     }

@@ -15,10 +15,10 @@ namespace stagecraft {
 /// What one rank does, in order.
 using ActionList = std::vector<Action>;
 
-/// How much a schedule says.
+/// How much of a rank's work a schedule contains.
 enum class Level : uint8_t {
-  /// What each rank computes, in which order. Values travel between ranks by themselves; idle slots
-  /// are there to be looked at. UNSHARD, RESHARD and REDUCE_GRAD may be there already.
+  /// What each rank computes, in which order. Values travel between ranks by themselves, and idle
+  /// slots show where a rank waits. UNSHARD, RESHARD and REDUCE_GRAD may be there already.
   kCompute,
   /// All that a rank does, transfers included; no idle slots.
   kLowered,
@@ -28,12 +28,12 @@ enum class Level : uint8_t {
 std::string_view to_string(Level level);
 
 /// What every rank does in one step: a list of actions a rank, and where the stages are. Immutable,
-/// a value. Made by a builder, a pass or the reader of a file; whether it can be executed is for
-/// `verify` to say (schedule/verify.h).
+/// a value. Made by a builder, a pass or the reader of a file. `verify` (schedule/verify.h) says
+/// whether it can be executed.
 class Schedule {
  public:
-  /// One list a rank of `placement`. ArgumentError unless every overlap has at least two parts
-  /// behind it, all of them F, I, W or B.
+  /// One list for each rank of `placement`. ArgumentError unless every overlap is followed by its
+  /// parts: at least two, all of them F, I, W or B.
   Schedule(Level level, Placement placement, std::vector<ActionList> lists);
 
   Level level() const { return level_; }
@@ -45,7 +45,8 @@ class Schedule {
   /// Over all ranks, idle slots excluded; the parts of an overlap count, the overlap does not.
   int64_t num_actions() const { return num_actions_; }
 
-  /// The rank's list. An overlap is followed by its parts. ArgumentError for no such rank.
+  /// The rank's list. An overlap is followed by its parts. ArgumentError for a rank that does not
+  /// exist.
   std::span<const Action> actions(Rank rank) const;
   /// The same, an overlap and its parts taken together.
   SlotRange slots(Rank rank) const { return SlotRange(actions(rank)); }
@@ -61,8 +62,8 @@ class Schedule {
   int64_t num_actions_ = 0;
 };
 
-/// What lists say of themselves, for schedules that come from outside: lowered when anything but
-/// compute and idle slots occurs; a stage is on the first rank that has an action of it.
+/// Level and placement of lists that come from outside: the level is lowered if a transfer occurs;
+/// a stage is on the first rank that has an action of it.
 Level infer_level(std::span<const ActionList> lists);
 Placement infer_placement(std::span<const ActionList> lists);
 

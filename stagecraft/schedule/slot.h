@@ -25,7 +25,7 @@ class Slot {
   std::span<const Action> parts() const {
     return actions_.subspan(is_overlap() || is_idle() ? 1 : 0);
   }
-  /// As it stands in the list.
+  /// The entries of the list: an action, or an overlap and its parts.
   std::span<const Action> actions() const { return actions_; }
   int64_t position() const { return position_; }
   std::size_t offset() const { return offset_; }

@@ -18,7 +18,7 @@ bool is_word(char c) {
   return (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-// The common ones without a search.
+// The common types without a search.
 std::optional<ActionType> type_of(std::string_view word) {
   if (word.size() == 1) {
     switch (word[0]) {
@@ -68,7 +68,7 @@ int32_t SlotReader::read_number(std::string_view what, int32_t limit) {
     ++position_;
   }
   if (position_ == begin) fail_expected(fmt::format("a {} number", what));
-  // One spelling for each number, so that a text that was read prints as it was.
+  // A number has one spelling, so that printing gives the text that was read.
   if (text_[begin] == '0' && position_ - begin > 1) {
     fail(fmt::format("a {} number has no leading zero", what), begin);
   }
@@ -87,7 +87,7 @@ Action SlotReader::read_action() {
         "F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD or REDUCE_GRAD";
     position_ = begin;
     if (word.empty()) fail_expected(known);
-    fail(fmt::format("expected {} behind a stage number, got {}", known, quote(word)), begin);
+    fail(fmt::format("expected {} after a stage number, got {}", known, quote(word)), begin);
   }
   if (!has_microbatch(*type)) {
     if (is_digit(peek())) fail(fmt::format("{} has no microbatch", word), position_);

@@ -8,8 +8,7 @@
 
 namespace stagecraft {
 
-/// Reads the slots of a schedule's text one after another; the grammar that action text, lists and
-/// CSV share:
+/// Reads the slots of a schedule's text in order. Action text, lists and CSV share the grammar:
 ///
 ///   slot := "" | action | "(" action { ";" action } ")OVERLAP_F_B"
 class SlotReader {
@@ -25,7 +24,7 @@ class SlotReader {
   /// Passes blanks and tabs.
   void skip_blanks();
 
-  /// Passes one action that is no overlap; ParseError if none comes next.
+  /// Passes one action that is not an overlap; ParseError if none comes next.
   Action read_action();
   /// Passes an action or an overlap and appends it to `list`.
   void read_slot(ActionList& list);

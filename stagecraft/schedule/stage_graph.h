@@ -51,7 +51,7 @@ class StageGraph {
   StageGraph(int32_t stages, std::vector<StageEdge> edges);
   static std::span<const StageId> group(const std::vector<StageId>& all,
                                         const std::vector<int32_t>& first, StageId stage) {
-    const auto s = static_cast<std::size_t>(stage.value());
+    const std::size_t s = stage.position();
     return std::span(all).subspan(first[s], first[s + 1] - first[s]);
   }
 

@@ -9,7 +9,7 @@ namespace stagecraft {
 
 /// Reads one action, such as "2F0", "1UNSHARD" or "3SEND_B1"; an empty text is idle. The inverse of
 /// to_string(Action). ParseError, with the column, for anything else: a compute action or a
-/// transfer without its microbatch, a microbatch where none belongs, anything behind the action, an
+/// transfer without its microbatch, a microbatch where none belongs, anything after the action, an
 /// overlap (which is more than one action).
 Action parse_action(std::string_view text);
 

@@ -65,8 +65,8 @@ std::string to_string(const Finding& finding) {
 
 Verdict verify(const Schedule& schedule, const StageGraph& graph, const VerifyOptions& options) {
   require<ArgumentError>(graph.num_stages() == schedule.num_stages() || schedule.num_stages() == 0,
-                         "the stage graph has {} stages, the schedule {}", graph.num_stages(),
-                         schedule.num_stages());
+                         "the stage graph has {} stages, but the schedule has {}",
+                         graph.num_stages(), schedule.num_stages());
   Findings findings(schedule, options.max_findings);
   ActionIndex index(schedule);
   const bool goes_on = verify_places(schedule, options, index, findings);

@@ -19,9 +19,8 @@ enum class VerifyMode : uint8_t {
   kTraining,
   /// Every stage and microbatch: one F; no backward, no gradients.
   kForwardOnly,
-  /// A piece of a schedule: what is there may be there once; what it needs is either there, in
-  /// time,
-  /// or was done before.
+  /// A piece of a schedule: an action may occur once. An action that it needs is in the piece, in
+  /// time, or was done before.
   kPartial,
 };
 
@@ -41,11 +40,11 @@ struct VerifyOptions {
 
 /// What kind of thing is wrong.
 enum class FindingKind : uint8_t {
-  kPlacement,   ///< a stage on another rank than its own, on none, or a rank without a stage
-  kMissing,     ///< an action that has to be there and is not
+  kPlacement,   ///< an action on the wrong rank, a stage on no rank, or a rank without a stage
+  kMissing,     ///< an action that is required and not there
   kDuplicate,   ///< an action that is there twice, or B beside I or W
-  kUnexpected,  ///< an action that does not belong into this schedule
-  kOrder,       ///< an action before one of the same rank that it needs
+  kUnexpected,  ///< an action that does not belong in this schedule
+  kOrder,       ///< an action before an action of the same rank that it needs
   kDeadlock,    ///< ranks that wait for each other for ever
   kSharding,    ///< UNSHARD and RESHARD that do not pair up, or compute on a resharded stage
   kReduceGrad,  ///< REDUCE_GRAD before the last backward of its stage, twice, or for some stages
@@ -57,22 +56,22 @@ std::string_view to_string(FindingKind kind);
 /// One thing that is wrong with a schedule.
 struct Finding {
   FindingKind kind = FindingKind::kMissing;
-  /// Where it shows; nothing when it shows nowhere, as with an action that is missing.
+  /// The place of the action; nothing for an action that is missing.
   std::optional<Rank> rank = std::nullopt;
   std::optional<int64_t> position = std::nullopt;  ///< slot of the rank's list, from 0
   std::string action;                              ///< the text of the action, "2F0"
   std::string message;                             ///< what is wrong, without the place
-  /// Of kOrder and kDeadlock: who waits for what, in turn, until it comes back to the first.
+  /// For kOrder and kDeadlock: an action, the action that it waits for, and so on round the ring.
   std::vector<std::string> cycle;
 };
 
 /// "rank 1, slot 7, 2F0: needs 2RECV_F0, which comes later, at slot 9".
 std::string to_string(const Finding& finding);
 
-/// What verify says.
+/// The result of verify.
 struct Verdict {
   std::vector<Finding> findings;
-  std::size_t num_findings = 0;  ///< those that were not kept included
+  std::size_t num_findings = 0;  ///< including those that were not kept
 
   bool ok() const { return num_findings == 0; }
 };
@@ -81,15 +80,14 @@ struct Verdict {
 ///
 /// - every action is on the rank of its stage, every stage is on a rank, every rank has a stage;
 /// - the schedule is complete for its mode and says nothing twice;
-/// - lowered: each value or gradient that goes to another rank has one SEND behind the action that
-///   makes it and one RECV ahead of the one that needs it, and there are no others, nor idle slots;
-/// - where a stage is ever unsharded, UNSHARD and RESHARD alternate, all its compute is between
-/// them,
-///   and it ends resharded; REDUCE_GRAD is there for no stage or once for each, behind its last
-///   backward;
+/// - lowered: each value or gradient that goes to another rank has one SEND after the action that
+///   makes it and one RECV before the action that needs it; there are no other transfers and no
+///   idle slots;
+/// - UNSHARD and RESHARD of a stage alternate, all its compute is between them, and it ends
+///   resharded; REDUCE_GRAD is there for no stage, or once for each stage after its last backward;
 /// - the parts of an overlap do not need each other;
-/// - run in order, no rank waits for ever, even when nothing is buffered: a SEND ends when the
-///   receives are posted that it goes to, a RECV only posts, compute waits for its values.
+/// - run in order, no rank waits for ever, even when nothing is buffered: a SEND ends when its
+///   receives are posted, a RECV only posts, compute waits for its values.
 ///
 /// A schedule with misplaced or repeated actions is not examined for deadlocks. Linear in the
 /// number of actions. `graph` must have as many stages as the schedule (ArgumentError).
@@ -97,6 +95,9 @@ Verdict verify(const Schedule& schedule, const StageGraph& graph,
                const VerifyOptions& options = {});
 /// For a chain of stages.
 Verdict verify(const Schedule& schedule, const VerifyOptions& options = {});
+
+/// Whether the caller has found a schedule good, so that a pass need not verify it again.
+enum class Verified : uint8_t { kNo, kYes };
 
 /// Throws ScheduleError with the findings unless the schedule is good; `what` begins the message.
 void verify_or_throw(const Schedule& schedule, const StageGraph& graph, std::string_view what,

@@ -8,7 +8,7 @@
 namespace stagecraft {
 namespace {
 
-constexpr uint32_t kNowhere = ActionIndex::kNowhere;
+constexpr uint32_t kNotFound = ActionIndex::kNowhere;
 
 class Completeness {
  public:
@@ -65,7 +65,7 @@ class Completeness {
     const int type = static_cast<int>(action.type());
     if (find_type(type) != index_.first_place(rank) + offset) return false;
     for (int other = 0; other < type; ++other) {
-      if (find_type(other) != kNowhere) return false;
+      if (find_type(other) != kNotFound) return false;
     }
     return true;
   }
@@ -75,21 +75,21 @@ class Completeness {
     const uint32_t b = find(ActionType::kBackward, stage, m);
     const uint32_t i = find(ActionType::kBackwardInput, stage, m);
     const uint32_t w = find(ActionType::kBackwardWeight, stage, m);
-    if (b != kNowhere && (i != kNowhere || w != kNowhere)) {
-      const auto [rank, offset] = findings_.locate(index_, i != kNowhere ? i : w);
+    if (b != kNotFound && (i != kNotFound || w != kNotFound)) {
+      const auto [rank, offset] = findings_.locate(index_, i != kNotFound ? i : w);
       findings_.add_at(FindingKind::kDuplicate, rank, offset, [&] {
-        return fmt::format("{} does it all already",
+        return fmt::format("{} includes it already",
                            to_string(Action(stage, ActionType::kBackward, m)));
       });
     }
     if (mode_ == VerifyMode::kPartial) return;
-    if (f == kNowhere) add_missing(ActionType::kForward, stage, m);
-    if (mode_ == VerifyMode::kForwardOnly || b != kNowhere) return;
-    if (i == kNowhere && w == kNowhere) {
+    if (f == kNotFound) add_missing(ActionType::kForward, stage, m);
+    if (mode_ == VerifyMode::kForwardOnly || b != kNotFound) return;
+    if (i == kNotFound && w == kNotFound) {
       add_missing(ActionType::kBackward, stage, m);
-    } else if (i == kNowhere) {
+    } else if (i == kNotFound) {
       add_missing(ActionType::kBackwardInput, stage, m);
-    } else if (w == kNowhere) {
+    } else if (w == kNotFound) {
       add_missing(ActionType::kBackwardWeight, stage, m);
     }
   }
@@ -105,7 +105,7 @@ class Completeness {
 
   void check_transfer(ActionType type, StageId stage, MicrobatchId m, bool expected) {
     const uint32_t place = find(type, stage, m);
-    if (place == kNowhere) {
+    if (place == kNotFound) {
       if (expected && (mode_ != VerifyMode::kPartial || is_awaited(type, stage, m))) {
         add_missing(type, stage, m);
       }
@@ -113,20 +113,20 @@ class Completeness {
       const auto [rank, offset] = findings_.locate(index_, place);
       findings_.add_at(FindingKind::kUnexpected, rank, offset, [&] {
         const bool down = type == ActionType::kSendForward || type == ActionType::kRecvBackward;
-        return fmt::format("stage {} {} no stage of another rank", stage.value(),
+        return fmt::format("stage {} {} no stage on another rank", stage.value(),
                            down ? "is read by" : "reads from");
       });
     }
   }
 
-  // Whether a piece of a schedule makes a value and reads it on another rank, so that the send
-  // belongs into the same piece. A receive may have been posted before.
+  // Whether a piece of a schedule makes a value and reads it on another rank. Then the send belongs
+  // to the same piece, although its receive may have been posted before.
   bool is_awaited(ActionType send, StageId stage, MicrobatchId m) const {
     if (send != ActionType::kSendForward && send != ActionType::kSendBackward) return false;
     const bool is_forward = send == ActionType::kSendForward;
     const auto computes = [&](StageId s) {
-      return is_forward ? find(ActionType::kForward, s, m) != kNowhere
-                        : index_.find_gradient_maker(s, m) != kNowhere;
+      return is_forward ? find(ActionType::kForward, s, m) != kNotFound
+                        : index_.find_gradient_maker(s, m) != kNotFound;
     };
     const auto readers = is_forward ? graph_.consumers(stage) : graph_.producers(stage);
     return computes(stage) && std::any_of(readers.begin(), readers.end(), [&](StageId reader) {
@@ -135,7 +135,7 @@ class Completeness {
   }
 
   uint32_t find(ActionType type, StageId stage, MicrobatchId m) const {
-    return m.value() < schedule_.num_microbatches() ? index_.find(type, stage, m) : kNowhere;
+    return m.value() < schedule_.num_microbatches() ? index_.find(type, stage, m) : kNotFound;
   }
 
   void add_missing(ActionType type, StageId stage, MicrobatchId m) {

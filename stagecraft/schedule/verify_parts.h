@@ -9,16 +9,16 @@
 // What `verify` looks at, one file each.
 namespace stagecraft {
 
-/// Every action where it belongs and none twice; fills `index`. Returns false when the rest would
-/// have nothing to stand on.
+/// Every action is on the rank of its stage, and none is there twice. Fills `index`. Returns false
+/// when the other parts cannot rely on it.
 bool verify_places(const Schedule& schedule, const VerifyOptions& options, ActionIndex& index,
                    Findings& findings);
-/// All there that has to be, and no transfer that goes nowhere.
+/// All required actions are there, and every transfer has a reader on another rank.
 void verify_complete(const Schedule& schedule, const StageGraph& graph,
                      const VerifyOptions& options, const ActionIndex& index, Findings& findings);
-/// UNSHARD, RESHARD, REDUCE_GRAD.
+/// UNSHARD, RESHARD and REDUCE_GRAD are in order.
 void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Findings& findings);
-/// Nobody waits for ever.
+/// No rank waits for ever.
 void verify_progress(const Schedule& schedule, const StageGraph& graph, const ActionIndex& index,
                      Findings& findings);
 

@@ -5,7 +5,7 @@
 namespace stagecraft {
 namespace {
 
-// Why an action does not belong into the schedule; nothing when it does.
+// Why an action does not belong in the schedule.
 std::string why_unexpected(Action action, Level level, const VerifyOptions& options) {
   const ActionType type = action.type();
   if (type == ActionType::kIdle) return "a lowered schedule has no idle slots";

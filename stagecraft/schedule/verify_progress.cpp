@@ -7,8 +7,8 @@
 namespace stagecraft {
 namespace {
 
-// Every rank that stands still waits for one that stands still too, so that following the waits
-// from any of them runs into a cycle.
+// Every rank that waits waits for a rank that waits, too. So following the waits from any of them
+// leads into a cycle.
 class CycleFinder {
  public:
   CycleFinder(const Schedule& schedule, const ListRunner& runner, Findings& findings)

@@ -1,5 +1,6 @@
 #include <fmt/format.h>
 
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/schedule/verify_parts.h"
 
 namespace stagecraft {
@@ -7,7 +8,7 @@ namespace {
 
 constexpr std::size_t kNone = SIZE_MAX;
 
-// What one stage went through so far.
+// The state of one stage so far.
 struct StageState {
   std::size_t first_compute = kNone;  // before any UNSHARD
   std::size_t last_unshard = kNone;
@@ -21,7 +22,7 @@ struct StageState {
 void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Findings& findings) {
   const std::span<const int32_t> rank_of = schedule.placement().ranks();
   const bool is_partial = options.mode == VerifyMode::kPartial;
-  std::vector<StageState> stages(static_cast<std::size_t>(schedule.num_stages()));
+  IndexedVector<StageId, StageState> stages(schedule.num_stages());
   bool any_reduce_grad = false;
 
   for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
@@ -30,9 +31,10 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
       const Action action = list[i];
       const ActionType type = action.type();
       if (action.is_idle() || action.is_overlap() || is_transfer(type)) continue;
-      const auto s = static_cast<std::size_t>(action.stage().value());
-      if (s >= stages.size() || rank_of[s] != static_cast<int32_t>(r)) continue;
-      StageState& state = stages[s];
+      const StageId stage = action.stage();
+      if (!stages.contains(stage)) continue;
+      if (rank_of[stage.position()] != static_cast<int32_t>(r)) continue;
+      StageState& state = stages[stage];
       if (is_compute(type)) {
         if (!state.ever_unsharded) {
           if (state.first_compute == kNone) state.first_compute = i;
@@ -42,7 +44,7 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
         }
         if (makes_weight_gradients(type) && state.reduce_grad != kNone) {
           findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
-            return fmt::format("comes after {}REDUCE_GRAD, at {}", s,
+            return fmt::format("comes after {}REDUCE_GRAD, at {}", stage.value(),
                                findings.slot_text(r, state.reduce_grad));
           });
         }
@@ -81,14 +83,15 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
     }
   }
   if (is_partial) return;
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    if (stages[s].is_unsharded) {
-      findings.add_at(FindingKind::kSharding, static_cast<std::size_t>(rank_of[s]),
-                      stages[s].last_unshard, [&] { return "the stage is never resharded"; });
+  for (StageId stage(0); stages.contains(stage); ++stage) {
+    const int32_t rank = rank_of[stage.position()];
+    if (stages[stage].is_unsharded) {
+      findings.add_at(FindingKind::kSharding, static_cast<std::size_t>(rank),
+                      stages[stage].last_unshard, [&] { return "the stage is never resharded"; });
     }
-    if (any_reduce_grad && stages[s].reduce_grad == kNone && rank_of[s] >= 0) {
-      findings.add(FindingKind::kReduceGrad, fmt::format("{}REDUCE_GRAD", s),
-                   [&] { return "is missing, while other stages have theirs"; });
+    if (any_reduce_grad && stages[stage].reduce_grad == kNone && rank >= 0) {
+      findings.add(FindingKind::kReduceGrad, fmt::format("{}REDUCE_GRAD", stage.value()),
+                   [&] { return "is missing, but other stages have it"; });
     }
   }
 }

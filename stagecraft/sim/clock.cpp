@@ -53,7 +53,7 @@ Clock::Clock(const Schedule& schedule, const StageGraph& graph, const CostModel&
     result_.timeline[r].resize(schedule.lists()[r].size());
     double weights = 0;
     for (const StageId stage : schedule.placement().stages(Rank(static_cast<int32_t>(r)))) {
-      weights += entry_for(costs.weights, static_cast<std::size_t>(stage.value()));
+      weights += entry_for(costs.weights, stage.position());
     }
     result_.memory[r].push_back({0, 0});
     result_.ranks[r].first_start = -1;
@@ -86,7 +86,8 @@ Clock::Readiness Clock::ready(Action action) const {
     ready.made = std::max(ready.made, made);
   };
   const MicrobatchId m = action.microbatch();
-  if (action.type() == ActionType::kBackwardWeight) return ready;  // its I is behind it on the rank
+  if (action.type() == ActionType::kBackwardWeight)
+    return ready;  // its I comes before it on the rank
   const bool is_forward = action.type() == ActionType::kForward;
   const Direction direction = is_forward ? Direction::kForward : Direction::kBackward;
   const auto ends =
@@ -134,8 +135,8 @@ void Clock::compute(std::size_t rank, std::size_t offset, std::size_t length) {
   if (!is_lowered_) send_results(rank, first, end);
 }
 
-// In the order of time, in which a link takes what it sends: the parts of an overlap may end in
-// another order than they stand in.
+// In the order of time, in which a link sends: the parts of an overlap may end in a different order
+// than they have in the list.
 void Clock::send_results(std::size_t rank, std::size_t first, std::size_t end) {
   leaving_.clear();
   for (std::size_t i = first; i < end; ++i) {
@@ -172,7 +173,7 @@ void Clock::account_memory(std::size_t rank, std::size_t first, std::size_t end)
     if (makes_weight_gradients(type)) freed += cost.memory_freed_by_weight;
     if (freed > 0) changes_.push_back({timeline[i].end, -freed, i});
   }
-  if (changes_.size() > 1) {  // the parts of an overlap; what ends makes room for what starts
+  if (changes_.size() > 1) {  // the parts of an overlap: frees memory before taking any
     std::stable_sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) {
       return std::pair(a.time, a.amount) < std::pair(b.time, b.amount);
     });

@@ -40,13 +40,13 @@ class CostTable {
 /// The state of a simulation while the lists run: everything an executed slot changes.
 class Clock {
  public:
-  /// All must outlive it.
+  /// The arguments must outlive it.
   Clock(const Schedule& schedule, const StageGraph& graph, const CostModel& costs,
         const ActionIndex& index);
 
-  /// All that the slot needs was executed before.
+  /// REQUIRES that all actions that the slot needs were executed before.
   void execute(std::size_t rank, std::size_t offset, std::size_t length);
-  /// Sums up; then the clock is spent. The critical path is left to trace_critical_path.
+  /// The results, without the critical path (trace_critical_path). Called once.
   Simulation finish();
 
   const Transfers& transfers() const { return transfers_; }
@@ -54,7 +54,7 @@ class Clock {
  private:
   struct Readiness {
     double values = 0;  // when all values can be read
-    double made = 0;    // when they were all made, had they travelled in no time
+    double made = 0;    // when all were made: without the time of transfers
   };
 
   struct Change {

@@ -19,7 +19,7 @@ struct ComparedSchedule {
   Simulation result;  ///< without timeline, memory samples and critical path
 };
 
-/// One that cannot be, and why.
+/// A schedule that cannot have the shape, and why.
 struct UnfitSchedule {
   std::string name;
   int32_t stages_per_rank = 1;
@@ -36,10 +36,10 @@ struct ScheduleComparison {
 using RunSchedule = std::function<Simulation(std::string_view name, const Schedule& schedule,
                                              int32_t stages_per_rank)>;
 
-/// Builds every schedule that trains for so many ranks and microbatches, with as many stages a rank
-/// as suit it and, where given, with `shape.stages_per_rank` as well, and runs each. What cannot be
-/// built or run is unfit, unless the same schedule fits with another number of stages. What else
-/// `run` throws is thrown.
+/// Builds and runs every schedule that trains, for the ranks and microbatches of the shape: with
+/// its default number of stages a rank and, where given, with `shape.stages_per_rank`. A schedule
+/// that cannot be built, or for which `run` throws ScheduleError, is unfit, unless it fits with the
+/// other number of stages. Other exceptions of `run` are passed on.
 ScheduleComparison compare_schedules(const ScheduleShape& shape, const RunSchedule& run);
 
 }  // namespace stagecraft

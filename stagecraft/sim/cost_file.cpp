@@ -24,7 +24,7 @@ int32_t get_index(const Json& object, const char* key, const std::string& where)
   const auto found = object.find(key);
   const bool fits = found != object.end() && found->is_number_unsigned() &&
                     found->get<uint64_t>() <= static_cast<uint64_t>(INT32_MAX);
-  require<ArgumentError>(fits, "{}: expected \"{}\", a number from 0 on", where, key);
+  require<ArgumentError>(fits, "{}: expected \"{}\", a whole number of at least 0", where, key);
   return found->get<int32_t>();
 }
 
@@ -42,7 +42,7 @@ void for_each_object(const Json& array, const std::string& name, Each&& each) {
 void check_synonyms(const Json& object, const std::string& where) {
   for (const auto& [one, other] : {std::pair("I", "B"), std::pair("MI", "MB")}) {
     require<ArgumentError>(!object.contains(one) || !object.contains(other),
-                           "{}: {} and {} are the same, and both are given", where, one, other);
+                           "{}: {} and {} mean the same; give one of them", where, one, other);
   }
 }
 
@@ -100,7 +100,7 @@ CostModel parse_cost_file(std::string_view text) {
   require<ArgumentError>(json.is_object(), "a cost file is a JSON object");
   check_synonyms(json, "the cost file");
   CostModel costs;
-  // What holds for all comes first, since the lists refine it.
+  // Costs for all stages come first, since the lists refine them.
   for (const auto& [key, value] : json.items()) {
     if (key == "stages" || key == "microbatches" || key == "links") continue;
     if (key == "BYTES") {

@@ -17,7 +17,7 @@ bool set_cost(CostModel& costs, std::string_view key, double value);
 /// "F, I (or B), W, ..." for messages.
 std::string_view cost_key_list();
 
-/// B is another name of I, and MB of MI.
+/// B means the same as I, and MB the same as MI.
 std::string_view canonical_cost_key(std::string_view key);
 
 }  // namespace stagecraft

@@ -9,7 +9,7 @@ namespace {
 
 void check_number(double value, std::string_view what) {
   require<ArgumentError>(std::isfinite(value) && value >= 0,
-                         "costs: {} must be a number from 0 on, got {}", what, value);
+                         "costs: {} must be a number of at least 0, got {}", what, value);
 }
 
 void check_stage(const StageCost& cost, const std::string& what) {

@@ -81,7 +81,7 @@ struct CostModel {
   /// How much of an overlap's parts run side by side: a part starts when the share 1 - overlap of
   /// the parts before it has passed. 0: one after the other, 1: all at once.
   double overlap = 0;
-  /// A transfer starts when the receive is posted, too; otherwise when it is sent. Matters for
+  /// A transfer waits until its receive is posted; otherwise it starts when it is sent. Matters for
   /// lowered schedules only.
   bool rendezvous = false;
 
@@ -89,7 +89,7 @@ struct CostModel {
 };
 
 /// ArgumentError, naming the entry, for a negative, infinite or undefined number, an overlap
-/// outside [0, 1], or an entry for a stage, microbatch or rank that is not there.
+/// outside [0, 1], or an entry for a stage, microbatch or rank that does not exist.
 void check_costs(const CostModel& costs, int32_t ranks, int32_t stages, int32_t microbatches);
 
 /// Reads "F=18522,B=18086,W=9337,C=601". Keys: F, I (or B, as the papers name it), W, FULL (the
@@ -99,8 +99,8 @@ void check_costs(const CostModel& costs, int32_t ranks, int32_t stages, int32_t 
 CostModel parse_costs(std::string_view text);
 
 /// Reads a cost file: JSON with the members of CostModel under the keys of parse_costs. See
-/// docs/schedules.md. ParseError with line and column when it is no JSON, ArgumentError that names
-/// the entry when it is another JSON.
+/// docs/schedules.md. ParseError, with line and column, for text that is not JSON; ArgumentError,
+/// naming the entry, for JSON that is not a cost file.
 CostModel parse_cost_file(std::string_view json);
 
 }  // namespace stagecraft

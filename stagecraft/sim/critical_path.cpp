@@ -68,7 +68,7 @@ class PathTracer {
     return {std::span(list).subspan(first, length), 0, first};
   }
 
-  // What the slot had to wait for, and why.
+  // The action that the slot had to wait for, and why.
   std::optional<Place> before(std::size_t rank, const Slot& slot, PathStep::Cause& cause) {
     const double start = interval(rank, slot.offset()).start;
     if (const std::optional<Place> previous = previous_on_rank(rank, slot.offset(), start)) {

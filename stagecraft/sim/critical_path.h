@@ -9,7 +9,8 @@
 
 namespace stagecraft {
 
-/// From the action that ends last back to one that starts at 0, by what each had to wait for.
+/// The path from the action that ends last back to an action that starts at 0: each step is the
+/// action that the next one had to wait for.
 std::vector<PathStep> trace_critical_path(const Schedule& schedule, const ActionIndex& index,
                                           const Transfers& transfers, const Simulation& simulation);
 

@@ -13,22 +13,6 @@
 namespace stagecraft {
 namespace {
 
-// Whether every action is on the rank of its stage and none is there twice.
-bool fill(ActionIndex& index, const Schedule& schedule) {
-  const std::span<const int32_t> rank_of = schedule.placement().ranks();
-  for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
-    const ActionList& list = schedule.lists()[r];
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      if (list[i].is_idle() || list[i].is_overlap()) continue;
-      const int32_t stage = list[i].stage().value();
-      if (stage >= schedule.num_stages() || rank_of[stage] != static_cast<int32_t>(r)) return false;
-      if (!has_microbatch(list[i].type())) continue;
-      if (!index.add(list[i], index.first_place(r) + static_cast<uint32_t>(i))) return false;
-    }
-  }
-  return true;
-}
-
 [[noreturn]] void refuse(const Schedule& schedule, const StageGraph& graph) {
   verify_or_throw(schedule, graph, "simulate", {.mode = VerifyMode::kPartial});
   throw ScheduleError("simulate: the schedule cannot be executed", {});
@@ -39,11 +23,11 @@ bool fill(ActionIndex& index, const Schedule& schedule) {
 Simulation simulate(const Schedule& schedule, const CostModel& costs, const StageGraph& graph) {
   check_costs(costs, schedule.num_ranks(), schedule.num_stages(), schedule.num_microbatches());
   require<ArgumentError>(graph.num_stages() == std::max(schedule.num_stages(), 1),
-                         "the stage graph has {} stages, the schedule {}", graph.num_stages(),
-                         schedule.num_stages());
+                         "the stage graph has {} stages, but the schedule has {}",
+                         graph.num_stages(), schedule.num_stages());
   ActionIndex index(schedule);
-  if (schedule.num_stages() == 0 || !fill(index, schedule)) refuse(schedule, graph);
-  // With a rendezvous the time of a send depends on its receives, which then have to come first.
+  if (schedule.num_stages() == 0 || !index.add_all(schedule)) refuse(schedule, graph);
+  // With a rendezvous the time of a send depends on its receives, so these are executed first.
   const Needs needs(schedule, graph, costs.rendezvous);
   ListRunner runner(schedule, index, needs);
   Clock clock(schedule, graph, costs, index);

@@ -38,7 +38,7 @@ struct RankStats {
   double last_end = 0;
   double busy = 0;              ///< time spent computing
   double bubble = 0;            ///< 1 - busy / makespan; 0 when the makespan is 0
-  double exposed_transfer = 0;  ///< time it stood still only because a transfer was under way
+  double exposed_transfer = 0;  ///< time it was idle only because a transfer was under way
   double peak_memory = 0;       ///< weights included
   int64_t transfers_sent = 0;
 };
@@ -65,7 +65,7 @@ struct OverCap {
   double memory = 0;
 };
 
-/// What a simulation says of a schedule.
+/// The results of a simulation.
 struct Simulation {
   double makespan = 0;  ///< from 0 to the last end of any action
   double span = 0;      ///< over the ranks, the longest from own first start to own last end

@@ -12,14 +12,14 @@ Transfers::Transfers(const Schedule& schedule, const StageGraph& graph, const Co
     : columns_(static_cast<std::size_t>(schedule.num_microbatches())) {
   const std::size_t count = graph.edges().size() * columns_;
   require<ArgumentError>(count / 64 <= static_cast<std::size_t>(schedule.num_actions()) + 1024,
-                         "simulate: {} edges and {} microbatches with only {} actions",
-                         graph.edges().size(), columns_, schedule.num_actions());
+                         "simulate: only {} actions for {} edges and {} microbatches",
+                         schedule.num_actions(), graph.edges().size(), columns_);
   const auto stages = static_cast<std::size_t>(graph.num_stages());
   std::vector<std::vector<End>> in(stages);
   first_out_.push_back(0);
   for (std::size_t edge = 0; edge < graph.edges().size(); ++edge) {
     const auto [from, to] = graph.edges()[edge];
-    while (first_out_.size() <= static_cast<std::size_t>(from.value())) {
+    while (first_out_.size() <= from.position()) {
       first_out_.push_back(out_.size());
     }
     out_.push_back({to, edge});
@@ -54,10 +54,7 @@ Transfers::Transfers(const Schedule& schedule, const StageGraph& graph, const Co
     link_[0].push_back(link_between(from, to));
     link_[1].push_back(link_between(to, from));
     const std::vector<double>& bytes = costs.output_bytes;
-    bytes_.push_back(
-        bytes.empty()
-            ? 0
-            : bytes[std::min(static_cast<std::size_t>(edge.from.value()), bytes.size() - 1)]);
+    bytes_.push_back(bytes.empty() ? 0 : bytes[std::min(edge.from.position(), bytes.size() - 1)]);
   }
   transfers_[0].resize(count);
   transfers_[1].resize(count);
@@ -72,7 +69,7 @@ void Transfers::send(Direction direction, std::size_t edge, MicrobatchId m, doub
     left = std::max(left, link.free_at) + bytes_[edge] / *link.cost.bandwidth;
     link.free_at = left;
   }
-  transfers_[d][edge * columns_ + m.value()] = {ready, left + link.cost.latency};
+  transfers_[d][edge * columns_ + m.position()] = {ready, left + link.cost.latency};
 }
 
 }  // namespace stagecraft

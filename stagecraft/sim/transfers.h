@@ -22,7 +22,7 @@ class Transfers {
     double arrived = 0;  ///< when it can be read
   };
 
-  /// All three must outlive it. ArgumentError when the schedule is too sparse for a table.
+  /// The arguments must outlive it. ArgumentError when the schedule is too sparse for a table.
   Transfers(const Schedule& schedule, const StageGraph& graph, const CostModel& costs);
 
   /// Edges from (kForward: to) a stage, as (other stage, number of the edge).
@@ -38,7 +38,7 @@ class Transfers {
   /// Sends along an edge: not before `ready`, not before `posted` and not before the link is free.
   void send(Direction direction, std::size_t edge, MicrobatchId m, double ready, double posted);
   const Transfer& get(Direction direction, std::size_t edge, MicrobatchId m) const {
-    return transfers_[static_cast<std::size_t>(direction)][edge * columns_ + m.value()];
+    return transfers_[static_cast<std::size_t>(direction)][edge * columns_ + m.position()];
   }
 
  private:
@@ -50,7 +50,7 @@ class Transfers {
 
   static std::span<const End> group(const std::vector<End>& all,
                                     const std::vector<std::size_t>& first, StageId stage) {
-    const auto s = static_cast<std::size_t>(stage.value());
+    const std::size_t s = stage.position();
     return std::span(all).subspan(first[s], first[s + 1] - first[s]);
   }
 

@@ -23,8 +23,8 @@ class RankSet {
   bool is_empty() const {
     return std::all_of(words_.begin(), words_.end(), [](uint64_t word) { return word == 0; });
   }
-  // Calls visit for the lowest, takes it out, and so on; what visit puts in below the rank it is at
-  // stays for the next time.
+  // Takes the ranks out in ascending order and calls visit for each. A rank that visit puts in
+  // below the current one stays for the next pass.
   template <typename Visit>
   void take_all(Visit&& visit) {
     for (std::size_t w = 0; w < words_.size(); ++w) {
@@ -43,8 +43,7 @@ class RankSet {
 };
 
 // A step has two passes over the ranks in ascending order: all that have slots left, then those
-// that could not act in the first. Only ranks are looked at whose next slot may have become
-// possible.
+// that could not act in the first. It visits only ranks whose next slot may have become possible.
 class LockStep {
  public:
   LockStep(const Schedule& schedule, const StageGraph& graph)
@@ -135,7 +134,7 @@ class LockStep {
       ready = is_done(type, stage, action.microbatch(), r);
       return ready;
     };
-    // Here it is the receive that waits for its send, not the compute behind it.
+    // Here the receive waits for its send, not the compute after it.
     if (action.type() == ActionType::kRecvForward) {
       check_send(action, graph_.producers(action.stage()), ActionType::kSendForward, check);
     } else if (action.type() == ActionType::kRecvBackward) {
@@ -146,8 +145,8 @@ class LockStep {
     return ready;
   }
 
-  // A receive of several values stands where the first of them is sent, which is no place to wait
-  // for the others: there only the compute waits.
+  // A receive of several values comes where the first of them is sent. Waiting for the others there
+  // could deadlock, so only the compute waits.
   template <typename Check>
   void check_send(Action action, std::span<const StageId> sources, ActionType send,
                   Check&& check) const {
@@ -158,7 +157,7 @@ class LockStep {
     check(send, *std::find_if(sources.begin(), sources.end(), is_elsewhere));
   }
 
-  // Otherwise `r` sleeps until it is.
+  // If not, `r` sleeps until it is.
   bool is_done(ActionType type, StageId stage, MicrobatchId m, std::size_t r) {
     uint8_t wanted = type_bit(type);
     if (type == ActionType::kBackward) wanted |= type_bit(ActionType::kBackwardInput);

@@ -25,10 +25,10 @@ struct UnitSteps {
 };
 
 /// UNSHARD, RESHARD, REDUCE_GRAD and idle slots take no step; an overlap takes one. A receive waits
-/// for its send; one of several values, which PyTorch does not have, lets the compute behind it
-/// wait. In one step a rank sees what ranks of lower number did in the same step, and a rank that
-/// could not act gets a second chance after all others. ScheduleError when the ranks wait for each
-/// other.
+/// for its send. A receive of several values, which PyTorch does not have, does not wait: the
+/// compute after it does. In one step a rank sees what ranks of lower number did in the same step,
+/// and a rank that could not act gets a second chance after all others. ScheduleError when the
+/// ranks wait for each other.
 UnitSteps simulate_unit_steps(const Schedule& schedule, const StageGraph& graph);
 /// For a chain of stages.
 UnitSteps simulate_unit_steps(const Schedule& schedule);

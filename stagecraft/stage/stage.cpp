@@ -65,7 +65,7 @@ class NoCastCache {
 };
 
 // What is kept of an output: where the gradients of its tensors enter.
-std::vector<GradEdge> edges_of(const c10::IValue& output) {
+std::vector<GradEdge> output_edges(const c10::IValue& output) {
   std::vector<GradEdge> edges;
   for (const at::Tensor& tensor : tensors_of(output)) edges.push_back(grad_edge_of(tensor));
   return edges;
@@ -264,7 +264,7 @@ c10::IValue Stage::run_forward(Run& run, MicrobatchId microbatch, const Argument
   StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
   c10::IValue output = call_body(args, kwargs, options, context);
   if (!options.is_training) return output;
-  for (const c10::IValue& value : outputs_of(output)) run.outputs.push_back(edges_of(value));
+  for (const c10::IValue& value : outputs_of(output)) run.outputs.push_back(output_edges(value));
   for (const at::Tensor& loss : context.losses) {
     run.add_loss(loss);
     run.added_loss =

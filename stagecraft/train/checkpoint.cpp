@@ -14,6 +14,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
+#include "stagecraft/base/json_text.h"
 #include "stagecraft/base/version.h"
 #include "stagecraft/graph/archive.h"
 #include "stagecraft/train/durable_file.h"
@@ -50,8 +51,8 @@ std::optional<int64_t> step_of(const fs::path& path) {
 }
 
 /// Of an index without its own checksum.
-std::string checksum_of(const Json& index) {
-  const std::string text = index.dump();
+std::string index_checksum(const Json& index) {
+  const std::string text = json_to_text(index);
   return hex(detail::checksum(std::as_bytes(std::span(text))));
 }
 
@@ -81,7 +82,7 @@ void write_all(const fs::path& folder, const Checkpoint& checkpoint) {
                 {"step", checkpoint.step},
                 {"seed", checkpoint.seed},
                 {"pipeline_steps", checkpoint.pipeline_steps},
-                {"notes", Json::parse(checkpoint.notes)},
+                {"notes", ordered_json_from_text(checkpoint.notes)},
                 {"stages", Json::array()}};
   for (std::size_t s = 0; s < checkpoint.stages.size(); ++s) {
     const std::string name = fmt::format("stage-{}.pt", s);
@@ -96,8 +97,8 @@ void write_all(const fs::path& folder, const Checkpoint& checkpoint) {
                                {"checksum", hex(seal.checksum)},
                                {"tensors", std::move(tensors)}});
   }
-  index["checksum"] = checksum_of(index);
-  const std::string text = index.dump(1) + "\n";
+  index["checksum"] = index_checksum(index);
+  const std::string text = json_to_text(index, {.indent = 1}) + "\n";
   detail::DurableFile file((folder / kIndex).string());
   file.write(std::as_bytes(std::span(text)));
   file.close();
@@ -106,17 +107,17 @@ void write_all(const fs::path& folder, const Checkpoint& checkpoint) {
 
 Json read_index(const std::string& path) {
   const std::string text = detail::read_text(path);
-  Json index = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Json index = try_ordered_json_from_text(text);
   if (!index.is_object() || !index.contains("format")) {
     throw FileError(fmt::format("{}: it is no index of a checkpoint, or damaged", path));
   }
   if (index["format"] != kFormat) {
     throw FileError(fmt::format("{}: expected the format \"{}\", got {}", path, kFormat,
-                                index["format"].dump()));
+                                json_to_text(index["format"])));
   }
   const Json expected = index.value("checksum", Json());
   index.erase("checksum");
-  if (expected != checksum_of(index)) {
+  if (expected != index_checksum(index)) {
     throw FileError(fmt::format("{}: it is damaged: its checksum is not that of its text", path));
   }
   return index;
@@ -139,7 +140,7 @@ void check_seal(const std::string& path, const Json& entry) {
 std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpoint, int32_t keep) {
   require<ArgumentError>(checkpoint.step >= 0, "expected a step of at least 0, got {}",
                          checkpoint.step);
-  require<ArgumentError>(Json::accept(checkpoint.notes),
+  require<ArgumentError>(!try_ordered_json_from_text(checkpoint.notes).is_discarded(),
                          "the notes of a checkpoint are no JSON: {}", checkpoint.notes);
   const fs::path path = fs::path(folder) / fmt::format("{}{:08}", kPrefix, checkpoint.step);
   if (checkpoint.is_elsewhere) return path.string();
@@ -206,7 +207,7 @@ Checkpoint load_checkpoint(const std::string& path) {
     checkpoint.step = index.at("step").get<int64_t>();
     checkpoint.seed = index.at("seed").get<uint64_t>();
     checkpoint.pipeline_steps = index.at("pipeline_steps").get<uint64_t>();
-    checkpoint.notes = index.at("notes").dump();
+    checkpoint.notes = json_to_text(index.at("notes"));
     for (const Json& entry : index.at("stages")) {
       const std::string file = (folder / entry.at("file").get<std::string>()).string();
       check_seal(file, entry);

@@ -60,7 +60,7 @@ std::vector<at::Tensor> copies_on_cpu(const std::vector<at::Tensor>& tensors) {
   return copies;
 }
 
-uint64_t checksum_of(const Graph& stage) {
+uint64_t graph_checksum(const Graph& stage) {
   uint64_t sum = 0;
   for (const GraphState& state : stage.parts().states) {
     const at::Tensor data = state.tensor.detach().to(at::kCPU).contiguous();
@@ -241,7 +241,7 @@ class RankEngine : public TrainEngine {
   void compare_weights() {
     std::vector<c10::IValue> own;
     for (const StageId stage : source_.placement().stages(place_.own())) {
-      own.emplace_back(static_cast<int64_t>(checksum_of(pipe_.stage_graph(stage))));
+      own.emplace_back(static_cast<int64_t>(graph_checksum(pipe_.stage_graph(stage))));
     }
     const std::vector<c10::IValue> all =
         transport_.all_gather(tree::tuple(std::move(own)), deadline());

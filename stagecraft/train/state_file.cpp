@@ -34,19 +34,19 @@ at::Tensor alone(const at::Tensor& tensor) {
   return data;
 }
 
-c10::IValue to_value(const NamedTensors& tensors) {
+c10::IValue dict_of(const NamedTensors& tensors) {
   c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
   for (const auto& [name, tensor] : tensors) dict.insert(name, alone(tensor));
   return dict;
 }
 
-c10::IValue to_value(const StateSections& sections) {
+c10::IValue dict_of(const StateSections& sections) {
   c10::impl::GenericDict value(c10::StringType::get(), c10::AnyType::get());
-  for (const auto& [section, tensors] : sections) value.insert(section, to_value(tensors));
+  for (const auto& [section, tensors] : sections) value.insert(section, dict_of(tensors));
   return value;
 }
 
-NamedTensors to_tensors(const c10::IValue& dict) {
+NamedTensors named_tensors(const c10::IValue& dict) {
   require<Error>(dict.isGenericDict(), "expected a dict, got {}", describe(dict));
   NamedTensors tensors;
   for (const auto& entry : dict.toGenericDict()) {
@@ -90,7 +90,7 @@ template <typename T>
 FileSeal write_file(const std::string& path, const T& content) {
   DurableFile file(path);
   try {
-    write_archive(file, to_value(content));
+    write_archive(file, dict_of(content));
   } catch (const FileError&) {
     throw;
   } catch (const std::exception& error) {
@@ -112,7 +112,7 @@ c10::IValue read_file(const std::string& path) {
   }
 }
 
-[[noreturn]] void fail(const std::string& path, const std::exception& error) {
+[[noreturn]] void fail_to_load(const std::string& path, const std::exception& error) {
   throw FileError(fmt::format("{}: it is no file of named tensors: {}", path, message_of(error)));
 }
 
@@ -128,9 +128,9 @@ FileSeal write_tensor_file(const std::string& path, const NamedTensors& tensors)
 
 NamedTensors read_tensor_file(const std::string& path) {
   try {
-    return to_tensors(read_file(path));
+    return named_tensors(read_file(path));
   } catch (const std::exception& error) {
-    fail(path, error);
+    fail_to_load(path, error);
   }
 }
 
@@ -138,11 +138,11 @@ StateSections read_state_file(const std::string& path) {
   try {
     StateSections sections;
     for (const auto& section : read_file(path).toGenericDict()) {
-      sections[section.key().toStringRef()] = to_tensors(section.value());
+      sections[section.key().toStringRef()] = named_tensors(section.value());
     }
     return sections;
   } catch (const std::exception& error) {
-    fail(path, error);
+    fail_to_load(path, error);
   }
 }
 

@@ -7,6 +7,8 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "stagecraft/base/json_text.h"
+
 namespace stagecraft::viz {
 namespace {
 
@@ -15,8 +17,7 @@ constexpr std::string_view kReplacement = "\xEF\xBF\xBD";
 /// `text` with everything that is not UTF-8 replaced.
 std::string clean_utf8(std::string_view text) {
   using Json = nlohmann::json;
-  return Json::parse(Json(text).dump(-1, ' ', false, Json::error_handler_t::replace))
-      .get<std::string>();
+  return json_from_text(json_to_text(Json(text), {.repair = true})).get<std::string>();
 }
 
 }  // namespace
@@ -55,7 +56,7 @@ std::string escape_xml(std::string_view text) {
 std::string quote_json(std::string_view text) {
   using Json = nlohmann::json;
   std::string out;
-  for (const char c : Json(text).dump(-1, ' ', true, Json::error_handler_t::replace)) {
+  for (const char c : json_to_text(Json(text), {.ascii = true, .repair = true})) {
     if (c == '<') {
       out += "\\u003c";
     } else {

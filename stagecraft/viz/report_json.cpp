@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/json_text.h"
 #include "stagecraft/viz/bars.h"
 
 namespace stagecraft {
@@ -193,14 +194,14 @@ double RunReport::share(double (*part)(const ReportedRank&)) const {
 std::string report_json(const RunReport& report) {
   Json json = to_json(report);
   json["actions"] = actions_json(report);
-  return json.dump(1, ' ', false, Json::error_handler_t::replace) + '\n';
+  return json_to_text(json, {.indent = 1, .repair = true}) + '\n';
 }
 
 namespace viz {
 
 std::string report_data(const RunReport& report) {
   std::string data;
-  for (const char c : to_json(report).dump(-1, ' ', true, Json::error_handler_t::replace)) {
+  for (const char c : json_to_text(to_json(report), {.ascii = true, .repair = true})) {
     if (c == '<') {
       data += "\\u003c";
     } else {

@@ -23,7 +23,7 @@ using viz::Bar;
 using viz::Lane;
 using viz::px;
 
-constexpr std::string_view kInk = "#1b2330";
+constexpr std::string_view kTextInk = "#1b2330";
 constexpr std::string_view kFaint = "#667085";
 constexpr std::string_view kLine = "#c9d0da";
 constexpr std::string_view kLaneFill = "#f2f4f7";
@@ -75,7 +75,7 @@ class Figure {
         R"(<svg xmlns="http://www.w3.org/2000/svg" width="{0}" height="{1}" viewBox="0 0 {0} {1}" )"
         R"(font-family="Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif" fill="{2}">)"
         "\n",
-        options_.width, px(std::ceil(bottom_)), kInk);
+        options_.width, px(std::ceil(bottom_)), kTextInk);
     if (!options_.title.empty()) {
       out += fmt::format("<title>{}</title>\n", viz::escape_xml(options_.title));
     }
@@ -222,7 +222,7 @@ class Figure {
     if (links.size() > kMostLinks) return;
     add("<g class=\"transfers\" stroke=\"{0}\" stroke-width=\"0.9\" stroke-opacity=\"0.55\" "
         "fill=\"{0}\">\n",
-        kInk);
+        kTextInk);
     const auto y_of = [&](std::size_t rank, const Bar& bar) {
       const double height = box_.height / bar.parts;
       return box_.top_of(rank) + height * (bar.part + 0.5);

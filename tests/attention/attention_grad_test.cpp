@@ -21,7 +21,7 @@ using reference::leaf;
 using reference::random;
 using reference::seeded;
 
-constexpr double kExact = 1e-11;
+constexpr double kGradExact = 1e-11;
 
 struct Case {
   Case(uint64_t seed, at::IntArrayRef q_shape, at::IntArrayRef k_shape) {
@@ -48,7 +48,8 @@ void expect_gradients(const Case& x, const at::Tensor& dense, BlockSize block) {
   const at::Tensor expected = reference::attention(x.q, x.k, x.v, dense, 0.4);
   const auto got = gradients(out, x.inputs(), x.weight);
   const auto want = gradients(expected, x.inputs(), x.weight);
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_LT(distance(got[i], want[i]), kExact) << "input " << i;
+  for (std::size_t i = 0; i < 3; ++i)
+    EXPECT_LT(distance(got[i], want[i]), kGradExact) << "input " << i;
 }
 
 TEST(AttentionGrad, EqualsThatOfDenseAttention) {
@@ -130,7 +131,8 @@ TEST(AttentionGrad, OnlyWantedGradientsAreMade) {
                   x.weight);
     const auto want =
         gradients(reference::attention(all[0], all[1], all[2], dense, 0.4), asked, x.weight);
-    for (std::size_t i = 0; i < got.size(); ++i) EXPECT_LT(distance(got[i], want[i]), kExact) << i;
+    for (std::size_t i = 0; i < got.size(); ++i)
+      EXPECT_LT(distance(got[i], want[i]), kGradExact) << i;
   }
 }
 
@@ -143,7 +145,7 @@ TEST(AttentionGrad, OneTensorMayBeAllThree) {
   const auto want = gradients(expected, {x.q}, x.weight);
   for (const bool create_graph : {false, true}) {
     const auto got = torch::autograd::grad({out}, {x.q}, {x.weight}, true, create_graph);
-    EXPECT_LT(distance(got[0], want[0]), kExact);
+    EXPECT_LT(distance(got[0], want[0]), kGradExact);
   }
 }
 
@@ -157,7 +159,7 @@ TEST(AttentionGrad, StridedAndExpandedGradientsAreTaken) {
                                    x.weight.transpose(1, 2).contiguous().transpose(1, 2)}) {
     const auto got = gradients(out, x.inputs(), weight);
     const auto want = gradients(expected, x.inputs(), weight);
-    for (std::size_t i = 0; i < 3; ++i) EXPECT_LT(distance(got[i], want[i]), kExact) << i;
+    for (std::size_t i = 0; i < 3; ++i) EXPECT_LT(distance(got[i], want[i]), kGradExact) << i;
   }
 }
 
@@ -174,7 +176,7 @@ TEST(AttentionGrad, GradientsCanBeDifferentiated) {
       second(flex_attention(x.q, x.k, x.v, {.block_mask = mask, .scale = 0.4, .enable_gqa = true}));
   const auto want =
       second(reference::attention(x.q, x.k, x.v, create_mask(causal_mask(), 1, 1, 12, 12), 0.4));
-  for (std::size_t i = 0; i < 3; ++i) EXPECT_LT(distance(got[i], want[i]), kExact) << i;
+  for (std::size_t i = 0; i < 3; ++i) EXPECT_LT(distance(got[i], want[i]), kGradExact) << i;
 }
 
 TEST(AttentionGrad, WhatTheScoreFunctionCapturedGetsItsGradient) {
@@ -193,12 +195,12 @@ TEST(AttentionGrad, WhatTheScoreFunctionCapturedGetsItsGradient) {
   const std::vector<at::Tensor> inputs = {x.q, x.k, x.v, bias};
   const auto got = gradients(out, inputs, x.weight);
   const auto want = gradients(expected, inputs, x.weight);
-  for (std::size_t i = 0; i < 4; ++i) EXPECT_LT(distance(got[i], want[i]), kExact) << i;
+  for (std::size_t i = 0; i < 4; ++i) EXPECT_LT(distance(got[i], want[i]), kGradExact) << i;
   // The inputs need not want any.
   const at::Tensor frozen =
       flex_attention(x.q.detach(), x.k.detach(), x.v.detach(),
                      {.score_fn = add_bias, .block_mask = mask, .scale = 0.4});
-  EXPECT_LT(distance(gradients(frozen, {bias}, x.weight)[0], want[3]), kExact);
+  EXPECT_LT(distance(gradients(frozen, {bias}, x.weight)[0], want[3]), kGradExact);
 }
 
 TEST(AttentionGrad, HalfTypesGetGradientsOfTheirType) {

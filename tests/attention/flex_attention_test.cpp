@@ -30,7 +30,7 @@ using reference::distance;
 using reference::random;
 using reference::seeded;
 
-constexpr double kExact = 1e-12;
+constexpr double kOutputExact = 1e-12;
 
 struct Inputs {
   Inputs(uint64_t seed, at::IntArrayRef q_shape, at::IntArrayRef k_shape,
@@ -55,7 +55,8 @@ struct Inputs {
 
 TEST(FlexAttention, WithoutAMaskEveryKeyIsKept) {
   const Inputs x(1, {2, 3, 17, 8}, {2, 3, 29, 8});
-  EXPECT_LT(distance(flex_attention(x.q, x.k, x.v), x.expected(at::ones({1}, at::kBool))), kExact);
+  EXPECT_LT(distance(flex_attention(x.q, x.k, x.v), x.expected(at::ones({1}, at::kBool))),
+            kOutputExact);
 }
 
 TEST(FlexAttention, AppliesTheMaskInPartialBlocks) {
@@ -63,7 +64,7 @@ TEST(FlexAttention, AppliesTheMaskInPartialBlocks) {
   const auto mask = create_block_mask(causal_mask(), 1, 1, 20, 20, 8);
   EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.block_mask = mask}),
                      x.expected(create_mask(causal_mask(), 1, 1, 20, 20))),
-            kExact);
+            kOutputExact);
 }
 
 TEST(FlexAttention, TakesAScale) {
@@ -71,7 +72,7 @@ TEST(FlexAttention, TakesAScale) {
   x.scale = 0.3;
   EXPECT_LT(
       distance(flex_attention(x.q, x.k, x.v, {.scale = 0.3}), x.expected(at::ones({1}, at::kBool))),
-      kExact);
+      kOutputExact);
 }
 
 TEST(FlexAttention, ValuesMayHaveAnotherSize) {
@@ -79,7 +80,7 @@ TEST(FlexAttention, ValuesMayHaveAnotherSize) {
   x.v = x.v.narrow(3, 0, 3);
   const at::Tensor out = flex_attention(x.q, x.k, x.v);
   EXPECT_EQ(out.sizes(), (std::vector<int64_t>{2, 2, 9, 3}));
-  EXPECT_LT(distance(out, x.expected(at::ones({1}, at::kBool))), kExact);
+  EXPECT_LT(distance(out, x.expected(at::ones({1}, at::kBool))), kOutputExact);
 }
 
 TEST(FlexAttention, HeadsOfKeysServeAGroup) {
@@ -88,7 +89,7 @@ TEST(FlexAttention, HeadsOfKeysServeAGroup) {
   const at::Tensor keep = create_mask(causal_mask(), 1, 1, 20, 20);
   EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.block_mask = mask, .enable_gqa = true}),
                      x.expected(keep)),
-            kExact);
+            kOutputExact);
 }
 
 TEST(FlexAttention, KeysOfOneMemberServeTheBatch) {
@@ -97,8 +98,9 @@ TEST(FlexAttention, KeysOfOneMemberServeTheBatch) {
       [](auto b, auto, auto q, auto kv) { return kv <= q + b; }, 3, 1, 20, 20);
   const auto mask = create_block_mask(reference::lookup(dense), 3, 1, 20, 20, 8);
   EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.block_mask = mask}), x.expected(dense)),
-            kExact);
-  EXPECT_LT(distance(flex_attention(x.q, x.k, x.v), x.expected(at::ones({1}, at::kBool))), kExact);
+            kOutputExact);
+  EXPECT_LT(distance(flex_attention(x.q, x.k, x.v), x.expected(at::ones({1}, at::kBool))),
+            kOutputExact);
 }
 
 TEST(FlexAttention, RowsThatKeepNothingAreZero) {
@@ -107,7 +109,7 @@ TEST(FlexAttention, RowsThatKeepNothingAreZero) {
       [](auto b, auto, auto q, auto kv) { return kv + 5 <= q && q != 13 + b; }, 2, 1, 20, 20);
   const auto mask = create_block_mask(reference::lookup(dense), 2, 1, 20, 20, 8);
   const at::Tensor out = flex_attention(x.q, x.k, x.v, {.block_mask = mask});
-  EXPECT_LT(distance(out, x.expected(dense)), kExact);
+  EXPECT_LT(distance(out, x.expected(dense)), kOutputExact);
   EXPECT_EQ(out.narrow(2, 0, 5).abs().max().item<double>(), 0);
   EXPECT_EQ(out[0][0][13].abs().max().item<double>(), 0);
   EXPECT_EQ(out[1][0][14].abs().max().item<double>(), 0);
@@ -257,7 +259,7 @@ TEST(FlexAttention, StridedInputsGiveTheSame) {
   ASSERT_FALSE(strided(x.q).is_contiguous());
   EXPECT_LT(distance(flex_attention(strided(x.q), strided(x.k), strided(x.v), {.block_mask = mask}),
                      flex_attention(x.q, x.k, x.v, {.block_mask = mask})),
-            kExact);
+            kOutputExact);
 }
 
 TEST(FlexAttention, MaskFunctionIsAskedWithTheIndicesOfTheQuery) {
@@ -269,7 +271,7 @@ TEST(FlexAttention, MaskFunctionIsAskedWithTheIndicesOfTheQuery) {
   const auto mask = BlockMask::from_kv_blocks(shape->kv_num_blocks(), shape->kv_indices(), {}, {},
                                               8, reference::lookup(dense));
   EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.block_mask = mask}), x.expected(dense)),
-            kExact);
+            kOutputExact);
 }
 
 TEST(FlexAttention, BlocksDecideEvenWhereTheFunctionKeepsMore) {
@@ -280,7 +282,7 @@ TEST(FlexAttention, BlocksDecideEvenWhereTheFunctionKeepsMore) {
   const at::Tensor keep = reference::dense_mask(
       [](auto, auto, auto q, auto kv) { return q / 4 == kv / 4; }, 1, 1, 8, 8);
   EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.block_mask = mask}), x.expected(keep)),
-            kExact);
+            kOutputExact);
 }
 
 TEST(FlexAttention, RandomMasksAndShapesEqualDenseAttention) {
@@ -315,12 +317,12 @@ TEST(FlexAttention, RandomMasksAndShapesEqualDenseAttention) {
     };
     EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.block_mask = mask, .enable_gqa = true}),
                        x.expected(dense)),
-              kExact);
+              kOutputExact);
     EXPECT_LT(
         distance(flex_attention(x.q, x.k, x.v,
                                 {.score_fn = add_bias, .block_mask = mask, .enable_gqa = true}),
                  reference::attention(x.q, x.k, x.v, dense, x.scale, bias)),
-        kExact);
+        kOutputExact);
   }
 }
 
@@ -428,7 +430,7 @@ TEST(FlexAttention, ScoreFunctionSeesTheTruePositions) {
   EXPECT_LT(
       distance(flex_attention(x.q, x.k, x.v, {.score_fn = relative, .block_mask = mask}),
                reference::attention(x.q, x.k, x.v, create_mask(gaps, 1, 1, 24, 24), x.scale, bias)),
-      kExact);
+      kOutputExact);
 }
 
 TEST(FlexAttention, ScoreFunctionMayDropScores) {
@@ -439,7 +441,8 @@ TEST(FlexAttention, ScoreFunctionMayDropScores) {
   };
   const at::Tensor keep =
       reference::dense_mask([](auto, auto, auto q, auto kv) { return kv < q; }, 1, 1, 16, 16);
-  EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.score_fn = drop}), x.expected(keep)), kExact);
+  EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.score_fn = drop}), x.expected(keep)),
+            kOutputExact);
 }
 
 // Misuse

@@ -17,9 +17,6 @@
 namespace stagecraft {
 namespace {
 
-const Rank kZero(0);
-const Rank kOne(1);
-
 // Numbers whose sum depends on the order.
 at::Tensor numbers_of(int32_t rank) {
   return at::arange(1000, at::kFloat).mul(rank + 1).sin().mul(std::pow(10.F, rank % 3));

@@ -17,8 +17,6 @@
 namespace stagecraft {
 namespace {
 
-const Rank kZero(0);
-const Rank kOne(1);
 const Rank kTwo(2);
 
 TEST_P(TransportSuite, ALateReceiveNamesWhatIsMissingAndMayBeWaitedForAgain) {

@@ -22,9 +22,6 @@
 namespace stagecraft {
 namespace {
 
-const Rank kZero(0);
-const Rank kOne(1);
-
 TEST_P(TransportSuite, KnowsItsPlace) {
   for (int32_t ranks = 1; ranks <= 5; ++ranks) {
     run(ranks, [&](Transport& transport) {

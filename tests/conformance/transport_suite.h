@@ -13,6 +13,9 @@
 
 namespace stagecraft {
 
+inline constexpr Rank kZero(0);
+inline constexpr Rank kOne(1);
+
 /// A back end to be judged: how to make a world of it and to run something on every rank.
 ///
 /// The bodies share no memory between ranks, so that ranks may be processes; each rank judges what

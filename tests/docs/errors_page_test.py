@@ -93,7 +93,7 @@ class ErrorsPage(unittest.TestCase):
         page = set(quoted())
         missing = [f"{path.relative_to(ROOT)}: {message}" for path in sources() for message in messages(path)
                    if message not in page and not any(message in one for one in page)]
-        self.assertEqual(missing, [], "put them into docs/when_it_fails.md, with cause and cure")
+        self.assertEqual(missing, [], "put them into docs/when_it_fails.md, with cause and fix")
 
     def test_every_message_there_is_in_the_sources(self):
         known = "\0".join(text_of(run) for path in sources()

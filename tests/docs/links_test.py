@@ -1,4 +1,5 @@
-"""Every link between the pages leads somewhere: files exist, and so do the headings behind a `#`.
+"""Every link between the pages leads somewhere: files exist, and so do the headings after a `#`. The files that a newcomer should
+open first exist, too.
 
     links_test.py ROOT
 """
@@ -46,6 +47,15 @@ class Links(unittest.TestCase):
         missing = [page.name for page in sorted((ROOT / "docs").glob("*.md"))
                    if page.name != "README.md" and f"({page.name})" not in index]
         self.assertEqual(missing, [], "put them into docs/README.md")
+
+    def test_files_to_open_first(self):
+        table = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Where to start\n")[1].split("\n## ")[0]
+        first = re.findall(r"(?m)^\| [^|]+ \| `([^`]+)`", table)
+        self.assertGreaterEqual(len(first), 10)
+        self.assertEqual([name for name in first if not (ROOT / name).is_file()], [], "CONTRIBUTING.md names them")
+        architecture = (ROOT / "docs" / "architecture.md").read_text()
+        missing = [name for name in first if name.removeprefix("stagecraft/") not in architecture]
+        self.assertEqual(missing, [], "name them in docs/architecture.md")
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ ZOO is the folder that tests/zoo_pt2/export_zoo.py has written.
 
 import itertools
 import json
+import os
 import pathlib
 import re
 import resource
@@ -443,7 +444,13 @@ class Programs(ModelTest):
 
 class Tool(ModelTest):
     def test_every_archive_that_can_run_is_shown(self):
-        for line in json.loads((ZOO / "index.json").read_text()):
+        """With SC_ALL_ARCHIVES every one, otherwise one in six of the many small ones."""
+        lines = json.loads((ZOO / "index.json").read_text())
+        small = [line["name"] for line in lines if line["kind"] == "feature"]
+        left_out = set() if os.environ.get("SC_ALL_ARCHIVES") else set(small) - set(small[::6])
+        for line in lines:
+            if line["name"] in left_out:
+                continue
             if line["kind"] == "refused":
                 self.bad(1, "model", archive(line["name"]), says=[line["name"], line["names"]])
             else:

@@ -78,8 +78,7 @@ class BadUsage(ToolTest):
         self.bad(2, "schedule", "DualPipeV", "--ranks", 4, "--microbatches", 3, says="8")
 
     def test_absurd_shapes(self):
-        for name in ("GPipe", "1F1B", "LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV",
-                     "ForwardOnly"):
+        for name in self.schedules():
             for ranks, microbatches in ((2000000000, 8), (8, 2000000000), (2000000000, 2000000000), (16000000, 1)):
                 self.bad(2, "schedule", name, "--ranks", ranks, "--microbatches", microbatches)
         self.bad(2, "schedule", "LoopedBFS", *SHAPE, "--stages-per-rank", 2000000000)

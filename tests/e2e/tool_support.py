@@ -11,6 +11,7 @@ import tempfile
 import unittest
 
 GOLDEN = pathlib.Path(__file__).resolve().parent.parent / "golden"
+DOCS = GOLDEN.parent.parent / "docs"
 SECONDS = 60
 tool = None
 
@@ -54,6 +55,13 @@ class ToolTest(unittest.TestCase):
         for part in [says] if isinstance(says, str) else says:
             self.assertIn(part, result.err, arguments)
         return result
+
+    def schedules(self):
+        """The names of all schedules, as the help lists them."""
+        listed = self.good("schedule", "--help").split("Schedules:\n")[1].split("\n\n")[0]
+        names = [line.split()[0] for line in listed.splitlines()]
+        self.assertGreaterEqual(len(names), 8)
+        return names
 
     def write(self, name, text):
         path = self.folder / name

@@ -16,7 +16,7 @@ namespace {
 using Json = nlohmann::json;
 
 /// relu(x) for x of [s0, s1] in {"pair": (x, y)}, y of [s1], and a number n.
-SmallArchive nested(const std::vector<std::string>& guards) {
+SmallArchive nested_guards(const std::vector<std::string>& guards) {
   SmallArchive archive = SmallArchive::linear();
   archive.graph()["inputs"] = Json::array();
   archive.graph()["outputs"] = Json::array();
@@ -56,9 +56,9 @@ TEST(Guards, OfATensorsSizes) {
 }
 
 TEST(Guards, OfNestedInputsAndNumbers) {
-  const SmallArchive archive =
-      nested({"L['tree']['pair'][0].size()[1] % 2 == 0",
-              "L['tree']['pair'][0].size()[0] <= L['tree']['pair'][1].size()[0]", "L['n'] > 2"});
+  const SmallArchive archive = nested_guards(
+      {"L['tree']['pair'][0].size()[1] % 2 == 0",
+       "L['tree']['pair'][0].size()[0] <= L['tree']['pair'][1].size()[0]", "L['n'] > 2"});
   EXPECT_EQ(run(archive, 4, 6).toTensor().size(1), 6);
   EXPECT_EQ(run(archive, 2, 8, 9).toTensor().size(1), 8);
   EXPECT_ERROR(run(archive, 4, 7), MetadataError, "tree['pair'][0].size(1) % 2 == 0");
@@ -86,13 +86,13 @@ TEST(Guards, ThatCannotBeReadBecomeWarnings) {
                                            "L['n'] == 1.5",
                                            "\xc3\xa4 == 1",
                                            std::string(100000, '(')};
-  const TempFile file(nested(guards).bytes());
+  const TempFile file(nested_guards(guards).bytes());
   const ExportedArchive archive(file.path());
   const std::vector<std::string> warnings = archive.warnings();
   ASSERT_EQ(warnings.size(), guards.size());
   EXPECT_EQ(warnings[0], "not checked: z.size(0) == 3");
   EXPECT_EQ(warnings[9], "not checked: tree['pair'][0].stride()[0] == 3");
-  EXPECT_EQ(run(nested(guards), 4, 6).toTensor().size(0), 4);
+  EXPECT_EQ(run(nested_guards(guards), 4, 6).toTensor().size(0), 4);
 }
 
 TEST(Guards, WithoutNamesOfArgumentsAreNotChecked) {
@@ -106,7 +106,7 @@ TEST(Guards, LongOnesTakeNoTime) {
   std::string guard;
   for (int i = 0; i < 300000; ++i) guard += "L['";
   for (int i = 0; i < 300000; ++i) guard += ".size()[";
-  const TempFile file(nested({guard, guard}).bytes());
+  const TempFile file(nested_guards({guard, guard}).bytes());
   EXPECT_EQ(ExportedArchive(file.path()).warnings().size(), 2U);
 }
 

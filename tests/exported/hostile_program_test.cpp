@@ -19,15 +19,15 @@ namespace {
 
 using Json = nlohmann::json;
 
-struct Case {
+struct HostileCase {
   std::function<void(SmallArchive&)> change;
   std::string message;
 };
 
 /// Expects that each is refused with an error that names the file.
 template <typename E>
-void expect_refused(const std::vector<Case>& cases) {
-  for (const Case& each : cases) {
+void expect_program_refused(const std::vector<HostileCase>& cases) {
+  for (const HostileCase& each : cases) {
     SmallArchive archive = SmallArchive::rich();
     each.change(archive);
     const TempFile file(archive.bytes());
@@ -36,7 +36,7 @@ void expect_refused(const std::vector<Case>& cases) {
   }
 }
 
-Json number(int64_t value) {
+Json number_field(int64_t value) {
   return {{"as_int", value}};
 }
 
@@ -48,7 +48,7 @@ Json& find_node(SmallArchive& archive, const std::string& target) {
 }
 
 TEST(HostileProgram, NodesThatContradictEachOther) {
-  expect_refused<GraphError>({
+  expect_program_refused<GraphError>({
       {[](SmallArchive& a) { std::swap(a.nodes()[0], a.nodes()[1]); },
        "node relu (torch.ops.aten.relu.default) in fc: linear is read before it is made"},
       {[](SmallArchive& a) { a.nodes()[0]["inputs"][0]["arg"] = tensor_name("linear"); },
@@ -89,7 +89,7 @@ TEST(HostileProgram, NodesThatContradictEachOther) {
        "expected a graph as argument 1"},
       {[](SmallArchive& a) { find_node(a, "cond")["inputs"].erase(3); },
        "a branch takes 1 values, got 0"},
-      {[](SmallArchive& a) { find_node(a, "set_grad")["inputs"][0]["arg"] = number(0); },
+      {[](SmallArchive& a) { find_node(a, "set_grad")["inputs"][0]["arg"] = number_field(0); },
        "expected true or false as argument 0"},
       {[](SmallArchive& a) { find_node(a, "set_grad")["inputs"].erase(2); },
        "the region takes 1 values, got 0"},
@@ -101,7 +101,7 @@ TEST(HostileProgram, NodesThatContradictEachOther) {
 }
 
 TEST(HostileProgram, SignaturesThatContradictTheGraph) {
-  expect_refused<FileError>({
+  expect_program_refused<FileError>({
       {[](SmallArchive& a) { a.signature()["input_specs"].erase(0); },
        "the graph has 5 inputs, and the signature 4"},
       {[](SmallArchive& a) { a.signature()["output_specs"].erase(0); },
@@ -128,8 +128,8 @@ TEST(HostileProgram, SignaturesThatContradictTheGraph) {
 // What is changed has no name, as an input that is no tensor has none.
 TEST(HostileProgram, ChangesOfNothing) {
   SmallArchive archive = SmallArchive::rich();
-  archive.graph()["inputs"].push_back(number(3));
-  archive.signature()["input_specs"].push_back({{"user_input", {{"arg", number(3)}}}});
+  archive.graph()["inputs"].push_back(number_field(3));
+  archive.signature()["input_specs"].push_back({{"user_input", {{"arg", number_field(3)}}}});
   archive.set_in_tree(tuple_tree({leaf_tree(), leaf_tree()}), dict_tree({}, {}));
   EXPECT_EQ(load(archive).parts().inputs.size(), 2U);
   archive.signature()["output_specs"][0]["buffer_mutation"]["buffer_name"] = "";
@@ -152,7 +152,7 @@ TEST(HostileProgram, AbsurdSizes) {
   for (const char* tensor : {"x", "relu"}) {
     for (const int64_t size : {kHuge, int64_t{-5}}) {
       SmallArchive archive = SmallArchive::linear();
-      archive.tensors()[tensor]["sizes"] = {number(size), number(4)};
+      archive.tensors()[tensor]["sizes"] = {number_field(size), number_field(4)};
       EXPECT_ERROR(load(archive), GraphError, "there is no tensor of the size");
     }
   }

@@ -19,7 +19,7 @@ namespace {
 
 std::size_t num_nodes() {
   const char* wanted = std::getenv("SC_MANY_NODES");
-  return wanted == nullptr ? 50000 : std::strtoull(wanted, nullptr, 10);
+  return wanted == nullptr ? 20000 : std::strtoull(wanted, nullptr, 10);
 }
 
 /// A chain of so many relus.

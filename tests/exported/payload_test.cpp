@@ -38,7 +38,7 @@ struct Weights {
   Payload payload;
 };
 
-Json number(int64_t value) {
+Json payload_field(int64_t value) {
   return {{"as_int", value}};
 }
 
@@ -55,11 +55,11 @@ TEST(Payload, TensorsLieInTheFile) {
 
 TEST(Payload, TensorsOfOnePieceShareIt) {
   const Weights weights([](SmallArchive& archive, Json& meta) {
-    meta["tensor_meta"]["sizes"][0] = number(3);
-    meta["tensor_meta"]["storage_offset"] = number(4);
+    meta["tensor_meta"]["sizes"][0] = payload_field(3);
+    meta["tensor_meta"]["storage_offset"] = payload_field(4);
     archive.weights["config"]["fc.bias"]["path_name"] = "weight_0";
     archive.weights["config"]["fc.bias"]["tensor_meta"]["dtype"] = 8;  // double
-    archive.weights["config"]["fc.bias"]["tensor_meta"]["storage_offset"] = number(4);
+    archive.weights["config"]["fc.bias"]["tensor_meta"]["storage_offset"] = payload_field(4);
   });
   const at::Tensor one = weights.payload.get("fc.weight").tensor;
   const at::Tensor other = weights.payload.get("fc.bias").tensor;
@@ -77,13 +77,13 @@ TEST(Payload, ReadsWhatIsNotAligned) {
 
 TEST(Payload, ReadsTensorsWithoutElements) {
   const Weights weights([](SmallArchive& archive, Json& meta) {
-    meta["tensor_meta"]["sizes"][0] = number(0);
+    meta["tensor_meta"]["sizes"][0] = payload_field(0);
     archive.files["data/weights/weight_0"] = "";
   });
   EXPECT_EQ(weights.payload.get("fc.weight").tensor.sizes(), (std::vector<int64_t>{0, 4}));
 }
 
-struct Case {
+struct PayloadCase {
   std::function<void(SmallArchive&, Json&)> change;
   std::string message;
 };
@@ -91,38 +91,44 @@ struct Case {
 TEST(Payload, RefusesWhatDoesNotLieInItsPiece) {
   constexpr int64_t kHuge = int64_t{1} << 62;
   const std::string too_large = "fc.weight: it has [";
-  const std::vector<Case> cases = {
-      {[](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"][0] = number(5); },
+  const std::vector<PayloadCase> cases = {
+      {[](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"][0] = payload_field(5); },
        "fc.weight: it has [5, 4] elements of 4 bytes, which do not fit into the 64 bytes of "
        "data/weights/weight_0"},
-      {[](SmallArchive&, Json& m) { m["tensor_meta"]["strides"][0] = number(5); }, too_large},
-      {[](SmallArchive&, Json& m) { m["tensor_meta"]["storage_offset"] = number(1); }, too_large},
+      {[](SmallArchive&, Json& m) { m["tensor_meta"]["strides"][0] = payload_field(5); },
+       too_large},
+      {[](SmallArchive&, Json& m) { m["tensor_meta"]["storage_offset"] = payload_field(1); },
+       too_large},
       {[](SmallArchive&, Json& m) { m["tensor_meta"]["dtype"] = 8; }, "elements of 8 bytes"},
       {[](SmallArchive& a, Json&) { a.files["data/weights/weight_0"].resize(63); },
        "do not fit into the 63 bytes"},
       {[](SmallArchive& a, Json&) { a.files["data/weights/weight_0"] = ""; }, "the 0 bytes"},
-      {[&](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"][0] = number(kHuge); }, too_large},
-      {[&](SmallArchive&, Json& m) { m["tensor_meta"]["strides"][0] = number(kHuge); }, too_large},
-      {[&](SmallArchive&, Json& m) { m["tensor_meta"]["storage_offset"] = number(kHuge); },
+      {[&](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"][0] = payload_field(kHuge); },
+       too_large},
+      {[&](SmallArchive&, Json& m) { m["tensor_meta"]["strides"][0] = payload_field(kHuge); },
+       too_large},
+      {[&](SmallArchive&, Json& m) { m["tensor_meta"]["storage_offset"] = payload_field(kHuge); },
        too_large},
       // More elements than can be counted, in no memory at all.
       {[&](SmallArchive&, Json& m) {
-         m["tensor_meta"]["sizes"] = {number(kHuge), number(kHuge)};
-         m["tensor_meta"]["strides"] = {number(0), number(0)};
+         m["tensor_meta"]["sizes"] = {payload_field(kHuge), payload_field(kHuge)};
+         m["tensor_meta"]["strides"] = {payload_field(0), payload_field(0)};
        },
        too_large},
       {[&](SmallArchive&, Json& m) {
-         m["tensor_meta"]["sizes"][0] = number(0);
-         m["tensor_meta"]["storage_offset"] = number(kHuge);
+         m["tensor_meta"]["sizes"][0] = payload_field(0);
+         m["tensor_meta"]["storage_offset"] = payload_field(kHuge);
        },
        too_large},
-      {[](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"][0] = number(-1); },
+      {[](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"][0] = payload_field(-1); },
        "fc.weight: expected a whole number of 0 or more, got '-1'"},
-      {[](SmallArchive&, Json& m) { m["tensor_meta"]["strides"][1] = number(-1); }, "got '-1'"},
-      {[](SmallArchive&, Json& m) { m["tensor_meta"]["storage_offset"] = number(-4); }, "got '-4'"},
+      {[](SmallArchive&, Json& m) { m["tensor_meta"]["strides"][1] = payload_field(-1); },
+       "got '-1'"},
+      {[](SmallArchive&, Json& m) { m["tensor_meta"]["storage_offset"] = payload_field(-4); },
+       "got '-4'"},
       {[](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"][0] = symbol("s0", 4); },
        "got 'Symbol('s0'"},
-      {[](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"].push_back(number(1)); },
+      {[](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"].push_back(payload_field(1)); },
        "fc.weight: it has 3 sizes and 2 strides"},
       {[](SmallArchive&, Json& m) { m["use_pickle"] = true; }, "only plain strided tensors"},
       {[](SmallArchive&, Json& m) { m["tensor_meta"] = nullptr; }, "only plain strided tensors"},
@@ -130,7 +136,7 @@ TEST(Payload, RefusesWhatDoesNotLieInItsPiece) {
       {[](SmallArchive&, Json& m) { m["path_name"] = "weight_9"; }, "has no data/weights/weight_9"},
       {[](SmallArchive&, Json& m) { m["path_name"] = "../../archive_format"; }, "has no data/"},
   };
-  for (const Case& each : cases) {
+  for (const PayloadCase& each : cases) {
     const Weights weights(each.change);
     EXPECT_ERROR(weights.payload.get("fc.weight"), FileError, each.message) << each.message;
     EXPECT_ERROR(weights.payload.get("fc.weight"), FileError, weights.file.path() + ": ");

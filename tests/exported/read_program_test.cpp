@@ -15,12 +15,12 @@ namespace {
 
 using Json = nlohmann::json;
 
-RawProgram read(const Json& model) {
+RawProgram read_text(const Json& model) {
   return read_program(model.dump(), "model.json");
 }
 
 TEST(ReadProgram, TakesInWhatThereIs) {
-  const RawProgram program = read(SmallArchive::rich().model);
+  const RawProgram program = read_text(SmallArchive::rich().model);
   EXPECT_EQ(program.graph.nodes.size(), 13U);
   EXPECT_EQ(program.graph.nodes[0].target, "torch.ops.aten.linear.default");
   EXPECT_EQ(program.graph.nodes[0].module, "fc");
@@ -46,7 +46,7 @@ TEST(ReadProgram, RefusesWhatIsNoJson) {
                "model.json: expected an object, got array");
 }
 
-struct Case {
+struct ReadProgramCase {
   std::function<void(SmallArchive&)> change;
   std::string message;
 };
@@ -61,7 +61,7 @@ TEST(ReadProgram, NamesThePlaceOfWhatIsWrong) {
   const std::string arg = node + ".inputs[0].arg";
   const std::string x = "model.json: graph.tensor_values.x";
   const std::string signature = "model.json.graph_module.signature";
-  const std::vector<Case> cases = {
+  const std::vector<ReadProgramCase> cases = {
       {[](SmallArchive& a) { a.model.erase("schema_version"); },
        "model.json: expected a member 'schema_version', got none"},
       {[](SmallArchive& a) { a.model["schema_version"]["major"] = 9; },
@@ -153,10 +153,10 @@ TEST(ReadProgram, NamesThePlaceOfWhatIsWrong) {
       {[](SmallArchive& a) { a.model["torch_version"] = 2; },
        "model.json.torch_version: expected a text, got number"},
   };
-  for (const Case& each : cases) {
+  for (const ReadProgramCase& each : cases) {
     SmallArchive archive = SmallArchive::linear();
     each.change(archive);
-    EXPECT_ERROR(read(archive.model), FileError, each.message) << each.message;
+    EXPECT_ERROR(read_text(archive.model), FileError, each.message) << each.message;
     EXPECT_ERROR(load(archive), FileError, ".pt2: models/model.json") << each.message;
   }
 }
@@ -186,7 +186,7 @@ TEST(ReadProgram, RefusesGraphsThatNestTooDeep) {
     inner = outer;
   }
   archive.nodes()[0]["inputs"][0]["arg"] = inner;
-  EXPECT_ERROR(read(archive.model), FileError, "graphs nest deeper than 32");
+  EXPECT_ERROR(read_text(archive.model), FileError, "graphs nest deeper than 32");
 }
 
 TEST(ReadProgram, ReadsWhereWeightsAre) {

@@ -100,7 +100,7 @@ TEST(SizeTable, FindAddsNothing) {
   EXPECT_NE(table.find("2*s0 + 1"), std::nullopt);
 }
 
-std::string nested(const std::string& open, int times, const std::string& close) {
+std::string nested_sizes(const std::string& open, int times, const std::string& close) {
   std::string text;
   for (int i = 0; i < times; ++i) text += open;
   text += "s0";
@@ -148,11 +148,11 @@ TEST(SizeTable, SaysWhatItCannotRead) {
       {"(s0 + 9223372036854775807) // 2", "a size overflows"},
       {"s0**40", "a size overflows"},
       {"s0 + \xff", "expected a number or a symbol"},
-      {nested("(", 100000, ")"), "nested too deep"},
-      {nested("-", 100000, ""), "nested too deep"},
-      {nested("not ", 100000, ""), "nested too deep"},
-      {nested("Max(1, ", 100000, ")"), "nested too deep"},
-      {nested("2 ** ", 100000, ""), "nested too deep"},
+      {nested_sizes("(", 100000, ")"), "nested too deep"},
+      {nested_sizes("-", 100000, ""), "nested too deep"},
+      {nested_sizes("not ", 100000, ""), "nested too deep"},
+      {nested_sizes("Max(1, ", 100000, ")"), "nested too deep"},
+      {nested_sizes("2 ** ", 100000, ""), "nested too deep"},
   };
   for (const Case& each : cases) {
     SizeTable table = table_of({5, 3, 2});

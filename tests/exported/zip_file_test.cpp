@@ -20,7 +20,7 @@ std::vector<ZipMember> two() {
 }
 
 /// Expects a FileError that names the file and says `text`.
-void expect_refused(const std::string& bytes, const std::string& text) {
+void expect_zip_refused(const std::string& bytes, const std::string& text) {
   const TempFile file(bytes);
   EXPECT_ERROR(ZipFile(file.path()), FileError, text) << text;
   EXPECT_ERROR(ZipFile(file.path()), FileError, file.path() + ": ") << text;
@@ -64,10 +64,10 @@ TEST(ZipFile, RefusesWhatIsNoFile) {
   EXPECT_ERROR(ZipFile("/nowhere/at/all.pt2"), FileError,
                "/nowhere/at/all.pt2: cannot be read: No such file or directory");
   EXPECT_ERROR(ZipFile("/"), FileError, "/: is no file");
-  expect_refused("", "is no archive of torch.export: it has 0 bytes");
-  expect_refused("PK\x03\x04", "it has 4 bytes");
-  expect_refused(std::string(1000, 'x'), "it has no directory at its end");
-  expect_refused(std::string(200000, '\0'), "it has no directory at its end");
+  expect_zip_refused("", "is no archive of torch.export: it has 0 bytes");
+  expect_zip_refused("PK\x03\x04", "it has 4 bytes");
+  expect_zip_refused(std::string(1000, 'x'), "it has no directory at its end");
+  expect_zip_refused(std::string(200000, '\0'), "it has no directory at its end");
 }
 
 TEST(ZipFile, RefusesAFileThatIsCutOffAnywhere) {
@@ -87,13 +87,13 @@ TEST(ZipFile, RefusesAFileWithoutItsBeginning) {
   }
 }
 
-struct Case {
+struct ZipCase {
   std::function<void(std::string&, const ZipPlaces&)> change;
   std::string message;
 };
 
 TEST(ZipFile, RefusesNumbersThatPointElsewhere) {
-  const std::vector<Case> cases = {
+  const std::vector<ZipCase> cases = {
       {[](std::string& b, const ZipPlaces& p) { put<uint32_t>(b, p.end + 16, 0xfffffff0); },
        "its directory lies outside the file"},
       {[](std::string& b, const ZipPlaces& p) { put<uint32_t>(b, p.end + 12, 0xfffffff0); },
@@ -133,22 +133,22 @@ TEST(ZipFile, RefusesNumbersThatPointElsewhere) {
       {[](std::string& b, const ZipPlaces& p) { put<uint32_t>(b, p.entries[0] + 20, 4); },
        "top/a is compressed"},
   };
-  for (const Case& each : cases) {
+  for (const ZipCase& each : cases) {
     std::string bytes = zip_bytes(two());
     each.change(bytes, find_places(bytes));
-    expect_refused(bytes, each.message);
+    expect_zip_refused(bytes, each.message);
   }
 }
 
 TEST(ZipFile, RefusesNamesThatComeTwice) {
-  expect_refused(zip_bytes({{"top/a", "first"}, {"top/a", "second"}}), "top/a comes twice");
+  expect_zip_refused(zip_bytes({{"top/a", "first"}, {"top/a", "second"}}), "top/a comes twice");
 }
 
 TEST(ZipFile, RefusesASecondFolder) {
-  expect_refused(zip_bytes({{"top/a", "first"}, {"other/b", "second"}}),
-                 "other/b is not in the folder 'top' as the others");
-  expect_refused(zip_bytes({{"top/a", "first"}, {"b", "second"}}),
-                 "b is not in the folder 'top' as the others");
+  expect_zip_refused(zip_bytes({{"top/a", "first"}, {"other/b", "second"}}),
+                     "other/b is not in the folder 'top' as the others");
+  expect_zip_refused(zip_bytes({{"top/a", "first"}, {"b", "second"}}),
+                     "b is not in the folder 'top' as the others");
 }
 
 /// An archive of one member whose sizes and place stand in fields of eight bytes.
@@ -195,15 +195,15 @@ TEST(ZipFile, ReadsSizesOfEightBytes) {
 }
 
 TEST(ZipFile, RefusesAbsurdSizesOfEightBytes) {
-  expect_refused(zip64(uint64_t{1} << 62, 0, 0), "top/a reaches beyond the end of the file");
-  expect_refused(zip64(UINT64_MAX, 0, 0), "top/a reaches beyond the end of the file");
-  expect_refused(zip64(5, UINT64_MAX, 0), "top/a is not where the directory says");
-  expect_refused(zip64(5, uint64_t{1} << 63, 0), "top/a is not where the directory says");
-  expect_refused(zip64(5, 0, UINT64_MAX), "its directory lies outside the file");
-  expect_refused(zip64(5, 0, 0, UINT64_MAX), "entry 1 of its directory is none");
+  expect_zip_refused(zip64(uint64_t{1} << 62, 0, 0), "top/a reaches beyond the end of the file");
+  expect_zip_refused(zip64(UINT64_MAX, 0, 0), "top/a reaches beyond the end of the file");
+  expect_zip_refused(zip64(5, UINT64_MAX, 0), "top/a is not where the directory says");
+  expect_zip_refused(zip64(5, uint64_t{1} << 63, 0), "top/a is not where the directory says");
+  expect_zip_refused(zip64(5, 0, UINT64_MAX), "its directory lies outside the file");
+  expect_zip_refused(zip64(5, 0, 0, UINT64_MAX), "entry 1 of its directory is none");
   std::string bytes = zip64(5, 0, 0);
   put<uint64_t>(bytes, bytes.size() - 22 - 12, UINT64_MAX - 3);
-  expect_refused(bytes, "its directory is not where it should be");
+  expect_zip_refused(bytes, "its directory is not where it should be");
 }
 
 }  // namespace

@@ -34,7 +34,7 @@ at::Tensor read_state(const std::string& name) {
   return at::full({}, 7, at::kLong);
 }
 
-Graph parse(const std::string& text) {
+Graph parse_text(const std::string& text) {
   return parse_graph(text, read_state);
 }
 
@@ -46,11 +46,11 @@ std::string changed(const std::string& from, const std::string& to) {
 }
 
 TEST(GraphText, ComesBack) {
-  EXPECT_EQ(to_text(parse(kLinear)), kLinear);
+  EXPECT_EQ(to_text(parse_text(kLinear)), kLinear);
 }
 
 TEST(GraphText, Runs) {
-  const GraphProgram program(parse(kLinear));
+  const GraphProgram program(parse_text(kLinear));
   const c10::IValue output = program.run({at::ones({6, 16}), 3}, {{"mask", c10::IValue()}});
   const auto& elements = output.toTupleRef().elements();
   EXPECT_EQ(elements[0].toTensor().sizes(), (std::vector<int64_t>{2, 24}));
@@ -61,7 +61,7 @@ TEST(GraphText, Runs) {
 }
 
 TEST(GraphText, RefusesArgumentsThatTheGraphWasNotMadeFor) {
-  const GraphProgram program(parse(kLinear));
+  const GraphProgram program(parse_text(kLinear));
   const Kwargs mask = {{"mask", c10::IValue()}};
   EXPECT_ERROR(program.run({at::ones({6, 15}), 3}, mask), MetadataError,
                "args[0]: expected Tensor[B, 16] float32, got Tensor[6, 15] float32");
@@ -81,7 +81,7 @@ TEST(GraphText, RefusesArgumentsThatTheGraphWasNotMadeFor) {
 }
 
 TEST(GraphText, NamesTheOperatorThatFails) {
-  const GraphProgram program(parse(changed("[2, 4*B]):", "[3, 4*B]):")));
+  const GraphProgram program(parse_text(changed("[2, 4*B]):", "[3, 4*B]):")));
   EXPECT_ERROR(program.run({at::ones({6, 16}), 3}, {{"mask", c10::IValue()}}), GraphError,
                "view (aten::view): ");
 }
@@ -99,16 +99,17 @@ TEST(GraphText, SaysWhatIsWrongAndWhere) {
       {{"at least 1", "at least x"}, "line 2"},
   };
   for (const auto& [change, message] : cases) {
-    EXPECT_ERROR(parse(changed(change.first, change.second)), ParseError, message);
+    EXPECT_ERROR(parse_text(changed(change.first, change.second)), ParseError, message);
   }
-  EXPECT_ERROR(parse("graph\nargs ()\nkwargs {}\n"), ParseError, "expected 'return'");
+  EXPECT_ERROR(parse_text("graph\nargs ()\nkwargs {}\n"), ParseError, "expected 'return'");
 }
 
 TEST(GraphText, RefusesDeepLists) {
   const std::string head = "graph\nargs ()\nkwargs {}\n";
-  EXPECT_ERROR(parse(head + "%a = aten::t(self=" + std::string(1'000'000, '[')), ParseError,
+  EXPECT_ERROR(parse_text(head + "%a = aten::t(self=" + std::string(1'000'000, '[')), ParseError,
                "nested deeper than 256");
-  EXPECT_ERROR(parse(head + std::string(1'000'000, '[')), ParseError, "nested deeper than 256");
+  EXPECT_ERROR(parse_text(head + std::string(1'000'000, '[')), ParseError,
+               "nested deeper than 256");
 }
 
 TEST(GraphText, KeepsOpenDimensionsAndBuffersThatAreNotSaved) {
@@ -126,7 +127,7 @@ TEST(GraphText, HoldsTheSmallestNumber) {
   const std::string text =
       "graph\nargs (%x: float32[2],)\nkwargs {}\n%y = aten::clamp_min(self=%x, "
       "min=-9223372036854775808): float32[2]\nreturn %y\n";
-  EXPECT_EQ(to_text(parse(text)), text);
+  EXPECT_EQ(to_text(parse_text(text)), text);
 }
 
 constexpr const char* kExported = R"(graph exported
@@ -187,7 +188,7 @@ std::string exported_with(const std::string& from, const std::string& to) {
 }
 
 TEST(GraphText, HoldsWhatExportedGraphsHave) {
-  const Graph graph = parse(kExported);
+  const Graph graph = parse_text(kExported);
   EXPECT_EQ(to_text(graph), kExported);
   const GraphParts& parts = graph.parts();
   EXPECT_TRUE(parts.is_exported);
@@ -245,22 +246,22 @@ TEST(GraphText, SaysWhatIsWrongInExportedGraphs) {
       {{"other=twice", "other=half"}, "expected a number or a size, got 'half'"},
   };
   for (const auto& [change, message] : cases) {
-    EXPECT_ERROR(parse(exported_with(change.first, change.second)), ParseError, message);
+    EXPECT_ERROR(parse_text(exported_with(change.first, change.second)), ParseError, message);
   }
   // One branch alone, and three.
   const std::string text = kExported;
   const std::size_t second = text.rfind("  graph exported\n  size R");
   const std::size_t end = text.rfind("return (%y, {");
-  EXPECT_ERROR(parse(text.substr(0, second) + text.substr(end)), ParseError,
+  EXPECT_ERROR(parse_text(text.substr(0, second) + text.substr(end)), ParseError,
                "line 40, column 1: expected 'graph'");
-  EXPECT_ERROR(parse(text.substr(0, end) + text.substr(second)), ParseError,
+  EXPECT_ERROR(parse_text(text.substr(0, end) + text.substr(second)), ParseError,
                "line 48, column 8: expected ':'");
 }
 
 TEST(GraphText, RefusesTooManySizes) {
   std::string text = "graph exported\n";
   for (int i = 0; i < 63; ++i) text += "size s" + std::to_string(i) + " = 4, as max(1, 2)\n";
-  EXPECT_ERROR(parse(text + "args ()\nkwargs {}\nreturn 1\n"), ParseError,
+  EXPECT_ERROR(parse_text(text + "args ()\nkwargs {}\nreturn 1\n"), ParseError,
                "line 64, column 6: expected at most 62 sizes");
 }
 
@@ -271,30 +272,30 @@ TEST(GraphText, RefusesDeepBranches) {
         "graph exported\nargs (%p: bool[],)\nkwargs {}\ncond: [%y] = "
         "stagecraft::cond(predicate=%p, operands=[%p], sizes=[]): [bool[]]\n";
   }
-  EXPECT_ERROR(parse(text), ParseError, "nested deeper than 256");
+  EXPECT_ERROR(parse_text(text), ParseError, "nested deeper than 256");
 }
 
 TEST(GraphText, RefusesExportedGraphsThatCannotRun) {
-  EXPECT_ERROR(parse(exported_with("from %nonzero dimension 0", "from %nonzero dimension 2")),
+  EXPECT_ERROR(parse_text(exported_with("from %nonzero dimension 0", "from %nonzero dimension 2")),
                GraphError, "size n: it is measured at a value that is not there");
-  EXPECT_ERROR(parse(exported_with("from %nonzero dimension 0", "from %steps")), GraphError,
+  EXPECT_ERROR(parse_text(exported_with("from %nonzero dimension 0", "from %steps")), GraphError,
                "a size is measured at %steps, which no node makes");
-  EXPECT_ERROR(parse(exported_with("return (%mul, %a)", "return (%mul,)")), GraphError,
+  EXPECT_ERROR(parse_text(exported_with("return (%mul, %a)", "return (%mul,)")), GraphError,
                "outer: a branch returns 1 values");
-  EXPECT_ERROR(parse(exported_with("sizes=[half]", "sizes=[half, 3]")), GraphError,
+  EXPECT_ERROR(parse_text(exported_with("sizes=[half]", "sizes=[half, 3]")), GraphError,
                "outer: a branch takes 2 operands, got 3");
   // A captured graph has no sizes below 0.
-  EXPECT_ERROR(parse(exported_with("graph exported", "graph")), GraphError,
+  EXPECT_ERROR(parse_text(exported_with("graph exported", "graph")), GraphError,
                "size S: the example is 8, expected at least -1");
 }
 
 TEST(GraphText, RefusesGraphsThatCannotRun) {
-  EXPECT_ERROR(parse(changed("float32[8, 16]", "float32[8, 17]")), GraphError,
+  EXPECT_ERROR(parse_text(changed("float32[8, 16]", "float32[8, 17]")), GraphError,
                "%fc.weight: its tensor is Tensor[8, 16] float32");
-  EXPECT_ERROR(parse("graph\nsize inf = 4, at least 1\nargs ()\nkwargs {}\nreturn 1\n"), GraphError,
-               "'inf' is no name for a size");
-  EXPECT_ERROR(parse(changed("beta=1", "beta=\"one\"")), GraphError, "takes 'beta'");
-  EXPECT_ERROR(parse(changed("float32[B, 16]", "float32[4, 16]")), GraphError,
+  EXPECT_ERROR(parse_text("graph\nsize inf = 4, at least 1\nargs ()\nkwargs {}\nreturn 1\n"),
+               GraphError, "'inf' is no name for a size");
+  EXPECT_ERROR(parse_text(changed("beta=1", "beta=\"one\"")), GraphError, "takes 'beta'");
+  EXPECT_ERROR(parse_text(changed("float32[B, 16]", "float32[4, 16]")), GraphError,
                "view: the inputs do not tell the size B");
 }
 

@@ -29,12 +29,12 @@ using at::Tensor;
 
 using Tensors = std::map<std::string, Tensor>;
 
-Graph parse(const std::string& text, const Tensors& states = {}) {
+Graph parse_program(const std::string& text, const Tensors& states = {}) {
   return parse_graph(text, [&](const std::string& name) { return states.at(name); });
 }
 
 GraphProgram program(const std::string& text, const Tensors& states = {}) {
-  return GraphProgram(parse(text, states));
+  return GraphProgram(parse_program(text, states));
 }
 
 Tensor numbers(at::IntArrayRef shape) {
@@ -333,7 +333,7 @@ return %y
 }
 
 TEST(Program, RunsBranchesInBranches) {
-  const Graph nested = parse(R"(graph exported
+  const Graph nested = parse_program(R"(graph exported
 args (%p: bool[], %q: bool[], %x: float32[2])
 kwargs {}
 outer: [%y] = stagecraft::cond(predicate=%p, operands=[%q, %x], sizes=[]): [float32[2]]
@@ -372,14 +372,15 @@ return %y
 
 TEST(Program, MovesBranchesToo) {
   const Tensor w = numbers({3});
-  const std::string text = to_text(move_to(parse(kCond, {{"w", w}}), c10::Device(c10::kMeta)));
+  const std::string text =
+      to_text(move_to(parse_program(kCond, {{"w", w}}), c10::Device(c10::kMeta)));
   for (const char* value : {"%w: float32[3]@meta", "%a: float32[R, 3]@meta",
                             "%row = aten::unsqueeze(self=%exp, dim=0): float32[1, 3]@meta",
                             "%sin = aten::sin(self=%narrow): float32[h, 3]@meta"}) {
     EXPECT_THAT(text, testing::HasSubstr(value));
   }
   // Also what a branch makes of nothing.
-  const Graph made = parse(R"(graph exported
+  const Graph made = parse_program(R"(graph exported
 args (%p: bool[],)
 kwargs {}
 cond: [%y] = stagecraft::cond(predicate=%p, operands=[], sizes=[]): [float32[2]]

@@ -14,11 +14,11 @@
 namespace stagecraft {
 namespace {
 
-const std::vector<std::string> kNames = {"B", "S"};
+const std::vector<std::string> kExprNames = {"B", "S"};
 
-SizeExpr parse(const std::string& text) {
+SizeExpr parse_expr(const std::string& text) {
   TextCursor in(text);
-  SizeExpr result = parse_size_expr(in, kNames);
+  SizeExpr result = parse_size_expr(in, kExprNames);
   in.expect_end();
   return result;
 }
@@ -27,23 +27,24 @@ TEST(SizeExpr, PrintsAndParses) {
   for (const std::string text :
        {"0", "-3", "B", "-B", "16*B", "S - 1", "16*B*S + 4*B - 1", "-2*B*S + S",
         "-9223372036854775808", "B - 9223372036854775808", "-9223372036854775808*B"}) {
-    EXPECT_EQ(to_text(parse(text), kNames), text);
+    EXPECT_EQ(to_text(parse_expr(text), kExprNames), text);
   }
-  EXPECT_EQ(to_text(parse("1 + B*2*3 - 4*B + S*B"), kNames), "B*S + 2*B + 1");
-  EXPECT_EQ(to_text(parse("B - B"), kNames), "0");
+  EXPECT_EQ(to_text(parse_expr("1 + B*2*3 - 4*B + S*B"), kExprNames), "B*S + 2*B + 1");
+  EXPECT_EQ(to_text(parse_expr("B - B"), kExprNames), "0");
 }
 
 TEST(SizeExpr, RefusesOtherTexts) {
-  EXPECT_ERROR(parse("C"), ParseError, "expected a number or a size, got 'C'");
-  EXPECT_ERROR(parse("B*B"), ParseError, "B comes twice in a product");
-  EXPECT_ERROR(parse("3*"), ParseError, "expected a number or a size");
-  EXPECT_ERROR(parse("4611686018427387904*2*B"), ParseError, "line 1, column 1: a size overflows");
-  EXPECT_ERROR(parse("9223372036854775807*B + B"), ParseError, "a size overflows");
+  EXPECT_ERROR(parse_expr("C"), ParseError, "expected a number or a size, got 'C'");
+  EXPECT_ERROR(parse_expr("B*B"), ParseError, "B comes twice in a product");
+  EXPECT_ERROR(parse_expr("3*"), ParseError, "expected a number or a size");
+  EXPECT_ERROR(parse_expr("4611686018427387904*2*B"), ParseError,
+               "line 1, column 1: a size overflows");
+  EXPECT_ERROR(parse_expr("9223372036854775807*B + B"), ParseError, "a size overflows");
 }
 
 TEST(SizeExpr, GoesThroughTheCornersOfABox) {
   for (const std::string text : {"7", "3*B", "B + S", "2*B*S - 5*S + 4", "-B*S + 11"}) {
-    const SizeExpr expr = parse(text);
+    const SizeExpr expr = parse_expr(text);
     const std::vector<int64_t> low = {4, 9};
     std::vector<int64_t> corners;
     for (std::size_t k = 0; k < 4; ++k) {
@@ -56,8 +57,8 @@ TEST(SizeExpr, GoesThroughTheCornersOfABox) {
 
 TEST(SizeExpr, SaysWhenAResultDoesNotFit) {
   const std::vector<int64_t> huge = {std::numeric_limits<int64_t>::max() / 2, 5};
-  EXPECT_ERROR(parse("B*S").at(huge), Error, "a size overflows");
-  EXPECT_EQ(parse("2*B + 1").at(huge), std::numeric_limits<int64_t>::max());
+  EXPECT_ERROR(parse_expr("B*S").at(huge), Error, "a size overflows");
+  EXPECT_EQ(parse_expr("2*B + 1").at(huge), std::numeric_limits<int64_t>::max());
 }
 
 }  // namespace

@@ -18,16 +18,16 @@ using Op = SizeRule::Op;
 constexpr int64_t kLeast = std::numeric_limits<int64_t>::min();
 constexpr int64_t kGreatest = std::numeric_limits<int64_t>::max();
 
-const std::vector<std::string> kNames = {"B", "S"};
+const std::vector<std::string> kRuleNames = {"B", "S"};
 
-SizeRule parse(const std::string& text) {
+SizeRule parse_rule(const std::string& text) {
   TextCursor in(text);
-  SizeRule result = parse_size_rule(in, kNames);
+  SizeRule result = parse_size_rule(in, kRuleNames);
   in.expect_end();
   return result;
 }
 
-struct Case {
+struct RuleCase {
   Op op;
   int64_t left;
   int64_t right;
@@ -35,7 +35,7 @@ struct Case {
 };
 
 TEST(SizeRule, DividesAsPythonDoes) {
-  const std::vector<Case> cases = {
+  const std::vector<RuleCase> cases = {
       {Op::kFloorDiv, 7, 2, 3},
       {Op::kFloorDiv, -7, 2, -4},
       {Op::kFloorDiv, 7, -2, -4},
@@ -59,7 +59,7 @@ TEST(SizeRule, DividesAsPythonDoes) {
       {Op::kMod, kLeast, -1, 0},
       {Op::kMod, kGreatest, kLeast, -1},
   };
-  for (const Case& c : cases) {
+  for (const RuleCase& c : cases) {
     EXPECT_EQ(apply(c.op, c.left, c.right), c.expected) << c.left << " and " << c.right;
   }
   // What makes the two one: a = b * (a // b) + a % b.
@@ -72,7 +72,7 @@ TEST(SizeRule, DividesAsPythonDoes) {
 }
 
 TEST(SizeRule, MultipliesComparesAndJoins) {
-  const std::vector<Case> cases = {
+  const std::vector<RuleCase> cases = {
       {Op::kProduct, -3, 5, -15},
       {Op::kProduct, 0, kLeast, 0},
       {Op::kPower, 2, 10, 1024},
@@ -104,7 +104,7 @@ TEST(SizeRule, MultipliesComparesAndJoins) {
       {Op::kBitXor, 12, 10, 6},
       {Op::kBitAnd, -1, 10, 10},
   };
-  for (const Case& c : cases) {
+  for (const RuleCase& c : cases) {
     EXPECT_EQ(apply(c.op, c.left, c.right), c.expected)
         << static_cast<int>(c.op) << " of " << c.left << " and " << c.right;
   }
@@ -119,18 +119,18 @@ TEST(SizeRule, SaysWhenThereIsNoResult) {
   EXPECT_ERROR(apply(Op::kPower, 2, 63), Error, "a size overflows");
   EXPECT_ERROR(apply(Op::kPower, 10, kGreatest), Error, "a size overflows");
   EXPECT_ERROR(apply(Op::kPower, 2, -1), Error, "a size to the power of -1");
-  EXPECT_ERROR(parse("product(B, S)").at(std::vector<int64_t>{kGreatest, 2}), Error,
+  EXPECT_ERROR(parse_rule("product(B, S)").at(std::vector<int64_t>{kGreatest, 2}), Error,
                "a size overflows");
-  EXPECT_ERROR(parse("mod(4, B*S)").at(std::vector<int64_t>{kGreatest, 2}), Error,
+  EXPECT_ERROR(parse_rule("mod(4, B*S)").at(std::vector<int64_t>{kGreatest, 2}), Error,
                "a size overflows");
 }
 
 TEST(SizeRule, KnowsWhatItFollowsFrom) {
-  const SizeRule rule = parse("floor_div(S + 1, 2*B)");
+  const SizeRule rule = parse_rule("floor_div(S + 1, 2*B)");
   EXPECT_EQ(rule.sizes(), SizeSet{3});
   EXPECT_EQ(rule.at(std::vector<int64_t>{2, 14}), 3);
-  EXPECT_EQ(parse("min(S, 4)").sizes(), SizeSet{2});
-  EXPECT_EQ(parse("max(3, 4)").sizes(), SizeSet{0});
+  EXPECT_EQ(parse_rule("min(S, 4)").sizes(), SizeSet{2});
+  EXPECT_EQ(parse_rule("max(3, 4)").sizes(), SizeSet{0});
 }
 
 TEST(SizeRule, TellsTruthsFromCounts) {
@@ -148,25 +148,26 @@ TEST(SizeRule, PrintsAndParses) {
        {"product", "power", "floor_div", "mod", "min", "max", "equal", "unequal", "less", "at_most",
         "both", "either", "bit_and", "bit_or", "bit_xor"}) {
     for (const std::string arguments : {"(S, 2)", "(16*B*S + 4*B - 1, -S)", "(-3, B)", "(0, 0)"}) {
-      EXPECT_EQ(to_text(parse(op + arguments), kNames), op + arguments);
+      EXPECT_EQ(to_text(parse_rule(op + arguments), kRuleNames), op + arguments);
     }
   }
-  EXPECT_EQ(parse("mod(B, S)"), parse("mod(B,S)"));
-  EXPECT_NE(parse("mod(B, S)"), parse("mod(S, B)"));
-  EXPECT_NE(parse("mod(B, S)"), parse("min(B, S)"));
+  EXPECT_EQ(parse_rule("mod(B, S)"), parse_rule("mod(B,S)"));
+  EXPECT_NE(parse_rule("mod(B, S)"), parse_rule("mod(S, B)"));
+  EXPECT_NE(parse_rule("mod(B, S)"), parse_rule("min(B, S)"));
 }
 
 TEST(SizeRule, RefusesOtherTexts) {
-  EXPECT_ERROR(parse("half(S, 2)"), ParseError,
+  EXPECT_ERROR(parse_rule("half(S, 2)"), ParseError,
                "line 1, column 1: expected a rule for a size, got 'half'");
-  EXPECT_ERROR(parse(""), ParseError, "line 1, column 1: expected a rule for a size, got ''");
-  EXPECT_ERROR(parse("mod S"), ParseError, "line 1, column 4: expected '('");
-  EXPECT_ERROR(parse("mod(S)"), ParseError, "line 1, column 6: expected ','");
-  EXPECT_ERROR(parse("mod(S, 2"), ParseError, "line 1, column 9: expected ')'");
-  EXPECT_ERROR(parse("mod(S, 2, 3)"), ParseError, "line 1, column 9: expected ')'");
-  EXPECT_ERROR(parse("mod(S, C)"), ParseError,
+  EXPECT_ERROR(parse_rule(""), ParseError, "line 1, column 1: expected a rule for a size, got ''");
+  EXPECT_ERROR(parse_rule("mod S"), ParseError, "line 1, column 4: expected '('");
+  EXPECT_ERROR(parse_rule("mod(S)"), ParseError, "line 1, column 6: expected ','");
+  EXPECT_ERROR(parse_rule("mod(S, 2"), ParseError, "line 1, column 9: expected ')'");
+  EXPECT_ERROR(parse_rule("mod(S, 2, 3)"), ParseError, "line 1, column 9: expected ')'");
+  EXPECT_ERROR(parse_rule("mod(S, C)"), ParseError,
                "line 1, column 9: expected a number or a size, got 'C'");
-  EXPECT_ERROR(parse("mod(min(S, 1), 2)"), ParseError, "expected a number or a size, got 'min'");
+  EXPECT_ERROR(parse_rule("mod(min(S, 1), 2)"), ParseError,
+               "expected a number or a size, got 'min'");
 }
 
 }  // namespace

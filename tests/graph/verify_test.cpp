@@ -30,7 +30,7 @@ GraphParts parts() {
       .parts();
 }
 
-struct Case {
+struct VerifyCase {
   std::function<void(GraphParts&)> change;
   std::string message;
 };
@@ -43,9 +43,9 @@ GraphNode& node(GraphParts& graph, std::string_view name) {
 }
 
 /// Expects that the graph holds, and that each change of it is refused.
-void expect_refused(const std::function<GraphParts()>& make, const std::vector<Case>& cases) {
+void expect_refused(const std::function<GraphParts()>& make, const std::vector<VerifyCase>& cases) {
   EXPECT_EQ(verify(make()), std::nullopt);
-  for (const Case& each : cases) {
+  for (const VerifyCase& each : cases) {
     GraphParts changed = make();
     each.change(changed);
     const auto problem = verify(changed);
@@ -56,7 +56,7 @@ void expect_refused(const std::function<GraphParts()>& make, const std::vector<C
 }
 
 TEST(Verify, NamesWhatIsWrong) {
-  const std::vector<Case> cases = {
+  const std::vector<VerifyCase> cases = {
       {[](GraphParts& g) { g.sizes[0].name = "a b"; }, "'a b' is no name for a size"},
       {[](GraphParts& g) { g.sizes.push_back(g.sizes[0]); }, "two sizes are named B"},
       {[](GraphParts& g) { g.sizes.resize(63, g.sizes[0]); }, "expected at most 62 sizes, got 63"},

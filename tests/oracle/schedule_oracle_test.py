@@ -1,12 +1,19 @@
 """Compares the tool's schedules, lowering and unit-step simulation with torch's, and reads each other's files.
 
-usage: schedule_oracle_test.py TOOL
+usage: schedule_oracle_test.py TOOL [MEMORY]
+
+Torch takes minutes for all shapes. The file MEMORY remembers what the tool printed for a shape when torch agreed, as a digest;
+where the tool prints the same again and neither torch's version nor these scripts have changed, torch is not asked again.
 """
 
+import csv
 import gc
+import hashlib
+import importlib.metadata
 import json
 import multiprocessing
 import os
+import pathlib
 import subprocess
 import sys
 import tempfile
@@ -47,10 +54,19 @@ class Different(Exception):
     """Ours is not theirs."""
 
 
+ran = {}  # what the tool did for the shape at hand
+known = {}  # Memory.agreed
+
+
 def run(*arguments, stdin=""):
-    # Bytes: Python's text would turn \r\n into \n unseen.
-    done = subprocess.run([TOOL, *map(str, arguments)], input=stdin.encode(), capture_output=True, timeout=60)
-    return subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    """Runs the tool once for each command; a file among the arguments counts by what is in it."""
+    files = [pathlib.Path(word).read_bytes() for word in arguments if isinstance(word, str) and word.endswith(".csv")]
+    key = (arguments, stdin, *files)
+    if key not in ran:
+        # Bytes: Python's text would turn \r\n into \n unseen.
+        done = subprocess.run([TOOL, *map(str, arguments)], input=stdin.encode(), capture_output=True, timeout=60)
+        ran[key] = subprocess.CompletedProcess(done.args, done.returncode, done.stdout.decode(), done.stderr.decode())
+    return ran[key]
 
 
 def run_well(*arguments, stdin=""):
@@ -109,9 +125,9 @@ def compare_built(configuration, order, folder):
 
     # Their files here.
     theirs = os.path.join(folder, "theirs.csv")
-    oracle.write(theirs, order)
+    write(theirs, order)
     expect_same("lower of torch's file", rows_of(run_well("lower", theirs)), lowered)
-    oracle.write(theirs, lowered)
+    write(theirs, lowered)
     run_well("verify", theirs)
     simulated = json.loads(run_well("simulate", theirs, "--unit", "--json"))["steps"]
     # Torch takes many seconds to simulate the largest: once is enough.
@@ -130,12 +146,59 @@ def compare_built(configuration, order, folder):
             expect_same(f"our file, read by torch as {kind}", read, lowered)
 
 
-def compare(task):
-    """(refused by torch, difference or None)."""
-    configuration, folder = task
+def digest_of(configuration, folder):
+    """A digest of all that the tool prints for a shape, if torch's files are what they are when both agree."""
     name, ranks, stages, microbatches = configuration
+    shape = ("--ranks", ranks, "--stages-per-rank", stages, "--microbatches", microbatches)
+    done = [run("schedule", name, *shape), run("schedule", name, *shape, "--lower")]
+    if all(each.returncode == 0 for each in done):
+        theirs = os.path.join(folder, "theirs.csv")
+        write(theirs, rows_of(done[0].stdout))
+        done.append(run("lower", theirs))
+        write(theirs, rows_of(done[1].stdout))
+        done += [run("verify", theirs), run("simulate", theirs, "--unit", "--json")]
+    said = [(each.returncode, each.stdout.replace(folder, ""), each.stderr.replace(folder, "")) for each in done]
+    return hashlib.sha256(repr((configuration, said)).encode()).hexdigest()
+
+
+def write(path, rows):
+    """A file as torch writes it, with line ends \\r\\n."""
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows(rows)
+
+
+class Memory:
+    """The digests of shapes on which torch has agreed, and whether it refuses them."""
+
+    def __init__(self, path):
+        self.path = path
+        sources = [pathlib.Path(__file__), pathlib.Path(oracle.__file__)]
+        self.key = [importlib.metadata.version("torch"), *(hashlib.sha256(each.read_bytes()).hexdigest() for each in sources)]
+        self.agreed = {}
+        if path and path.exists():
+            read = json.loads(path.read_text())
+            self.agreed = read["agreed"] if read["key"] == self.key else {}
+
+    def save(self, agreed):
+        if self.path:
+            self.path.write_text(json.dumps({"key": self.key, "agreed": agreed}))
+
+
+def compare(task):
+    """(digest, refused by torch, difference or None)."""
+    configuration, folder = task
     folder = os.path.join(folder, str(os.getpid()))
     os.makedirs(folder, exist_ok=True)
+    ran.clear()
+    digest = digest_of(configuration, folder)
+    if digest in known:
+        return digest, known[digest], None
+    return digest, *compare_with_torch(configuration, folder)
+
+
+def compare_with_torch(configuration, folder):
+    """(refused by torch, difference or None)."""
+    name, ranks, stages, microbatches = configuration
     refused = False
     try:
         try:
@@ -151,32 +214,35 @@ def compare(task):
     return refused, None
 
 
-def compare_all(folder):
-    """(configurations that torch has, those that it refuses, differences)."""
-    built = refused = 0
-    differences = []
+def compare_all(folder, memory):
+    """(configurations that torch has, those that it refuses, those of them that it was asked about, differences)."""
+    built = refused = asked = 0
+    differences, agreed = [], {}
     tasks = [(configuration, folder) for configuration in configurations()]
+    known.update(memory.agreed)  # before the workers are forked
     gc.freeze()  # what torch holds is not looked through again and again
     with multiprocessing.get_context("fork").Pool(min(2, os.cpu_count() or 1)) as pool:
-        for was_refused, difference in pool.imap_unordered(compare, tasks):
+        for digest, was_refused, difference in pool.imap_unordered(compare, tasks):
+            asked += digest not in memory.agreed
             if difference:
                 differences.append(difference)
                 if len(differences) == MOST_DIFFERENCES:
                     pool.terminate()
                     break
-            elif was_refused:
-                refused += 1
             else:
-                built += 1
-    return built, refused, differences
+                agreed[digest] = was_refused
+                refused += was_refused
+                built += not was_refused
+    memory.save(agreed)
+    return built, refused, asked, differences
 
 
 def main():
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
-        built, refused, differences = compare_all(folder)
+        built, refused, asked, differences = compare_all(folder, Memory(MEMORY))
     took = time.monotonic() - started
-    print(f"{built} configurations as torch has them, {refused} that torch refuses, in {took:.1f} s")
+    print(f"{built} configurations as torch has them, {refused} that torch refuses, in {took:.1f} s; torch was asked about {asked}")
     for difference in differences:
         print(difference)
     if built < 600 and not differences:
@@ -185,7 +251,8 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) != 2:
+    if len(sys.argv) not in (2, 3):
         sys.exit(__doc__)
     TOOL = sys.argv[1]
+    MEMORY = pathlib.Path(sys.argv[2]) if len(sys.argv) == 3 else None
     sys.exit(main())

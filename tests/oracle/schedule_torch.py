@@ -1,6 +1,5 @@
 """What torch makes of a schedule: its order, its lowering, its simulation. The stages are stand-ins."""
 
-import csv
 import functools
 import types
 
@@ -125,9 +124,3 @@ def load(path, kind, ranks, per_rank, microbatches):
     runtime = schedules._PipelineScheduleRuntime(_stages(ranks, per_rank), microbatches)
     runtime._load_csv(path, kind)
     return _print(runtime.pipeline_order_with_comms)
-
-
-def write(path, order):
-    """A file as torch writes it, with line ends \\r\\n."""
-    with open(path, "w", newline="") as file:
-        csv.writer(file).writerows(order)

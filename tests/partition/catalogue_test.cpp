@@ -29,16 +29,16 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kCatalogueWidth = 8;
 
-Tensor rows(int64_t count) {
-  return sample_rows(count, kWidth);
+Tensor catalogue_rows(int64_t count) {
+  return sample_rows(count, kCatalogueWidth);
 }
-Arguments batch(int64_t count) {
-  return {{rows(count)}, {}};
+Arguments catalogue_batch(int64_t count) {
+  return {{catalogue_rows(count)}, {}};
 }
 
-StageBody body_of(const models::WholeModel& model) {
+StageBody case_body(const models::WholeModel& model) {
   StageBody body;
   body.forward = model.forward;
   for (const auto& item : model.module->named_parameters())
@@ -73,16 +73,16 @@ TEST(TestPipe, ModelSplit) {
     models::WholeModel model;
     int32_t stages;
   };
-  const std::vector<Case> cases = {{models::example_code(kWidth, 4), 4},
-                                   {models::multi_mlp(kWidth, 4), 4},
-                                   {models::model_with_param_alias(kWidth), 2}};
+  const std::vector<Case> cases = {{models::example_code(kCatalogueWidth, 4), 4},
+                                   {models::multi_mlp(kCatalogueWidth, 4), 4},
+                                   {models::model_with_param_alias(kCatalogueWidth), 2}};
   for (const Case& each : cases) {
-    const StageBody body = body_of(each.model);
-    const Pipe pipe = pipeline(body, batch(4), {.policy = equal_cost(each.stages)});
+    const StageBody body = case_body(each.model);
+    const Pipe pipe = pipeline(body, catalogue_batch(4), {.policy = equal_cost(each.stages)});
     EXPECT_EQ(pipe.num_stages(), each.stages);
     expect_names(pipe, body);
-    expect_same_run(pipe, body, batch(4));
-    EXPECT_EQ(train_everywhere(pipe, batch, {.uncut_tolerance = 1e-6}), "");
+    expect_same_run(pipe, body, catalogue_batch(4));
+    EXPECT_EQ(train_everywhere(pipe, catalogue_batch, {.uncut_tolerance = 1e-6}), "");
   }
 }
 
@@ -93,29 +93,30 @@ TEST(TestPipe, TensorsThatAreNoFloatsCrossStages) {
     pipe_split();
     return at::where(is_large, x.gather(1, order), x * 2);
   });
-  const Pipe pipe = pipeline(body, batch(4));
+  const Pipe pipe = pipeline(body, catalogue_batch(4));
   EXPECT_EQ(pipe.num_stages(), 2);
-  expect_same_run(pipe, body, batch(5));
-  EXPECT_EQ(train_everywhere(pipe, batch), "");
+  expect_same_run(pipe, body, catalogue_batch(5));
+  EXPECT_EQ(train_everywhere(pipe, catalogue_batch), "");
 }
 
 TEST(TestTransformer, SplitBeforeLayerFour) {
-  const models::WholeModel model = models::multi_mlp(kWidth, 8);
-  const StageBody body = body_of(model);
-  const Pipe pipe = pipeline(body, batch(4), {.points = {{"layers.4", SplitPoint::kBeginning}}});
+  const models::WholeModel model = models::multi_mlp(kCatalogueWidth, 8);
+  const StageBody body = case_body(model);
+  const Pipe pipe =
+      pipeline(body, catalogue_batch(4), {.points = {{"layers.4", SplitPoint::kBeginning}}});
   ASSERT_EQ(pipe.num_stages(), 2);
   expect_names(pipe, body);
   EXPECT_EQ(names_in(pipe).size(), body.parameters.size());  // none twice
   EXPECT_NE(pipe.stage_graph(StageId(0)).find_state("layers.3.linear1.bias"), nullptr);
   EXPECT_NE(pipe.stage_graph(StageId(1)).find_state("layers.4.linear0.weight"), nullptr);
-  expect_same_run(pipe, body, batch(6));
+  expect_same_run(pipe, body, catalogue_batch(6));
 }
 
 TEST(TestUnflatten, NestedModulesAndAKwargThatSeveralStagesUse) {
   NamedTensors parameters;
   for (const char* name :
        {"block0.conv.weight", "block0.lin0.weight", "block1.conv.weight", "block1.lin0.weight"}) {
-    parameters.emplace_back(name, (rows(kWidth) * 0.3).requires_grad_());
+    parameters.emplace_back(name, (catalogue_rows(kCatalogueWidth) * 0.3).requires_grad_());
   }
   StageBody body = stage_body(
       [parameters](const Tensor& x, const Tensor& constant) {
@@ -128,7 +129,7 @@ TEST(TestUnflatten, NestedModulesAndAKwargThatSeveralStagesUse) {
       },
       parameters, {"x", "constant"});
   auto make = [](int64_t count) {
-    return Arguments{{rows(count)}, {{"constant", torch::ones({1})}}};
+    return Arguments{{catalogue_rows(count)}, {{"constant", torch::ones({1})}}};
   };
   const Pipe pipe = pipeline(body, make(4));
   ASSERT_EQ(pipe.num_stages(), 4);
@@ -143,33 +144,35 @@ TEST(TestUnflatten, NestedModulesAndAKwargThatSeveralStagesUse) {
 
 TEST(TestStage, TracedStagesInGPipe) {
   for (const models::WholeModel& model :
-       {models::example_code(kWidth, 4), models::multi_mlp(kWidth, 4)}) {
-    const StageBody body = body_of(model);
-    const Pipe pipe = pipeline(body, batch(2), {.policy = equal_operators(4)});
+       {models::example_code(kCatalogueWidth, 4), models::multi_mlp(kCatalogueWidth, 4)}) {
+    const StageBody body = case_body(model);
+    const Pipe pipe = pipeline(body, catalogue_batch(2), {.policy = equal_operators(4)});
     Pipeline run(
         pipe.build_stages(),
         {.schedule = "GPipe", .ports = pipe.ports(), .ties = pipe.ties(), .threads_per_rank = 1});
-    const Tensor x = rows(16);
+    const Tensor x = catalogue_rows(16);
     const Tensor output = run.eval({x}, {}, {}, {.microbatches = 8}).output.toTensor();
     EXPECT_EQ(difference("output", output, model.forward({x}, {}).toTensor().detach(), 1e-6), "");
   }
 }
 
 TEST(TestStage, KwargsOfTheFirstTracedStage) {
-  const models::WholeModel model = models::model_with_kwargs(kWidth);
-  const StageBody body = body_of(model);
-  auto make = [](int64_t count) { return Arguments{{rows(count)}, {{"y", rows(count) * 2}}}; };
+  const models::WholeModel model = models::model_with_kwargs(kCatalogueWidth);
+  const StageBody body = case_body(model);
+  auto make = [](int64_t count) {
+    return Arguments{{catalogue_rows(count)}, {{"y", catalogue_rows(count) * 2}}};
+  };
   const Pipe pipe = pipeline(body, make(4), {.policy = equal_cost(2)});
   expect_same_run(pipe, body, make(5));
   EXPECT_EQ(train_everywhere(pipe, make), "");
 }
 
 TEST(TestChunkSpec, TheTracedPipeOnTheWholeBatch) {
-  const models::WholeModel model = models::model_with_kwargs(kWidth);
-  const StageBody body = body_of(model);
-  const Arguments example{{rows(4)}, {{"y", rows(4)}}};
+  const models::WholeModel model = models::model_with_kwargs(kCatalogueWidth);
+  const StageBody body = case_body(model);
+  const Arguments example{{catalogue_rows(4)}, {{"y", catalogue_rows(4)}}};
   const Pipe pipe = pipeline(body, example, {.policy = equal_cost(2)});
-  expect_same_run(pipe, body, {{rows(16)}, {{"y", rows(16)}}});
+  expect_same_run(pipe, body, {{catalogue_rows(16)}, {{"y", catalogue_rows(16)}}});
 }
 
 }  // namespace

@@ -27,13 +27,13 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-constexpr int64_t kWidth = 5;
+constexpr int64_t kLossPipeWidth = 5;
 
-Tensor weight(double scale) {
-  return sample_weight(kWidth, scale);
+Tensor loss_pipe_weight(double scale) {
+  return sample_weight(kLossPipeWidth, scale);
 }
-Tensor rows(int64_t count) {
-  return sample_rows(count, kWidth);
+Tensor loss_pipe_rows(int64_t count) {
+  return sample_rows(count, kLossPipeWidth);
 }
 Tensor mse(const Tensor& y, const Tensor& t) {
   return at::mse_loss(y, t);
@@ -41,7 +41,7 @@ Tensor mse(const Tensor& y, const Tensor& t) {
 
 /// Three stages; what stage 0 gives is read by both others.
 struct Model {
-  Tensor w0 = weight(0.3), w1 = weight(0.5), w2 = weight(0.7);
+  Tensor w0 = loss_pipe_weight(0.3), w1 = loss_pipe_weight(0.5), w2 = loss_pipe_weight(0.7);
   StageBody body() const {
     return stage_body(
         [w0 = w0, w1 = w1, w2 = w2](const Tensor& x) {
@@ -66,9 +66,10 @@ struct Model {
 TEST(LossPipe, GivesTheGradientsOfPlainAutograd) {
   const Model model;
   const auto wrapper = std::make_shared<TrivialLossWrapper>(model.body(), mse);
-  const LossPipe training(pipeline(loss_body(wrapper), {{rows(4), rows(4)}, {}}));
-  const Tensor x = rows(6).requires_grad_();
-  const Tensor target = rows(6) * 2;
+  const LossPipe training(
+      pipeline(loss_body(wrapper), {{loss_pipe_rows(4), loss_pipe_rows(4)}, {}}));
+  const Tensor x = loss_pipe_rows(6).requires_grad_();
+  const Tensor target = loss_pipe_rows(6) * 2;
   const Tensor loss = training.run({x, target}).toTensor();
   const std::vector<Tensor> got = model.take_grads();
   const Tensor got_x = std::exchange(x.mutable_grad(), Tensor());
@@ -83,7 +84,8 @@ TEST(LossPipe, GivesTheGradientsOfPlainAutograd) {
 TEST(LossPipe, IsAProgramWithOneBackwardAStage) {
   const Model model;
   const auto wrapper = std::make_shared<TrivialLossWrapper>(model.body(), mse);
-  const LossPipe training(pipeline(loss_body(wrapper), {{rows(4), rows(4)}, {}}));
+  const LossPipe training(
+      pipeline(loss_body(wrapper), {{loss_pipe_rows(4), loss_pipe_rows(4)}, {}}));
   const PipeInfo info = training.info();
   EXPECT_EQ(info.num_stages, 3);
   EXPECT_TRUE(info.has_loss_and_backward);
@@ -113,14 +115,15 @@ struct WithPenalty : LossWrapper {
 TEST(LossPipe, FindsTheLossByKeyOrBySpec) {
   const Model model;
   const auto wrapper = std::make_shared<WithPenalty>(model.body());
-  const Pipe pipe = pipeline(loss_body(wrapper), {{rows(4)}, {{"target", rows(4)}}});
-  const Kwargs target = {{"target", rows(4) * 2}};
-  const c10::IValue output = LossPipe(pipe).run({rows(4)}, target);
+  const Pipe pipe =
+      pipeline(loss_body(wrapper), {{loss_pipe_rows(4)}, {{"target", loss_pipe_rows(4)}}});
+  const Kwargs target = {{"target", loss_pipe_rows(4) * 2}};
+  const c10::IValue output = LossPipe(pipe).run({loss_pipe_rows(4)}, target);
   const std::vector<Tensor> by_key = model.take_grads();
-  LossPipe(pipe, tree::dict({{"logits", false}, {"loss", true}})).run({rows(4)}, target);
+  LossPipe(pipe, tree::dict({{"logits", false}, {"loss", true}})).run({loss_pipe_rows(4)}, target);
   EXPECT_EQ(difference("gradients", by_key, model.take_grads()), "");
   torch::autograd::backward(
-      {wrapper->forward({rows(4)}, target).toGenericDict().at("loss").toTensor()});
+      {wrapper->forward({loss_pipe_rows(4)}, target).toGenericDict().at("loss").toTensor()});
   EXPECT_EQ(difference("gradients", by_key, model.take_grads()), "");
   EXPECT_EQ(output.toGenericDict().size(), 2U);
 
@@ -129,16 +132,16 @@ TEST(LossPipe, FindsTheLossByKeyOrBySpec) {
                "the loss spec has no True");
   EXPECT_ERROR(LossPipe(pipe, tree::dict({{"logits", 1}, {"loss", true}})), ArgumentError,
                "expected a bool");
-  EXPECT_ERROR(
-      LossPipe(pipe, tree::dict({{"logits", true}, {"loss", false}})).run({rows(4)}, target),
-      ArgumentError, "one element");
+  EXPECT_ERROR(LossPipe(pipe, tree::dict({{"logits", true}, {"loss", false}}))
+                   .run({loss_pipe_rows(4)}, target),
+               ArgumentError, "one element");
   EXPECT_ERROR(find_loss(TreeSpec::tuple({TreeSpec(), TreeSpec()})), ArgumentError,
                "no key \"loss\"");
   EXPECT_EQ(find_loss(TreeSpec::leaf()), 0U);
 }
 
 TEST(LossPipe, LeavesGradientsAloneWhenItFails) {
-  const Tensor w = weight(0.4);
+  const Tensor w = loss_pipe_weight(0.4);
   const StageBody body = stage_body(
       [w](const Tensor& x) {
         const Tensor a = x.mm(w).tanh();
@@ -149,16 +152,16 @@ TEST(LossPipe, LeavesGradientsAloneWhenItFails) {
   const auto wrapper = std::make_shared<TrivialLossWrapper>(
       body, [](const Tensor& y, const Tensor& t) { return at::nll_loss(y.log_softmax(1), t); });
   auto target = [](int64_t label) { return torch::full({4}, label, at::kLong); };
-  const LossPipe training(pipeline(loss_body(wrapper), {{rows(4), target(1)}, {}}));
-  training.run({rows(4), target(2)});
+  const LossPipe training(pipeline(loss_body(wrapper), {{loss_pipe_rows(4), target(1)}, {}}));
+  training.run({loss_pipe_rows(4), target(2)});
   const Tensor before = w.grad().clone();
-  EXPECT_THROW(training.run({rows(4), target(99)}), std::exception);
+  EXPECT_THROW(training.run({loss_pipe_rows(4), target(99)}), std::exception);
   ASSERT_TRUE(w.grad().defined());
   EXPECT_TRUE(w.grad().equal(before));
 }
 
 TEST(LossPipe, NeedsALossThatIsATensor) {
-  const Tensor w = weight(0.3);
+  const Tensor w = loss_pipe_weight(0.3);
   const Pipe pipe = pipeline(stage_body(
                                  [w](const Args& args, const Kwargs&) -> c10::IValue {
                                    const Tensor x = args[0].toTensor();
@@ -167,14 +170,15 @@ TEST(LossPipe, NeedsALossThatIsATensor) {
                                    return tree::dict({{"y", y.sum()}, {"loss", x.size(0)}});
                                  },
                                  {{"w", w}}),
-                             {{rows(4)}, {}});
-  EXPECT_ERROR(LossPipe(pipe).run({rows(4)}), ArgumentError, "the loss must be a tensor, got 4");
+                             {{loss_pipe_rows(4)}, {}});
+  EXPECT_ERROR(LossPipe(pipe).run({loss_pipe_rows(4)}), ArgumentError,
+               "the loss must be a tensor, got 4");
   EXPECT_ERROR(find_loss(TreeSpec::tuple({TreeSpec(), TreeSpec()})), ArgumentError,
                "say with a loss spec where the loss is");
 }
 
 TEST(LossPipe, AddsUpCopiesAndHistories) {
-  const Tensor w = weight(0.4);
+  const Tensor w = loss_pipe_weight(0.4);
   const StageBody body = stage_body(
       [w](const Tensor& x) {
         const Tensor a = x.mm(w).tanh();
@@ -183,31 +187,32 @@ TEST(LossPipe, AddsUpCopiesAndHistories) {
       },
       {{"embed", w}, {"head", w}});
   const auto wrapper = std::make_shared<TrivialLossWrapper>(body, mse);
-  const LossPipe training(pipeline(loss_body(wrapper), {{rows(4), rows(4)}, {}}));
+  const LossPipe training(
+      pipeline(loss_body(wrapper), {{loss_pipe_rows(4), loss_pipe_rows(4)}, {}}));
   ASSERT_EQ(training.pipe().ties().size(), 1U);
-  const Tensor p = rows(4).requires_grad_();
+  const Tensor p = loss_pipe_rows(4).requires_grad_();
   auto take = [&] {
     std::vector<Tensor> grads = {w.grad(), p.grad()};
     w.mutable_grad().reset();
     p.mutable_grad().reset();
     return grads;
   };
-  training.run({p.exp(), rows(4)});  // an argument with a history, read by both stages
+  training.run({p.exp(), loss_pipe_rows(4)});  // an argument with a history, read by both stages
   const std::vector<Tensor> got = take();
   const Tensor& copy = training.pipe().stage_graph(StageId(1)).find_state("module.head")->tensor;
   EXPECT_EQ(difference("copy", copy.grad(), got[0]), "");
-  torch::autograd::backward({wrapper->forward({p.exp(), rows(4)}, {}).toTensor()});
+  torch::autograd::backward({wrapper->forward({p.exp(), loss_pipe_rows(4)}, {}).toTensor()});
   EXPECT_EQ(difference("gradients", got, take(), 1e-6), "");
 }
 
 TEST(LossWrapper, RefusesOtherArguments) {
   const Model model;
   TrivialLossWrapper wrapper(model.body(), mse);
-  EXPECT_ERROR(wrapper.forward({rows(2)}, {}), ArgumentError,
+  EXPECT_ERROR(wrapper.forward({loss_pipe_rows(2)}, {}), ArgumentError,
                "takes two tensors, x and target, got 1");
   TrivialLossWrapper tuple(
       stage_body([](const Args& args, const Kwargs&) { return tree::tuple({args[0]}); }), mse);
-  EXPECT_ERROR(tuple.forward({rows(2), rows(2)}, {}), ArgumentError,
+  EXPECT_ERROR(tuple.forward({loss_pipe_rows(2), loss_pipe_rows(2)}, {}), ArgumentError,
                "needs a model that gives a tensor");
 }
 

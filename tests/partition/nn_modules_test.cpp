@@ -17,10 +17,12 @@
 namespace stagecraft {
 namespace {
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kNnModulesWidth = 8;
 
 at::Tensor sequence(int64_t length, int64_t rows) {
-  return at::arange(length * rows * kWidth, at::kFloat).cos().view({length, rows, kWidth});
+  return at::arange(length * rows * kNnModulesWidth, at::kFloat)
+      .cos()
+      .view({length, rows, kNnModulesWidth});
 }
 
 CaptureOptions batch_is_second() {
@@ -30,7 +32,10 @@ CaptureOptions batch_is_second() {
 TEST(NnModules, TransformerEncoder) {
   torch::manual_seed(3);
   torch::nn::TransformerEncoder model(torch::nn::TransformerEncoderOptions(
-      torch::nn::TransformerEncoderLayerOptions(kWidth, 2).dim_feedforward(16).dropout(0.0), 4));
+      torch::nn::TransformerEncoderLayerOptions(kNnModulesWidth, 2)
+          .dim_feedforward(16)
+          .dropout(0.0),
+      4));
   const StageBody body = stage_body(model);
   auto inputs = [](int64_t rows) { return Arguments{{sequence(5, rows)}, {}}; };
   const Pipe pipe = pipeline(body, inputs(4),
@@ -54,7 +59,10 @@ TEST(NnModules, TransformerEncoder) {
 TEST(NnModules, TransformerDecoder) {
   torch::manual_seed(4);
   torch::nn::TransformerDecoder model(torch::nn::TransformerDecoderOptions(
-      torch::nn::TransformerDecoderLayerOptions(kWidth, 2).dim_feedforward(16).dropout(0.0), 3));
+      torch::nn::TransformerDecoderLayerOptions(kNnModulesWidth, 2)
+          .dim_feedforward(16)
+          .dropout(0.0),
+      3));
   const StageBody body = stage_body(model);
   auto inputs = [](int64_t rows) { return Arguments{{sequence(5, rows), sequence(7, rows)}, {}}; };
   CaptureOptions options = {.sizes = {{.name = "B", .places = {{"args[0]", 1}, {"args[1]", 1}}}}};

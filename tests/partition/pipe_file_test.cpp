@@ -39,11 +39,11 @@ class PipeFile : public testing::Test {
       ("stagecraft_pipe_file_" + std::to_string(std::random_device()()));
 };
 
-Tensor rows(int64_t count) {
+Tensor pipe_file_rows(int64_t count) {
   return sample_rows(count, 4);
 }
-Arguments batch(int64_t count) {
-  return {{rows(count)}, {}};
+Arguments pipe_file_batch(int64_t count) {
+  return {{pipe_file_rows(count)}, {}};
 }
 
 /// A shared weight, a buffer, a constant, a frozen weight in another order of dimensions.
@@ -59,7 +59,7 @@ Pipe make_pipe() {
       },
       {{"embed", w}, {"head", w}, {"frozen", frozen}});
   body.buffers = {{"mean", mean}};
-  return pipeline(body, batch(4));
+  return pipeline(body, pipe_file_batch(4));
 }
 
 TEST_F(PipeFile, ComesBackWhole) {
@@ -87,8 +87,9 @@ TEST_F(PipeFile, ComesBackWhole) {
   // The whole and the first stage hold one tensor; the copy is another.
   EXPECT_TRUE(loaded.graph().find_state("embed")->tensor.is_same(
       loaded.stage_graph(StageId(0)).find_state("embed")->tensor));
-  EXPECT_TRUE(loaded.run({rows(6)}).toTensor().equal(pipe.run({rows(6)}).toTensor()));
-  EXPECT_EQ(train_everywhere(loaded, batch, {.uncut_tolerance = 1e-6}), "");
+  EXPECT_TRUE(
+      loaded.run({pipe_file_rows(6)}).toTensor().equal(pipe.run({pipe_file_rows(6)}).toTensor()));
+  EXPECT_EQ(train_everywhere(loaded, pipe_file_batch, {.uncut_tolerance = 1e-6}), "");
 }
 
 TEST_F(PipeFile, HoldsOneStageAlone) {
@@ -113,7 +114,7 @@ TEST_F(PipeFile, SaysWhatIsWrongWithAFile) {
                    const Args& args, const Kwargs&) -> c10::IValue {
                 return args[0].toTensor() + at::rand({1}, g);
               }},
-              batch(4));
+              pipe_file_batch(4));
   EXPECT_ERROR(save_graph(with_generator, path("generator")), ArgumentError,
                "a generator of its own");
   EXPECT_FALSE(std::filesystem::exists(path("generator")));
@@ -143,7 +144,7 @@ TEST_F(PipeFile, DamageIsNoticed) {
   std::ifstream in(path("pipe"), std::ios::binary);
   const std::string whole((std::istreambuf_iterator<char>(in)), {});
   const std::string expected = to_text(load_pipe(path("pipe")).graph());
-  const Tensor output = load_pipe(path("pipe")).run({rows(5)}).toTensor();
+  const Tensor output = load_pipe(path("pipe")).run({pipe_file_rows(5)}).toTensor();
   std::mt19937 random(7);
   int refused = 0;
   for (int i = 0; i < 300; ++i) {
@@ -159,7 +160,7 @@ TEST_F(PipeFile, DamageIsNoticed) {
       // What is not noticed lies where nothing is: padding, times, a second copy of a name.
       const Pipe pipe = load_pipe(path("damaged"));
       EXPECT_EQ(to_text(pipe.graph()), expected) << "change " << i;
-      EXPECT_TRUE(pipe.run({rows(5)}).toTensor().equal(output)) << "change " << i;
+      EXPECT_TRUE(pipe.run({pipe_file_rows(5)}).toTensor().equal(output)) << "change " << i;
     } catch (const FileError&) {
       ++refused;
     }

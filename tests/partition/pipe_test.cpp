@@ -29,27 +29,28 @@ namespace {
 using at::Tensor;
 using testing::HasSubstr;
 
-constexpr int64_t kWidth = 6;
+constexpr int64_t kPipeWidth = 6;
 
-Tensor weight(double scale) {
-  return sample_weight(kWidth, scale);
+Tensor pipe_weight(double scale) {
+  return sample_weight(kPipeWidth, scale);
 }
 
-Tensor rows(int64_t count) {
-  return sample_rows(count, kWidth);
+Tensor pipe_rows(int64_t count) {
+  return sample_rows(count, kPipeWidth);
 }
 
-Arguments batch(int64_t count) {
-  return {{rows(count)}, {}};
+Arguments pipe_batch(int64_t count) {
+  return {{pipe_rows(count)}, {}};
 }
 
-StageBody body_of(const std::function<Tensor(const Tensor&)>& fn, NamedTensors parameters = {}) {
+StageBody pipe_body_of(const std::function<Tensor(const Tensor&)>& fn,
+                       NamedTensors parameters = {}) {
   return stage_body([fn](const Tensor& x) { return fn(x); }, std::move(parameters));
 }
 
 TEST(Pipe, SendsWhatSkipsStages) {
-  const Tensor w = weight(0.3);
-  const StageBody model = body_of(
+  const Tensor w = pipe_weight(0.3);
+  const StageBody model = pipe_body_of(
       [w](const Tensor& x) {
         const Tensor a = x.mm(w).tanh();
         pipe_split();
@@ -60,14 +61,14 @@ TEST(Pipe, SendsWhatSkipsStages) {
         return c + a;
       },
       {{"w", w}});
-  const Pipe pipe = pipeline(model, batch(4));
+  const Pipe pipe = pipeline(model, pipe_batch(4));
   EXPECT_EQ(pipe.call_text(),
             "%submod_pp_0.0 = submod_pp_0(args[0])\n"
             "%submod_pp_1.0 = submod_pp_1(%submod_pp_0.0)\n"
             "%submod_pp_2.0 = submod_pp_2(args[0], %submod_pp_1.0)\n"
             "return submod_pp_3(%submod_pp_0.0, %submod_pp_2.0)\n");
-  expect_same_run(pipe, model, batch(4));
-  EXPECT_EQ(train_everywhere(pipe, batch), "");
+  expect_same_run(pipe, model, pipe_batch(4));
+  EXPECT_EQ(train_everywhere(pipe, pipe_batch), "");
   EXPECT_ERROR(pipe.stage_graph(StageId(4)), ArgumentError, "expected a stage from 0 to 3, got 4");
   EXPECT_ERROR(pipe.build_stage(StageId(-1)), ArgumentError,
                "expected a stage from 0 to 3, got -1");
@@ -77,19 +78,19 @@ TEST(Pipe, SendsWhatSkipsStages) {
 TEST(Pipe, TellsSizesThatTensorsDoNotTell) {
   CaptureOptions options;
   options.sizes = {{.name = "B"}, {.name = "S", .places = {{"args[0]", 1}}}};
-  const StageBody model = body_of([](const Tensor& x) {
-    const Tensor flat = x.reshape({x.size(0) * x.size(1), kWidth}).exp();
+  const StageBody model = pipe_body_of([](const Tensor& x) {
+    const Tensor flat = x.reshape({x.size(0) * x.size(1), kPipeWidth}).exp();
     pipe_split();
-    return flat.view({x.size(0), x.size(1), kWidth}).sum(1) * x.size(1);
+    return flat.view({x.size(0), x.size(1), kPipeWidth}).sum(1) * x.size(1);
   });
   auto make = [](int64_t count) {
-    return Arguments{{rows(count * 5).view({count, 5, kWidth})}, {}};
+    return Arguments{{pipe_rows(count * 5).view({count, 5, kPipeWidth})}, {}};
   };
   const Pipe pipe = pipeline(model, make(4), {}, {.capture = options});
   EXPECT_THAT(pipe.call_text(),
               HasSubstr("submod_pp_1(%submod_pp_0.0, %submod_pp_0.1, %submod_pp_0.2)"));
   expect_same_run(pipe, model, make(3));
-  expect_same_run(pipe, model, {{rows(14).view({2, 7, kWidth})}, {}});
+  expect_same_run(pipe, model, {{pipe_rows(14).view({2, 7, kPipeWidth})}, {}});
   EXPECT_EQ(train_everywhere(pipe, make), "");
 }
 
@@ -102,9 +103,9 @@ TEST(Pipe, ReturnsWhatEarlyStagesMake) {
                        {"input", args[0]},
                        {"rows", a.size(0)}});
   });
-  const Arguments example{{rows(4)}, {{"scale", rows(4)}}};
+  const Arguments example{{pipe_rows(4)}, {{"scale", pipe_rows(4)}}};
   const Pipe pipe = pipeline(model, example);
-  const Arguments other{{rows(7)}, {{"scale", rows(7)}}};
+  const Arguments other{{pipe_rows(7)}, {{"scale", pipe_rows(7)}}};
   EXPECT_TRUE(
       tree::equal(pipe.run(other.args, other.kwargs), model.forward(other.args, other.kwargs)));
   EXPECT_ERROR(pipe.run(other.args, {}), MetadataError, "an argument by name 'scale'");
@@ -115,7 +116,7 @@ TEST(Pipe, ReturnsWhatEarlyStagesMake) {
 }
 
 TEST(Pipe, ForwardsWhatAMiddleStageChanges) {
-  const StageBody model = body_of([](const Tensor& x) {
+  const StageBody model = pipe_body_of([](const Tensor& x) {
     const Tensor a = x * 2;
     pipe_split();
     const Tensor view = a.view({-1});
@@ -123,20 +124,20 @@ TEST(Pipe, ForwardsWhatAMiddleStageChanges) {
     pipe_split();
     return a.exp();
   });
-  const Pipe pipe = pipeline(model, batch(4));
+  const Pipe pipe = pipeline(model, pipe_batch(4));
   EXPECT_EQ(pipe.call_text(),
             "%submod_pp_0.0 = submod_pp_0(args[0])\n"
             "%submod_pp_1.0 = submod_pp_1(%submod_pp_0.0)\n"
             "return submod_pp_2(%submod_pp_1.0)\n");
-  expect_same_run(pipe, model, batch(4));
-  EXPECT_EQ(train_everywhere(pipe, batch), "");
+  expect_same_run(pipe, model, pipe_batch(4));
+  EXPECT_EQ(train_everywhere(pipe, pipe_batch), "");
 }
 
 struct Tied {
-  Tensor embed = weight(0.2);
-  Tensor middle = weight(0.4);
+  Tensor embed = pipe_weight(0.2);
+  Tensor middle = pipe_weight(0.4);
   StageBody body() const {
-    return body_of(
+    return pipe_body_of(
         [embed = embed, middle = middle](const Tensor& x) {
           const Tensor a = x.mm(embed).tanh();
           pipe_split();
@@ -162,19 +163,19 @@ std::map<std::string, int> names_of(const Pipe& pipe) {
 
 TEST(Pipe, ReplicatesSharedParameters) {
   const Tied tied;
-  const Pipe pipe = pipeline(tied.body(), batch(4));
+  const Pipe pipe = pipeline(tied.body(), pipe_batch(4));
   EXPECT_EQ(names_of(pipe), (std::map<std::string, int>{
                                 {"embed.weight", 1}, {"middle.weight", 1}, {"head.weight", 1}}));
   ASSERT_EQ(pipe.ties().size(), 1U);
   EXPECT_EQ(pipe.ties()[0][1].name, "head.weight");
-  expect_same_run(pipe, tied.body(), batch(5));
-  EXPECT_EQ(train_everywhere(pipe, batch, {.uncut_tolerance = 1e-6}), "");
+  expect_same_run(pipe, tied.body(), pipe_batch(5));
+  EXPECT_EQ(train_everywhere(pipe, pipe_batch, {.uncut_tolerance = 1e-6}), "");
 
   // A step of descent leaves the copies equal.
   Pipeline run(pipe.build_stages(), {.loss = [](const Tensor& y) { return y.pow(2).mean(); },
                                      .ports = pipe.ports(),
                                      .ties = pipe.ties()});
-  run.step({rows(8)}, {}, {}, {.microbatches = 4});
+  run.step({pipe_rows(8)}, {}, {}, {.microbatches = 4});
   const c10::NoGradGuard no_grad;
   for (const Tensor& parameter : pipe.parameters()) parameter.sub_(parameter.grad() * 0.1);
   const Tensor& copy = pipe.stage_graph(StageId(2)).find_state("head.weight")->tensor;
@@ -183,7 +184,7 @@ TEST(Pipe, ReplicatesSharedParameters) {
 }
 
 TEST(Pipe, HoldsFrozenParametersOnce) {
-  const Tensor w = torch::ones({kWidth, kWidth});
+  const Tensor w = torch::ones({kPipeWidth, kPipeWidth});
   const Pipe pipe = pipeline(stage_body(
                                  [w](const Tensor& x) {
                                    const Tensor a = x.mm(w).tanh();
@@ -191,32 +192,32 @@ TEST(Pipe, HoldsFrozenParametersOnce) {
                                    return a.mm(w);
                                  },
                                  {{"w", w}}),
-                             batch(4));
+                             pipe_batch(4));
   EXPECT_TRUE(pipe.ties().empty());
   w.mul_(2);  // as loading a checkpoint does
-  EXPECT_TRUE(pipe.run({rows(4)}).toTensor().equal(rows(4).mm(w).tanh().mm(w)));
+  EXPECT_TRUE(pipe.run({pipe_rows(4)}).toTensor().equal(pipe_rows(4).mm(w).tanh().mm(w)));
 }
 
 TEST(Pipe, TransmitsSharedParameters) {
   const Tied tied;
   const Pipe pipe =
-      pipeline(tied.body(), batch(4), {},
+      pipeline(tied.body(), pipe_batch(4), {},
                {.sharing = {.by_name = {{"head.weight", SharedParameter::kTransmit}}}});
   EXPECT_TRUE(pipe.ties().empty());
   EXPECT_EQ(names_of(pipe), (std::map<std::string, int>{
                                 {"embed.weight", 1}, {"middle.weight", 1}, {"head.weight", 1}}));
   EXPECT_EQ(pipe.stage_graph(StageId(2)).parts().states.size(), 0U);
-  expect_same_run(pipe, tied.body(), batch(5));
-  EXPECT_EQ(train_everywhere(pipe, batch, {.uncut_tolerance = 1e-6}), "");
-  EXPECT_ERROR(pipeline(tied.body(), batch(4), {},
+  expect_same_run(pipe, tied.body(), pipe_batch(5));
+  EXPECT_EQ(train_everywhere(pipe, pipe_batch, {.uncut_tolerance = 1e-6}), "");
+  EXPECT_ERROR(pipeline(tied.body(), pipe_batch(4), {},
                         {.sharing = {.by_name = {{"tail.weight", SharedParameter::kTransmit}}}}),
                ArgumentError, "sharing: there is no parameter 'tail.weight'");
 }
 
 TEST(Pipe, KeepsUnusedParametersAndBuffers) {
-  const Tensor w = weight(0.1);
-  const Tensor unused = weight(0.2);
-  StageBody body = body_of(
+  const Tensor w = pipe_weight(0.1);
+  const Tensor unused = pipe_weight(0.2);
+  StageBody body = pipe_body_of(
       [w](const Tensor& x) {
         const Tensor y = x.exp();
         pipe_split();
@@ -224,7 +225,7 @@ TEST(Pipe, KeepsUnusedParametersAndBuffers) {
       },
       {{"head.unused", unused}, {"head.weight", w}});
   body.buffers = {{"table", torch::ones({3})}};
-  const Pipe pipe = pipeline(body, batch(4));
+  const Pipe pipe = pipeline(body, pipe_batch(4));
   EXPECT_EQ(names_of(pipe),
             (std::map<std::string, int>{{"head.unused", 1}, {"head.weight", 1}, {"table", 1}}));
   EXPECT_NE(pipe.stage_graph(StageId(1)).find_state("head.unused"), nullptr);
@@ -232,39 +233,39 @@ TEST(Pipe, KeepsUnusedParametersAndBuffers) {
 
 TEST(Pipe, KeepsUpdatedBuffersInOneStage) {
   const Tensor count = torch::zeros({});
-  StageBody body = body_of([count](const Tensor& x) {
+  StageBody body = pipe_body_of([count](const Tensor& x) {
     const Tensor y = x * 2;
     count.add_(1);
     const Tensor z = y + 1;
     return z * count;
   });
   body.buffers = {{"count", count}};
-  const Graph graph = capture({body.forward, {}, body.buffers}, batch(4));
+  const Graph graph = capture({body.forward, {}, body.buffers}, pipe_batch(4));
   EXPECT_ERROR(Pipe(graph, {.policy = [](const Graph&) { return CutList{2}; }}), ArgumentError,
                "add_ changes %count in place, which is used on both sides");
   EXPECT_EQ(Pipe(graph, {.policy = equal_operators(2)}).num_stages(), 2);
 }
 
 TEST(Pipe, DrawsTheSameNumbersHoweverItIsCut) {
-  const StageBody model = body_of([](const Tensor& x) {
+  const StageBody model = pipe_body_of([](const Tensor& x) {
     const Tensor a = at::dropout(x, 0.5, true).tanh();
     const Tensor b = at::dropout(a + 1, 0.5, true).tanh();
     return at::dropout(b + 2, 0.5, true) * 3;
   });
-  const Graph graph = capture({model.forward}, batch(4));
+  const Graph graph = capture({model.forward}, pipe_batch(4));
   std::vector<Tensor> outputs;
   for (const int32_t stages : {1, 2, 3, 4}) {
     const Pipe pipe(graph, {.policy = equal_operators(stages)});
     Pipeline run(pipe.build_stages(), {.ports = pipe.ports(), .seed = 3});
-    outputs.push_back(run.eval({rows(8)}, {}, {}, {.microbatches = 4}).output.toTensor());
+    outputs.push_back(run.eval({pipe_rows(8)}, {}, {}, {.microbatches = 4}).output.toTensor());
     EXPECT_TRUE(outputs.back().equal(outputs.front())) << stages;
   }
 }
 
 TEST(Pipe, IsCapturedInsideARandomScope) {
   const RandomScope random(5);
-  const Pipe pipe =
-      pipeline(body_of([](const Tensor& x) { return at::dropout(x, 0.5, true) + 1; }), batch(4));
+  const Pipe pipe = pipeline(
+      pipe_body_of([](const Tensor& x) { return at::dropout(x, 0.5, true) + 1; }), pipe_batch(4));
   EXPECT_EQ(pipe.num_stages(), 1);
 }
 
@@ -276,21 +277,22 @@ TEST(Pipe, ChecksWhatItWasCapturedWith) {
         return y + 1;
       },
       {}, {"x", "is_twice"});
-  const Pipe pipe = pipeline(model, {{rows(4)}, {{"is_twice", true}}});
-  EXPECT_TRUE(pipe.run({rows(4)}, {{"is_twice", true}}).toTensor().equal(rows(4) * 2 + 1));
-  EXPECT_ERROR(pipe.run({rows(4)}, {{"is_twice", false}}), MetadataError,
+  const Pipe pipe = pipeline(model, {{pipe_rows(4)}, {{"is_twice", true}}});
+  EXPECT_TRUE(
+      pipe.run({pipe_rows(4)}, {{"is_twice", true}}).toTensor().equal(pipe_rows(4) * 2 + 1));
+  EXPECT_ERROR(pipe.run({pipe_rows(4)}, {{"is_twice", false}}), MetadataError,
                "kwargs[\"is_twice\"]: expected True");
-  EXPECT_ERROR(pipe.run({rows(4), rows(4)}, {{"is_twice", true}}), MetadataError,
+  EXPECT_ERROR(pipe.run({pipe_rows(4), pipe_rows(4)}, {{"is_twice", true}}), MetadataError,
                "expected 1 positional");
   Pipeline run(pipe.build_stages(), {.ports = pipe.ports()});
-  EXPECT_ERROR(run.eval({rows(4)}, {{"is_twice", false}}, {}, {.microbatches = 2}), StageError,
+  EXPECT_ERROR(run.eval({pipe_rows(4)}, {{"is_twice", false}}, {}, {.microbatches = 2}), StageError,
                "expected True");
 }
 
 TEST(Pipe, CopiesWhatOneStageChangesAndAnotherReads) {
-  const Tensor w0 = weight(0.3);
-  const Tensor w1 = weight(0.5);
-  const StageBody model = body_of(
+  const Tensor w0 = pipe_weight(0.3);
+  const Tensor w1 = pipe_weight(0.5);
+  const StageBody model = pipe_body_of(
       [w0, w1](const Tensor& x) {
         Tensor a = x.mm(w0);
         pipe_split();
@@ -300,12 +302,12 @@ TEST(Pipe, CopiesWhatOneStageChangesAndAnotherReads) {
         return a;
       },
       {{"w0", w0}, {"w1", w1}});
-  const Pipe pipe = pipeline(model, batch(4));
-  expect_same_run(pipe, model, batch(4));
-  EXPECT_EQ(train_everywhere(pipe, batch), "");
+  const Pipe pipe = pipeline(model, pipe_batch(4));
+  expect_same_run(pipe, model, pipe_batch(4));
+  EXPECT_EQ(train_everywhere(pipe, pipe_batch), "");
 
   // An input of the model that a late stage changes.
-  const StageBody late = body_of([](const Tensor& x) {
+  const StageBody late = pipe_body_of([](const Tensor& x) {
     const Tensor y = x * 2;
     pipe_split();
     x.add_(1);
@@ -313,8 +315,9 @@ TEST(Pipe, CopiesWhatOneStageChangesAndAnotherReads) {
     pipe_split();
     return y + z;
   });
-  const Pipe changed = pipeline(late, batch(4));
-  EXPECT_TRUE(changed.run({rows(4)}).toTensor().equal(late.forward({rows(4)}, {}).toTensor()));
+  const Pipe changed = pipeline(late, pipe_batch(4));
+  EXPECT_TRUE(
+      changed.run({pipe_rows(4)}).toTensor().equal(late.forward({pipe_rows(4)}, {}).toTensor()));
   EXPECT_THAT(to_text(changed.stage_graph(StageId(1))), HasSubstr("aten::clone"));
 }
 
@@ -326,14 +329,14 @@ TEST(Pipe, TakesTreesOfWhichAStageChangedALeaf) {
     pipe_split();
     return x * pair[1].toTensor();
   });
-  auto make = [] { return Args{tree::tuple({rows(4), rows(4) + 2})}; };
+  auto make = [] { return Args{tree::tuple({pipe_rows(4), pipe_rows(4) + 2})}; };
   const Pipe pipe = pipeline(model, {make(), {}});
   EXPECT_TRUE(pipe.run(make()).toTensor().equal(model.forward(make(), {}).toTensor()));
 }
 
 TEST(Pipe, MovesToADevice) {
   const Tied tied;
-  const Pipe pipe = pipeline(tied.body(), batch(4));
+  const Pipe pipe = pipeline(tied.body(), pipe_batch(4));
   EXPECT_TRUE(pipe.to(c10::kCPU).parameters()[0].is_same(tied.embed));
   const Pipe moved = pipe.to(c10::kMeta);
   for (const Tensor& parameter : moved.parameters())
@@ -344,9 +347,9 @@ TEST(Pipe, MovesToADevice) {
           .find_state("middle.weight")
           ->tensor.is_same(moved.stage_graph(StageId(1)).find_state("middle.weight")->tensor));
   const StageBody factory =
-      body_of([](const Tensor& x) { return x + torch::arange(kWidth, at::kFloat); });
-  const Pipe elsewhere = pipeline(factory, batch(4)).to(c10::kMeta);
-  EXPECT_TRUE(elsewhere.run({rows(4).to(c10::kMeta)}).toTensor().is_meta());
+      pipe_body_of([](const Tensor& x) { return x + torch::arange(kPipeWidth, at::kFloat); });
+  const Pipe elsewhere = pipeline(factory, pipe_batch(4)).to(c10::kMeta);
+  EXPECT_TRUE(elsewhere.run({pipe_rows(4).to(c10::kMeta)}).toTensor().is_meta());
 }
 
 }  // namespace

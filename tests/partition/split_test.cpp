@@ -24,13 +24,13 @@ namespace {
 
 using at::Tensor;
 
-constexpr int64_t kWidth = 8;
+constexpr int64_t kSplitWidth = 8;
 
 /// Blocks of x + fc(x).relu(), the last twice as wide inside, with a named region behind them.
 struct Blocks {
   explicit Blocks(int count) {
     for (int i = 0; i < count; ++i) {
-      weights.push_back(torch::full({kWidth, kWidth}, 0.1 * (i + 1)).requires_grad_());
+      weights.push_back(torch::full({kSplitWidth, kSplitWidth}, 0.1 * (i + 1)).requires_grad_());
     }
   }
   TracedModel model(bool has_markers = false) const {
@@ -54,7 +54,7 @@ struct Blocks {
 };
 
 Graph graph_of(int blocks, bool has_markers = false) {
-  return capture(Blocks(blocks).model(has_markers), {{torch::ones({4, kWidth})}, {}});
+  return capture(Blocks(blocks).model(has_markers), {{torch::ones({4, kSplitWidth})}, {}});
 }
 
 std::vector<std::string> first_nodes(const Graph& graph, const CutList& cuts) {
@@ -80,7 +80,7 @@ TEST(Split, CutsAtMarkers) {
 Graph marked(const std::function<Tensor(Tensor)>& fn) {
   return capture(
       {[fn](const Args& args, const Kwargs&) -> c10::IValue { return fn(args[0].toTensor()); }},
-      {{torch::ones({4, kWidth})}, {}});
+      {{torch::ones({4, kSplitWidth})}, {}});
 }
 
 TEST(Split, TakesMarkersInARowForOne) {
@@ -116,7 +116,7 @@ TEST(Split, MovesMarkersAwayFromChangesInPlace) {
     return y.exp();
   });
   const Pipe pipe(graph);
-  const Tensor x = torch::ones({3, kWidth});
+  const Tensor x = torch::ones({3, kSplitWidth});
   EXPECT_EQ(pipe.num_stages(), 2);
   EXPECT_EQ(pipe.stage_graph(StageId(0)).parts().nodes.back().name, "add");
   Tensor expected = (x + 1);
@@ -165,8 +165,9 @@ TEST(Split, PoliciesBalance) {
     const Pipe pipe(graph, {.policy = policy});
     ASSERT_EQ(pipe.num_stages(), 4);
     for (const StageSummary& stage : pipe.summary()) {
-      EXPECT_EQ(stage.parameters, 2 * kWidth * kWidth) << pipe.table();
-      EXPECT_EQ(stage.bytes_sent, stage.name == "submod_pp_3" ? 0 : 4 * 4 * kWidth) << pipe.table();
+      EXPECT_EQ(stage.parameters, 2 * kSplitWidth * kSplitWidth) << pipe.table();
+      EXPECT_EQ(stage.bytes_sent, stage.name == "submod_pp_3" ? 0 : 4 * 4 * kSplitWidth)
+          << pipe.table();
     }
   }
   EXPECT_ERROR(equal_cost(0), ArgumentError, "expected at least 1 stage, got 0");
@@ -175,11 +176,11 @@ TEST(Split, PoliciesBalance) {
 }
 
 TEST(Split, SaysWhenNothingCanBeCut) {
-  const Tensor w = torch::ones({kWidth, kWidth});
+  const Tensor w = torch::ones({kSplitWidth, kSplitWidth});
   const Graph one = capture(
       {[w](const Args& args, const Kwargs&) -> c10::IValue { return args[0].toTensor().mm(w); },
        {{"only.weight", w}}},
-      {{torch::ones({4, kWidth})}, {}});
+      {{torch::ones({4, kSplitWidth})}, {}});
   for (const SplitPoint point : {SplitPoint::kBeginning, SplitPoint::kEnd}) {
     EXPECT_ERROR(find_cuts(one, {.points = {{"only", point}}}), ArgumentError, "would be empty");
   }
@@ -191,7 +192,7 @@ TEST(Split, SaysWhenNothingCanBeCut) {
 }
 
 TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
-  const Tensor count = torch::zeros({kWidth});
+  const Tensor count = torch::zeros({kSplitWidth});
   const Graph graph = capture({[count](const Args& args, const Kwargs&) -> c10::IValue {
                                  const Tensor x = args[0].toTensor() + count;
                                  {
@@ -203,7 +204,7 @@ TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
                                },
                                {},
                                {{"count", count}}},
-                              {{torch::ones({4, kWidth})}, {}});
+                              {{torch::ones({4, kSplitWidth})}, {}});
   EXPECT_ERROR(
       Pipe(graph), ArgumentError,
       "pipe_split number 1: it cannot be cut there: add_ changes %count in place, which is "
@@ -211,12 +212,12 @@ TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
 }
 
 TEST(Split, TakesTheFewestBytesOfPlacesThatBalanceAlike) {
-  const Tensor wide = torch::ones({kWidth, 64});
+  const Tensor wide = torch::ones({kSplitWidth, 64});
   const Tensor narrow = torch::ones({1, 1});
   const Graph graph = capture({[&](const Args& args, const Kwargs&) -> c10::IValue {
                                 return args[0].toTensor().mm(wide).narrow(1, 0, 1).mm(narrow);
                               }},
-                              {{torch::ones({4, kWidth})}, {}});
+                              {{torch::ones({4, kSplitWidth})}, {}});
   EXPECT_EQ(first_nodes(graph, find_cuts(graph, {.policy = equal_cost(2)})),
             std::vector<std::string>{"mm_1"});
 }
@@ -232,8 +233,8 @@ TEST(Flops, CountProducts) {
   const Graph graph = graph_of(1);
   for (const GraphNode& node : graph.parts().nodes) {
     const int64_t expected = node.name == "t"    ? 0
-                             : node.name == "mm" ? 2 * 4 * kWidth * kWidth
-                                                 : 4 * kWidth;
+                             : node.name == "mm" ? 2 * 4 * kSplitWidth * kSplitWidth
+                                                 : 4 * kSplitWidth;
     EXPECT_EQ(example_flops(graph, node), expected) << node.name;
   }
 }

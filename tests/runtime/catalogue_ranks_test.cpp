@@ -30,8 +30,8 @@
 namespace stagecraft {
 namespace {
 
-constexpr int64_t kWidth = 24;
-constexpr int64_t kRows = 32;
+constexpr int64_t kCatalogueRanksWidth = 24;
+constexpr int64_t kCatalogueRanksRows = 32;
 constexpr int32_t kRanks = 4;
 
 struct Named {
@@ -49,12 +49,12 @@ const std::vector<Named> kFive = {{"GPipe", 1},
                                   {"InterleavedZeroBubble", 2}};
 
 at::Tensor inputs(uint64_t seed = 1) {
-  return random_tensor({kRows, kWidth}, seed);
+  return random_tensor({kCatalogueRanksRows, kCatalogueRanksWidth}, seed);
 }
 
 // ScheduleTest::test_forward_only
 TEST(ScheduleRanksCatalogue, ForwardOnly) {
-  const models::WholeModel model = models::multi_mlp(kWidth, kRanks);
+  const models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, kRanks);
   Pipeline pipeline = make_pipeline(model.stages, {.schedule = "ForwardOnly"});
   at::Tensor x = inputs();
   for (int i = 0; i < 20; ++i) {
@@ -82,7 +82,7 @@ TEST(ScheduleRanksCatalogue, ForwardOnly) {
 TEST(ScheduleRanksCatalogue, EvalInferenceMode) {
   for (const Named& each : kFive) {
     SCOPED_TRACE(each.name);
-    const models::WholeModel model = models::multi_mlp(kWidth, each.stages());
+    const models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, each.stages());
     Pipeline pipeline = make_pipeline(model.stages, {.source = each.source()});
     for (const bool grad_mode : {true, false}) {
       const c10::AutoGradMode mode(grad_mode);
@@ -100,14 +100,14 @@ TEST(ScheduleRanksCatalogue, EvalInferenceMode) {
 TEST(ScheduleRanksCatalogue, ReturnOutput) {
   for (const Named& each : kFive) {
     SCOPED_TRACE(each.name);
-    const models::WholeModel model = models::multi_mlp(kWidth, each.stages());
+    const models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, each.stages());
     Pipeline pipeline = make_pipeline(model.stages, {.source = each.source()});
     const StepResult without = pipeline.step(
         {inputs(1)}, {}, inputs(2), {.microbatches = 2 * kRanks, .outputs = OutputMode::kNone});
     EXPECT_TRUE(without.output.isNone());
     EXPECT_TRUE(without.outputs.empty());
     const StepResult with = pipeline.step({inputs(1)}, {}, inputs(2), {.microbatches = 2 * kRanks});
-    EXPECT_EQ(with.output.toTensor().size(0), kRows);
+    EXPECT_EQ(with.output.toTensor().size(0), kCatalogueRanksRows);
     take_grads(model.stages.bodies);
   }
 }
@@ -116,9 +116,9 @@ TEST(ScheduleRanksCatalogue, ReturnOutput) {
 TEST(ScheduleRanksCatalogue, MultiIter) {
   for (const Named& each : kSingle) {
     SCOPED_TRACE(each.name);
-    const models::WholeModel model = models::multi_mlp(kWidth, kRanks);
+    const models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, kRanks);
     Pipeline pipeline = make_pipeline(model.stages, {.source = each.source()});
-    const Microbatches batch = random_batch(4, kRows, kWidth, 1);
+    const Microbatches batch = random_batch(4, kCatalogueRanksRows, kCatalogueRanksWidth, 1);
     for (int i = 0; i < 20; ++i) ASSERT_EQ(check_step(pipeline, model.stages, batch), "");
     run_spmd(each.source(), model.stages, {}, [&](Runner& runner, Transport& transport) {
       for (int i = 0; i < 20; ++i) {
@@ -132,7 +132,7 @@ TEST(ScheduleRanksCatalogue, MultiIter) {
 
 // ScheduleTest::test_kwargs_with_tracer
 TEST(ScheduleRanksCatalogue, KwargsWithTracer) {
-  const models::WholeModel model = models::model_with_kwargs(kWidth);
+  const models::WholeModel model = models::model_with_kwargs(kCatalogueRanksWidth);
   for (const Named& each : kSingle) {
     SCOPED_TRACE(each.name);
     const ScheduleSource source = ScheduleSource::named(each.name, 2);
@@ -153,7 +153,7 @@ TEST(ScheduleRanksCatalogue, KwargsWithTracer) {
 TEST(ScheduleRanksCatalogue, GradWithTracer) {
   for (const Named& each : kFive) {
     SCOPED_TRACE(each.name);
-    const models::WholeModel model = models::example_code(kWidth, each.stages());
+    const models::WholeModel model = models::example_code(kCatalogueRanksWidth, each.stages());
     train_everywhere(model, each.source(), {inputs(1)}, {}, inputs(2), 2 * kRanks);
   }
 }
@@ -162,7 +162,7 @@ TEST(ScheduleRanksCatalogue, GradWithTracer) {
 TEST(ScheduleRanksCatalogue, GradWithManual) {
   for (const Named& each : kSingle) {
     SCOPED_TRACE(each.name);
-    const models::WholeModel model = models::multi_mlp(kWidth, kRanks);
+    const models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, kRanks);
     train_everywhere(model, each.source(), {inputs(1)}, {}, inputs(2), 2 * kRanks);
   }
 }
@@ -172,7 +172,7 @@ TEST(ScheduleRanksCatalogue, GradWithManualInterleaved) {
   for (const Named& each :
        {Named{"Interleaved1F1B", 2}, Named{"LoopedBFS", 2}, Named{"InterleavedZeroBubble", 2}}) {
     SCOPED_TRACE(each.name);
-    models::WholeModel model = models::multi_mlp(kWidth, each.stages());
+    models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, each.stages());
     const auto probe = std::make_shared<Probe>();
     add_probe(model.stages, probe);
     train_everywhere(model, each.source(), {inputs(1)}, {}, inputs(2), 8);
@@ -183,7 +183,7 @@ TEST(ScheduleRanksCatalogue, GradWithManualInterleaved) {
 // ScheduleTest::test_schedule_with_weight_update_mlp_e2e
 TEST(ScheduleRanksCatalogue, ScheduleWithWeightUpdateMlpE2e) {
   const Named each{"InterleavedZeroBubble", 2};
-  const models::WholeModel model = models::multi_mlp_with_dw(kWidth, each.stages());
+  const models::WholeModel model = models::multi_mlp_with_dw(kCatalogueRanksWidth, each.stages());
   train_everywhere(model, each.source(), {inputs(1)}, {}, inputs(2), 2);
 }
 
@@ -194,7 +194,7 @@ TEST(ScheduleRanksCatalogue, VShapeSchedules) {
     const ScheduleSource source = each.source();
     EXPECT_EQ(source.placement().get_rank(StageId(0)), Rank(0));
     EXPECT_EQ(source.placement().get_rank(StageId(7)), Rank(0));
-    const models::WholeModel model = models::multi_mlp(kWidth, 8);
+    const models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, 8);
     train_everywhere(model, source, {inputs(1)}, {}, inputs(2), 8);
   }
 }
@@ -203,7 +203,7 @@ TEST(ScheduleRanksCatalogue, VShapeSchedules) {
 // forwards two stages over 16 microbatches: 32 calls, some of them as a part of an overlap.
 TEST(ScheduleRanksCatalogue, CustomFunctionCallback) {
   const Named each{"DualPipeV", 2};
-  const models::WholeModel model = models::multi_mlp(kWidth, each.stages());
+  const models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, each.stages());
   const WholeStep expected = train_whole(model, {inputs(1)}, {}, inputs(2));
   Pipeline pipeline = make_pipeline(model.stages, {.source = each.source()});
   std::array<std::atomic<int>, kRanks> forwards = {};
@@ -236,9 +236,10 @@ TEST(ScheduleRanksCatalogue, CustomFunctionCallback) {
 TEST(ScheduleRanksCatalogue, ZeroBubbleWithModelKwargs) {
   for (const Named& each : {Named{"InterleavedZeroBubble", 2}, Named{"Interleaved1F1B", 2}}) {
     SCOPED_TRACE(each.name);
-    const models::WholeModel model = models::multi_mlp_kwargs(kWidth, each.stages());
+    const models::WholeModel model = models::multi_mlp_kwargs(kCatalogueRanksWidth, each.stages());
     // One number for all rows, so that the mean of a microbatch is that of the batch.
-    const at::Tensor bias = random_tensor({1, 1}, 3).expand({kRows, kWidth}).contiguous();
+    const at::Tensor bias =
+        random_tensor({1, 1}, 3).expand({kCatalogueRanksRows, kCatalogueRanksWidth}).contiguous();
     train_everywhere(model, each.source(), {inputs(1)}, {{"bias", bias}}, inputs(2), 8);
     train_everywhere(model, each.source(), {inputs(1)}, {}, inputs(2), 8);
   }
@@ -251,7 +252,7 @@ TEST(ScheduleRanksCatalogue, NonSymmetricStageIds) {
       {5, "0F0,1F0,,,4F0,4B0,,,1B0,0B0\n,,2F0,3F0,,,3B0,2B0\n"}};
   for (const auto& [stages, csv] : schedules) {
     SCOPED_TRACE(csv);
-    const models::WholeModel model = models::multi_mlp(kWidth, stages);
+    const models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, stages);
     const ScheduleSource source = ScheduleSource::fixed(parse_csv(csv));
     train_everywhere(model, source, {inputs(1)}, {}, inputs(2), 1);
   }
@@ -264,7 +265,7 @@ TEST(ScheduleRanksCatalogue, PipelineScheduleRuntimeCustomSched) {
   const std::string csv =
       "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B1,0RECV_B0,0B1,0B0\n"
       "1RECV_F0,1RECV_F1,1F0,1F1,1B0,1B1,1SEND_B0,1SEND_B1\n";
-  models::WholeModel model = models::multi_mlp(kWidth, 2);
+  models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, 2);
   const auto probe = std::make_shared<Probe>();
   add_probe(model.stages, probe);
   const ScheduleSource source = ScheduleSource::fixed(parse_csv(csv));
@@ -277,7 +278,7 @@ TEST(ScheduleRanksCatalogue, ScheduleWithNativeZeroBubble) {
   const std::string csv =
       "0F0,0F1,0F2,0F3,0I0,0W0,0I1,0W1,0I2,0W2,0I3,0W3\n"
       ",1F0,1I0,1F1,1I1,1W0,1F2,1I2,1W1,1F3,1I3,1W2,1W3\n";
-  models::WholeModel model = models::multi_mlp(kWidth, 2);
+  models::WholeModel model = models::multi_mlp(kCatalogueRanksWidth, 2);
   const auto probe = std::make_shared<Probe>();
   add_probe(model.stages, probe);
   const ScheduleSource source = ScheduleSource::fixed(parse_csv(csv));

@@ -34,16 +34,16 @@
 namespace stagecraft {
 namespace {
 
-constexpr int64_t kWidth = 24;
-constexpr int64_t kRows = 16;
+constexpr int64_t kCatalogueWidth = 24;
+constexpr int64_t kCatalogueRows = 16;
 
 const std::vector<std::string> kOneStageSchedules = {"1F1B", "GPipe", "Interleaved1F1B",
                                                      "InterleavedZeroBubble", "LoopedBFS"};
 
 // StageTest::test_manual
 TEST(StageCatalogue, Manual) {
-  const models::WholeModel model = models::multi_mlp(kWidth, 2);
-  const at::Tensor x = random_tensor({32, kWidth}, 1);
+  const models::WholeModel model = models::multi_mlp(kCatalogueWidth, 2);
+  const at::Tensor x = random_tensor({32, kCatalogueWidth}, 1);
   const at::Tensor expected = model.forward({x}, {}).toTensor();
   Pipeline pipeline = make_pipeline(model.stages, {.schedule = "GPipe"});
   EXPECT_EQ(difference("output", pipeline.eval({x}, {}, {}, {.microbatches = 8}).output.toTensor(),
@@ -63,7 +63,7 @@ TEST(StageCatalogue, Manual) {
 
 // StageTest::test_custom_dw_with_fb_schedule
 TEST(StageCatalogue, CustomDwWithFbSchedule) {
-  models::WholeModel model = models::multi_mlp(kWidth, 2);
+  models::WholeModel model = models::multi_mlp(kCatalogueWidth, 2);
   std::array<std::atomic<int>, 2> made = {};
   std::array<std::atomic<int>, 2> called = {};
   for (std::size_t s = 0; s < 2; ++s) {
@@ -75,7 +75,7 @@ TEST(StageCatalogue, CustomDwWithFbSchedule) {
   for (const char* name : {"GPipe", "1F1B"}) {
     for (std::size_t s = 0; s < 2; ++s) made[s] = called[s] = 0;
     Pipeline pipeline = make_pipeline(model.stages, {.schedule = name});
-    pipeline.step(random_batch(4, kRows, kWidth, 1));
+    pipeline.step(random_batch(4, kCatalogueRows, kCatalogueWidth, 1));
     for (std::size_t s = 0; s < 2; ++s) {
       EXPECT_EQ(made[s], 4);
       EXPECT_EQ(called[s], 4);
@@ -86,10 +86,10 @@ TEST(StageCatalogue, CustomDwWithFbSchedule) {
 
 // StageTest::test_output_chunks_memory_usage
 TEST(StageCatalogue, OutputChunksMemoryUsage) {
-  models::WholeModel model = models::multi_mlp(kWidth, 2);
+  models::WholeModel model = models::multi_mlp(kCatalogueWidth, 2);
   const auto probe = std::make_shared<Probe>();
   add_probe(model.stages, probe);
-  const Microbatches batch = random_batch(4, kRows, kWidth, 1);
+  const Microbatches batch = random_batch(4, kCatalogueRows, kCatalogueWidth, 1);
   const ScheduleSource source = ScheduleSource::named("GPipe", 2);
   run_spmd(source, model.stages, {}, [&](Runner& runner, Transport& transport) {
     const Microbatches part = part_of(batch, source.placement(), transport.rank());
@@ -112,17 +112,20 @@ TEST(StageCatalogue, OutputChunksMemoryUsage) {
 // StageNegativeTest::test_shape_prop_mismatch. There is nothing to mismatch here: what changes from
 // one step to the next is right. Only gradients that do not fit their values are wrong.
 TEST(StageCatalogue, ShapePropMismatch) {
-  const models::WholeModel model = models::multi_mlp(kWidth, 2);
+  const models::WholeModel model = models::multi_mlp(kCatalogueWidth, 2);
   Pipeline pipeline = make_pipeline(model.stages, {.schedule = "GPipe"});
-  EXPECT_EQ(check_step(pipeline, model.stages, random_batch(4, kRows, kWidth, 1)), "");
-  EXPECT_EQ(check_step(pipeline, model.stages, random_batch(4, 2 * kRows + 1, kWidth, 2)), "");
-  EXPECT_EQ(check_step(pipeline, model.stages, random_batch(3, 4, kWidth, 3)), "");
+  EXPECT_EQ(check_step(pipeline, model.stages, random_batch(4, kCatalogueRows, kCatalogueWidth, 1)),
+            "");
+  EXPECT_EQ(check_step(pipeline, model.stages,
+                       random_batch(4, 2 * kCatalogueRows + 1, kCatalogueWidth, 2)),
+            "");
+  EXPECT_EQ(check_step(pipeline, model.stages, random_batch(3, 4, kCatalogueWidth, 3)), "");
 
   // What the model itself cannot take is its own error, with the place.
-  const at::Tensor ints = at::ones({kRows, kWidth}, at::kInt);
+  const at::Tensor ints = at::ones({kCatalogueRows, kCatalogueWidth}, at::kInt);
   EXPECT_ERROR(pipeline.step({ints}, {}, ints.to(at::kFloat), {.microbatches = 4}), StageError,
                "rank 0, stage 0, microbatch 0, action 0F0: ");
-  const at::Tensor narrow = at::ones({kRows, kWidth - 1});
+  const at::Tensor narrow = at::ones({kCatalogueRows, kCatalogueWidth - 1});
   EXPECT_ERROR(pipeline.step({narrow}, {}, narrow, {.microbatches = 4}), StageError,
                "rank 0, stage 0, microbatch 0, action 0F0: ");
 
@@ -137,12 +140,13 @@ TEST(StageCatalogue, ShapePropMismatch) {
   changing.bodies[1].forward = [&, inner = changing.bodies[1].forward](const Args& args,
                                                                        const Kwargs& kwargs) {
     const at::Tensor x = args[0].toTensor();
-    return inner({x.to(at::kFloat).reshape({-1, kWidth})}, kwargs);
+    return inner({x.to(at::kFloat).reshape({-1, kCatalogueWidth})}, kwargs);
   };
   Pipeline other = make_pipeline(changing, {.schedule = "1F1B"});
   for (const int each : {0, 1, 2, 0}) {
     mode = each;
-    EXPECT_EQ(check_step(other, changing, random_batch(4, kRows, kWidth, 1)), "") << each;
+    EXPECT_EQ(check_step(other, changing, random_batch(4, kCatalogueRows, kCatalogueWidth, 1)), "")
+        << each;
   }
 
   other.callbacks().replace(ActionType::kBackward, [](ActionContext& context) {
@@ -151,8 +155,8 @@ TEST(StageCatalogue, ShapePropMismatch) {
     if (context.rank() == Rank(1)) grads[0] = grads[0].toTensor().flatten();
     context.finish_backward(std::move(grads));
   });
-  const auto error =
-      find_stage_error(thrown_by([&] { other.step(random_batch(4, kRows, kWidth, 1)); }));
+  const auto error = find_stage_error(
+      thrown_by([&] { other.step(random_batch(4, kCatalogueRows, kCatalogueWidth, 1)); }));
   ASSERT_TRUE(error);
   EXPECT_TRUE(is_a<MetadataError>(error->cause()));
   EXPECT_EQ(error->place().action, "0B0");
@@ -160,17 +164,17 @@ TEST(StageCatalogue, ShapePropMismatch) {
 
 // StageNegativeTest::test_custom_dw_errors
 TEST(StageCatalogue, CustomDwErrors) {
-  const models::WholeModel model = models::multi_mlp(kWidth, 1);
+  const models::WholeModel model = models::multi_mlp(kCatalogueWidth, 1);
   for (const bool has_own : {false, true}) {
     StageOptions options;
     if (has_own) options.weight_work = [] { return std::function<void()>(); };
     Stage stage(StageId(0), 1, model.stages.bodies[0], options);
     EXPECT_ERROR(stage.backward_weight(MicrobatchId(0)), ArgumentError,
                  "weight backward of microbatch 0 without its forward");
-    stage.forward(MicrobatchId(0), {{random_tensor({2, kWidth}, 1)}, {}});
+    stage.forward(MicrobatchId(0), {{random_tensor({2, kCatalogueWidth}, 1)}, {}});
     EXPECT_ERROR(stage.backward_weight(MicrobatchId(0)), ArgumentError,
                  "without its input backward");
-    stage.backward_input(MicrobatchId(0), {random_tensor({2, kWidth}, 2)});
+    stage.backward_input(MicrobatchId(0), {random_tensor({2, kCatalogueWidth}, 2)});
     stage.backward_weight(MicrobatchId(0));
     EXPECT_THROW(stage.backward_weight(MicrobatchId(0)), ArgumentError);
     take_grads(model.stages.bodies);
@@ -181,11 +185,11 @@ TEST(StageCatalogue, CustomDwErrors) {
 TEST(ScheduleCatalogue, ScheduleWithSingleStage) {
   for (const std::string& name : kOneStageSchedules) {
     SCOPED_TRACE(name);
-    const models::WholeModel model = models::multi_mlp(kWidth, 1);
+    const models::WholeModel model = models::multi_mlp(kCatalogueWidth, 1);
     Pipeline pipeline = make_pipeline(model.stages, {.source = ScheduleSource::named(name, 1, 1)});
     for (uint64_t iteration = 0; iteration < 2; ++iteration) {
-      const at::Tensor x = random_tensor({kRows, kWidth}, 2 * iteration);
-      const at::Tensor y = random_tensor({kRows, kWidth}, 2 * iteration + 1);
+      const at::Tensor x = random_tensor({kCatalogueRows, kCatalogueWidth}, 2 * iteration);
+      const at::Tensor y = random_tensor({kCatalogueRows, kCatalogueWidth}, 2 * iteration + 1);
       const WholeStep expected = train_whole(model, {x}, {}, y);
       const StepResult result = pipeline.step({x}, {}, y, {.microbatches = 2});
       EXPECT_EQ(difference(result, take_grads(model.stages.bodies), expected), "");
@@ -198,8 +202,8 @@ TEST(ScheduleCatalogue, ScheduleEvalThenTrain) {
   for (const std::string& name : kOneStageSchedules) {
     for (const int32_t ranks : {1, 2}) {
       SCOPED_TRACE(name + ", " + std::to_string(ranks) + " ranks");
-      const models::WholeModel model = models::multi_mlp(kWidth, ranks);
-      const Microbatches batch = random_batch(2, kRows, kWidth, 1);
+      const models::WholeModel model = models::multi_mlp(kCatalogueWidth, ranks);
+      const Microbatches batch = random_batch(2, kCatalogueRows, kCatalogueWidth, 1);
       Pipeline pipeline =
           make_pipeline(model.stages, {.source = ScheduleSource::named(name, ranks, 1)});
       for (int i = 0; i < 2; ++i) {
@@ -216,12 +220,12 @@ TEST(ScheduleCatalogue, ScheduleEvalThenTrain) {
 
 // A step of a schedule of one's own, its result as the whole model's, and nothing left of it.
 void expect_right_without_leak(const std::string& csv, int32_t stages, int32_t microbatches) {
-  models::WholeModel model = models::multi_mlp(kWidth, stages);
+  models::WholeModel model = models::multi_mlp(kCatalogueWidth, stages);
   const auto probe = std::make_shared<Probe>();
   add_probe(model.stages, probe);
   const ScheduleSource source = ScheduleSource::fixed(parse_csv(csv));
-  const at::Tensor x = random_tensor({kRows, kWidth}, 1);
-  const at::Tensor y = random_tensor({kRows, kWidth}, 2);
+  const at::Tensor x = random_tensor({kCatalogueRows, kCatalogueWidth}, 1);
+  const at::Tensor y = random_tensor({kCatalogueRows, kCatalogueWidth}, 2);
   train_everywhere(model, source, {x}, {}, y, microbatches);
   EXPECT_EQ(probe->take_num_alive(), 0U);
 }

@@ -26,7 +26,7 @@
 namespace stagecraft {
 namespace {
 
-constexpr double kAtOnce = 5;  // seconds; the goal is 1, the machine may be busy
+constexpr double kSpmdAtOnce = 5;  // seconds; the goal is 1, the machine may be busy
 constexpr std::chrono::seconds kTimeout(20);
 
 using Call = FaultyTransport::Call;
@@ -78,7 +78,7 @@ class Ranks {
   void expect_clean_failure() {
     for (std::size_t r = 0; r < runners_.size(); ++r) {
       EXPECT_TRUE(thrown_[r]) << "rank " << r << " noticed nothing";
-      EXPECT_LT(seconds_[r], kAtOnce) << "rank " << r;
+      EXPECT_LT(seconds_[r], kSpmdAtOnce) << "rank " << r;
       for (const StageId stage : source_.placement().stages(Rank(static_cast<int32_t>(r)))) {
         EXPECT_EQ(runners_[r]->stage(stage).num_pending(), 0U);
       }
@@ -313,7 +313,7 @@ TEST(SpmdFailure, ARankThatNeverComes) {
     for (int32_t r = 0; r < 3; ++r) {
       if (r == absent) continue;
       const std::string message = message_of(ranks.thrown(r));
-      EXPECT_LT(ranks.seconds(r), kAtOnce);
+      EXPECT_LT(ranks.seconds(r), kSpmdAtOnce);
       if (is_a<TimeoutError>(ranks.thrown(r))) {
         ++timeouts;
         EXPECT_THAT(message, testing::StartsWith("rank " + std::to_string(r) +
@@ -357,7 +357,7 @@ TEST(SpmdFailure, TheTimeoutNamesTheRankThatIsMissing) {
   Ranks ranks({"GPipe", 2, 1, 2}, {.timeout = std::chrono::milliseconds(200)});
   const Stopwatch watch;
   const std::exception_ptr thrown = thrown_by([&] { ranks.step(ranks.runner(0), Rank(0)); });
-  EXPECT_LT(watch.seconds(), kAtOnce);
+  EXPECT_LT(watch.seconds(), kSpmdAtOnce);
   EXPECT_GE(watch.seconds(), 0.2);
   EXPECT_TRUE(is_a<TimeoutError>(thrown));
   EXPECT_THAT(message_of(thrown), testing::StartsWith("rank 0, at the beginning of the step: "));

@@ -90,7 +90,7 @@ TEST(Faults, EverySurvivorNamesTheRankAtOnce) {
     const char* const text = std::getenv(name);
     return text == nullptr ? otherwise : std::strtoull(text, nullptr, 10);
   };
-  const uint64_t runs = number("SC_FAULTS", 24);
+  const uint64_t runs = number("SC_FAULTS", 12);
   const uint64_t seed = number("SC_FAULT_SEED", std::random_device()());
   const auto most = static_cast<int32_t>(number("SC_FAULT_RANKS", 3));
   std::printf("seed %llu\n", static_cast<unsigned long long>(seed));

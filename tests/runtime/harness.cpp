@@ -1,5 +1,6 @@
 #include "tests/runtime/harness.h"
 
+#include <algorithm>
 #include <utility>
 
 #include <ATen/ops/linear.h>
@@ -7,7 +8,6 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/tanh.h>
 
-#include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/random_scope.h"
 
@@ -54,7 +54,9 @@ std::vector<ScheduleCase> training_cases(int32_t ranks) {
   std::vector<ScheduleCase> cases;
   for (const ScheduleKind& kind : schedule_kinds()) {
     if (!kind.has_backward) continue;
-    cases.push_back({std::string(kind.name), ranks, kind.default_stages_per_rank, 2 * ranks});
+    const int32_t l = kind.default_stages_per_rank;
+    cases.push_back(
+        {std::string(kind.name), ranks, l, std::max(2 * ranks, kind.min_microbatches(ranks, l))});
   }
   return cases;
 }

@@ -13,6 +13,7 @@
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
+#include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "tests/support/reference.h"
@@ -39,11 +40,16 @@ struct ScheduleCase {
   int32_t microbatches = 1;
 
   int32_t stages() const { return ranks * stages_per_rank; }
+  /// Whether the schedule can have that number of microbatches.
+  bool takes(int32_t number) const {
+    return get_schedule_kind(name).takes({ranks, stages_per_rank, number});
+  }
   ScheduleSource source() const { return ScheduleSource::named(name, ranks, stages_per_rank); }
 };
 /// "1F1B, 2 ranks, 1 stages each, 4 microbatches".
 std::string to_string(const ScheduleCase& schedule);
-/// All that train, with as many stages a rank as suit them and 2 microbatches a rank.
+/// All that train, with as many stages a rank as suit them and 2 microbatches a rank, or more where
+/// the schedule needs more.
 std::vector<ScheduleCase> training_cases(int32_t ranks);
 
 /// A pipeline over new stages of the model; ports, loss and ties are the model's.

@@ -177,6 +177,15 @@ TEST(Pipeline, AFixedScheduleIsForItsNumberOfMicrobatches) {
                "the schedule is for 2 microbatches, got 3");
 }
 
+// REDUCE_GRAD alone does not make a schedule lowered.
+TEST(Pipeline, RunsWhatPyTorchPrintsForGPipe) {
+  const Schedule printed =
+      parse_csv("0F0,0F1,,0B0,0B1,0REDUCE_GRAD\n,1F0,1F1,1B0,1B1,1REDUCE_GRAD\n");
+  Pipeline pipeline(make_stages({kTanh, kTanh}),
+                    {.source = ScheduleSource::fixed(printed), .loss = mean_square});
+  EXPECT_EQ(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}).losses.size(), 2U);
+}
+
 TEST(Pipeline, LossesAreWeightedAsAsked) {
   const at::Tensor w = at::ones({3}).requires_grad_();
   const Function scale = [w](const at::Tensor& x) { return x * w; };

@@ -143,6 +143,13 @@ void expect_bits_of_threads(Transport& transport, const ScheduleCase& shape,
   transport.barrier(Deadline::after(std::chrono::seconds(20)));
 }
 
+void expect_all_schedules_bits(Transport& transport) {
+  for (const auto& shape : training_cases(transport.num_ranks())) {
+    SCOPED_TRACE(to_string(shape));
+    expect_bits_of_threads(transport, shape, [&] { return chain_model(shape.stages(), 6); });
+  }
+}
+
 std::vector<ScheduleCase> skip_cases() {
   return {ScheduleCase{"1F1B", 4, 1, 6}, ScheduleCase{"ZBVZeroBubble", 2, 2, 4}};
 }

@@ -19,6 +19,9 @@ Microbatches process_batch(const ScheduleCase& shape, int32_t step);
 void expect_bits_of_threads(Transport& transport, const ScheduleCase& shape,
                             const std::function<TestModel()>& make);
 
+/// The same for every schedule that trains, one after another over the one transport.
+void expect_all_schedules_bits(Transport& transport);
+
 /// Some combinations of the transparency matrix (transparency_cases.h) on as many ranks as the
 /// transport has, a step each over the transport and over threads, with the same bits: as many as
 /// $SC_MATRIX says, drawn from a seed that is printed, $SC_MATRIX_SEED if there is one.

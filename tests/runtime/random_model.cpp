@@ -124,21 +124,14 @@ class Generator {
     }
     for (;;) {
       const ScheduleKind& kind = schedule_kinds()[random_.below(schedule_kinds().size())];
-      const ScheduleShape shape{.ranks = random_.between(1, 4),
-                                .microbatches = microbatches,
-                                .stages_per_rank = random_.between(1, 3)};
-      if (!kind.has_backward) continue;
-      try {
-        const Schedule built = kind.build(shape);
-        if (built.num_stages() > 8) continue;
-        const bool splits = random_.one_in(4);
-        const Schedule schedule = splits ? split_backward(built) : built;
-        return {std::string(kind.name) + (splits ? ", split" : ""), schedule.placement(),
-                microbatches,
-                [schedule](const StageGraph&) { return ScheduleSource::fixed(schedule); }};
-      } catch (const ArgumentError&) {
-        continue;
-      }
+      const int32_t ranks = random_.between(1, 4);
+      const Dims dims{ranks, random_.between(1, 3), microbatches};
+      if (!kind.has_backward || !kind.takes(dims) || dims.stages() > 8) continue;
+      const bool splits = random_.one_in(4);
+      const Schedule schedule = splits ? split_backward(kind.make(dims)) : kind.make(dims);
+      return {std::string(kind.name) + (splits ? ", split" : ""), schedule.placement(),
+              microbatches,
+              [schedule](const StageGraph&) { return ScheduleSource::fixed(schedule); }};
     }
   }
 

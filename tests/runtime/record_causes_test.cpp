@@ -10,16 +10,11 @@
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/record/stage_times.h"
 #include "stagecraft/schedule/text.h"
+#include "tests/runtime/step_times.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
 namespace {
-
-constexpr Recorder::Time kZero(std::chrono::seconds(1000));
-
-Recorder::Time at(int64_t us) {
-  return kZero + std::chrono::microseconds(us);
-}
 
 void act(Recorder& recorder, std::size_t offset, int64_t begin, int64_t end) {
   recorder.begin(offset, at(begin));

@@ -17,6 +17,7 @@
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/text.h"
+#include "tests/runtime/step_times.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
@@ -24,13 +25,6 @@ namespace {
 
 using testing::HasSubstr;
 using testing::Not;
-
-constexpr Recorder::Time kZero(std::chrono::seconds(1000));
-
-/// The time `us` microseconds into a step.
-Recorder::Time at(double us) {
-  return kZero + std::chrono::nanoseconds(std::llround(us * 1000));
-}
 
 /// Two stages on two ranks, one microbatch.
 ///
@@ -169,7 +163,7 @@ TEST(ToSimulation, RefusesARecordingOfAnotherSchedule) {
   EXPECT_ERROR(measured_costs(recording), ArgumentError, "waited in action 4, its list has 4");
   recording = small_recording();
   recording.graph = StageGraph::chain(3);
-  EXPECT_ERROR(to_simulation(recording), ArgumentError, "has 3 stages, the schedule 2");
+  EXPECT_ERROR(to_simulation(recording), ArgumentError, "has 3 stages, but the schedule has 2");
 }
 
 /// Plays a simulation of a chain of stages into recorders, as runners that take no time of their

@@ -10,15 +10,10 @@
 
 #include <gtest/gtest.h>
 
+#include "tests/runtime/step_times.h"
+
 namespace stagecraft {
 namespace {
-
-constexpr Recorder::Time kZero(std::chrono::seconds(1000));
-
-/// The time `us` microseconds into a step.
-Recorder::Time at(int64_t us) {
-  return kZero + std::chrono::microseconds(us);
-}
 
 TEST(Recorder, KnowsWhatIsUnderWay) {
   Recorder recorder;

@@ -29,8 +29,8 @@ def make_report(name, schedule, ranks, stages, variant=""):
 
 
 class Report(unittest.TestCase):
-    def assert_runs(self, path, *flags):
-        result = browser.self_test(path, "reporttest", *flags)
+    def assert_runs(self, path, **options):
+        result = browser.self_test(path, "reporttest", **options)
         self.assertEqual(result.get("errors"), [], path)
         self.assertEqual(result.get("problems"), [], path)
         self.assertEqual(result["loaded"], [], path)
@@ -41,7 +41,7 @@ class Report(unittest.TestCase):
         for schedule, ranks, stages in (("1F1B", 4, 4), ("ZBVZeroBubble", 2, 4)):
             with self.subTest(schedule):
                 path, data = make_report(schedule, schedule, ranks, stages)
-                result = self.assert_runs(path, "--window-size=1200,900")
+                result = self.assert_runs(path, size=(1200, 900))
                 self.assertEqual(result["sections"], ALL)
                 self.assertEqual(result["charts"], ranks)
                 self.assertGreaterEqual(result["pieces"], 2 * ranks)
@@ -58,9 +58,12 @@ class Report(unittest.TestCase):
                     entry["action"].lstrip("0123456789")[0] in "FIWB" and "_" not in entry["action"]
                     for rank in data["actions"] for entry in rank))
 
-    def test_narrow_window(self):
-        path, _ = make_report("narrow", "1F1B", 2, 2)
-        self.assert_runs(path, "--window-size=700,900")
+    def test_nothing_is_cut_off_in_windows_of_any_width(self):
+        for schedule, stages in (("1F1B", 2), ("ZBVZeroBubble", 4)):
+            path, _ = make_report(f"width_{schedule}", schedule, 2, stages)
+            for size in ((1280, 800), (1041, 800), (900, 900), (390, 800)):
+                with self.subTest(f"{schedule} {size}"):
+                    self.assert_runs(path, size=size)
 
     def test_step_that_failed(self):
         path, data = make_report("failed", "1F1B", 4, 4, "failed")
@@ -79,7 +82,7 @@ class Report(unittest.TestCase):
     def test_pictures(self):
         path, _ = make_report("picture", "1F1B", 4, 4)
         for theme, page in (("light", (255, 255, 255)), ("dark", (16, 20, 27))):
-            picture = browser.photograph(f"report_{theme}", f"{path.as_uri()}#theme={theme}", "--window-size=1200,1700",
+            picture = browser.photograph(f"report_{theme}", f"{path.as_uri()}#theme={theme}", size=(1200, 1700),
                                          folder=FOLDER)
             counts = browser.count_colors(picture)
             self.assertGreater(browser.share_of(counts, page), 0.4)

@@ -44,7 +44,7 @@ int64_t open_files() {
 
 int64_t soak_steps() {
   const char* const text = std::getenv("SC_SOAK_STEPS");
-  return text == nullptr ? 300 : std::strtoll(text, nullptr, 10);
+  return text == nullptr ? 150 : std::strtoll(text, nullptr, 10);
 }
 
 std::string soak(Transport& transport, int64_t steps, uint64_t seed) {

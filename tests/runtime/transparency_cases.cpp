@@ -1,46 +1,41 @@
 #include "tests/runtime/transparency_cases.h"
 
+#include <algorithm>
+
 #include <fmt/format.h>
 
-#include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/passes/split_backward.h"
 
 namespace stagecraft {
 namespace {
 
-constexpr MatrixSchedule kSchedules[] = {
-    {"GPipe"},           {"1F1B"},          {"LoopedBFS"},
-    {"Interleaved1F1B"}, {"ZBVZeroBubble"}, {"InterleavedZeroBubble"},
-    {"DualPipeV"},       {"GPipe", true},   {"1F1B", true},
-};
 constexpr int32_t kMicrobatches[] = {1, 2, 3, 5, 8};
 
 }  // namespace
 
-bool MatrixSchedule::has_shape(int32_t stages_per_rank) const {
-  if (name == "GPipe" || name == "1F1B") return stages_per_rank == 1;
-  if (name == "ZBVZeroBubble" || name == "DualPipeV") return stages_per_rank == 2;
-  return true;
-}
-
-bool MatrixSchedule::takes_microbatches(int32_t ranks, int32_t microbatches) const {
-  return name != "DualPipeV" || microbatches >= 2 * ranks;
+int32_t MatrixSchedule::max_stages_per_rank() const {
+  return std::max(3, 2 * kind->stages_per_rank.min);
 }
 
 ScheduleSource MatrixSchedule::source(int32_t ranks, int32_t stages_per_rank) const {
-  ScheduleSource named = ScheduleSource::named(std::string(name), ranks, stages_per_rank);
+  ScheduleSource named = ScheduleSource::named(std::string(kind->name), ranks, stages_per_rank);
   if (!is_split) return named;
   return ScheduleSource::made_by(
-      [=, word = name](int32_t microbatches) {
-        return split_backward(build_schedule(
-            word,
+      [=, kind = kind](int32_t microbatches) {
+        return split_backward(kind->build(
             {.ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank}));
       },
       named.placement());
 }
 
-std::span<const MatrixSchedule> matrix_schedules() {
-  return kSchedules;
+std::vector<MatrixSchedule> matrix_schedules() {
+  std::vector<MatrixSchedule> schedules;
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    if (!kind.has_backward) continue;
+    schedules.push_back({&kind});
+    if (kind.stages_per_rank.max == 1) schedules.push_back({&kind, true});
+  }
+  return schedules;
 }
 
 std::span<const int32_t> matrix_microbatches() {
@@ -63,13 +58,12 @@ std::string to_string(const MatrixCase& c) {
 
 std::vector<MatrixCase> matrix_cases(int32_t ranks) {
   std::vector<MatrixCase> cases;
-  for (const MatrixSchedule& schedule : kSchedules) {
-    for (int32_t per_rank = 1; per_rank <= kMaxMatrixStagesPerRank; ++per_rank) {
-      if (!schedule.has_shape(per_rank)) continue;
+  for (const MatrixSchedule& schedule : matrix_schedules()) {
+    for (int32_t per_rank = 1; per_rank <= schedule.max_stages_per_rank(); ++per_rank) {
       for (const ModelShape& shape : model_shapes()) {
         if (ranks * per_rank < shape.min_stages) continue;
         for (const int32_t m : kMicrobatches) {
-          if (!schedule.takes_microbatches(ranks, m)) continue;
+          if (!schedule.kind->takes({ranks, per_rank, m})) continue;
           cases.push_back({schedule, ranks, per_rank, shape, m});
         }
       }

@@ -3,11 +3,11 @@
 #include <cstdint>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
+#include "stagecraft/schedule/builders/builders.h"
 #include "tests/runtime/transparency_models.h"
 
 /// The combinations of schedule, stages, model and microbatches in which a pipeline must train as
@@ -15,19 +15,18 @@
 namespace stagecraft {
 
 struct MatrixSchedule {
-  std::string_view name;
+  const ScheduleKind* kind = nullptr;
   bool is_split = false;  ///< each B as I and W
 
-  std::string title() const { return std::string(name) + (is_split ? ", split" : ""); }
-  /// What the documentation says of each, on its own.
-  bool has_shape(int32_t stages_per_rank) const;
-  bool takes_microbatches(int32_t ranks, int32_t microbatches) const;
+  std::string title() const { return std::string(kind->name) + (is_split ? ", split" : ""); }
+  /// The largest number of stages a rank that is tried; the smallest is 1.
+  int32_t max_stages_per_rank() const;
   ScheduleSource source(int32_t ranks, int32_t stages_per_rank) const;
 };
 
-std::span<const MatrixSchedule> matrix_schedules();
+/// Every schedule that trains; those with one stage a rank also split.
+std::vector<MatrixSchedule> matrix_schedules();
 std::span<const int32_t> matrix_microbatches();
-constexpr int32_t kMaxMatrixStagesPerRank = 3;
 
 /// Three rows in each; tensors of its own with the same values in every call.
 Microbatches matrix_batch(int32_t microbatches);
@@ -43,7 +42,7 @@ struct MatrixCase {
 };
 /// "1F1B, split, 2 ranks, 2 stages, chain, 3 microbatches".
 std::string to_string(const MatrixCase& c);
-/// All that are legal on so many ranks.
+/// All that are legal on that number of ranks.
 std::vector<MatrixCase> matrix_cases(int32_t ranks);
 
 }  // namespace stagecraft

@@ -25,7 +25,7 @@ namespace stagecraft {
 namespace {
 
 constexpr int64_t kIn = 5;
-constexpr int64_t kWidth = 7;
+constexpr int64_t kModelWidth = 7;
 constexpr int64_t kOut = 3;
 
 // Of what the values of a parameter depend on, besides its own number.
@@ -59,11 +59,11 @@ NamedTensors names_of(std::initializer_list<Layer> layers) {
 }
 
 int64_t width_in(int32_t stage) {
-  return stage == 0 ? kIn : kWidth;
+  return stage == 0 ? kIn : kModelWidth;
 }
 
 int64_t width_out(int32_t stage, int32_t stages) {
-  return stage + 1 == stages ? kOut : kWidth;
+  return stage + 1 == stages ? kOut : kModelWidth;
 }
 
 at::Tensor mse(const at::Tensor& output, const at::Tensor& target) {
@@ -122,8 +122,8 @@ TestModel make_dropout(int32_t stages) {
 TestModel make_skips(int32_t stages, bool over_one, bool over_two, int32_t times = 1) {
   TestModel model = with_chain(stages);
   for (int32_t s = 0; s < stages; ++s) {
-    const Layer layer(width_in(s), kWidth, s);
-    const Layer head(kWidth, kOut, s, 1);
+    const Layer layer(width_in(s), kModelWidth, s);
+    const Layer head(kModelWidth, kOut, s, 1);
     const bool is_last = s + 1 == stages;
     model.bodies.push_back(stage_body(
         [layer, head, is_last, times](const at::Tensor& x, const at::Tensor& one,
@@ -164,11 +164,11 @@ TestModel make_skip_read_twice(int32_t stages) {
 // two gradients meet in one backward of stage 0, the last stage's first, as in the uncut model.
 TestModel make_tied(int32_t stages) {
   TestModel model = make_chain(stages);
-  const at::Tensor shared = parameter({kIn, kWidth}, 0, 100);
+  const at::Tensor shared = parameter({kIn, kModelWidth}, 0, 100);
   model.bodies.front() = stage_body(
       [shared](const at::Tensor& x) { return std::make_tuple(at::tanh(x.mm(shared)), shared); },
       {{"shared", shared}});
-  const Layer layer(kWidth, kWidth, stages - 1);
+  const Layer layer(kModelWidth, kModelWidth, stages - 1);
   const Layer head(kIn, kOut, stages - 1, 1);
   model.bodies.back() = stage_body(
       [layer, head](const at::Tensor& x, const at::Tensor& weight) {
@@ -183,9 +183,9 @@ TestModel make_tied(int32_t stages) {
 // gradients for each microbatch, the pipeline those of all microbatches on each stage first.
 TestModel make_tied_copies(int32_t stages) {
   TestModel model = make_chain(stages);
-  const at::Tensor shared = parameter({kIn, kWidth}, 0, 100);
+  const at::Tensor shared = parameter({kIn, kModelWidth}, 0, 100);
   const at::Tensor copy = shared.detach().clone().requires_grad_();
-  const Layer layer(kWidth, kWidth, stages - 1);
+  const Layer layer(kModelWidth, kModelWidth, stages - 1);
   const Layer head(kIn, kOut, stages - 1, 1);
   model.bodies.front() = stage_body(
       [shared](const at::Tensor& x) { return at::tanh(x.mm(shared)); }, {{"shared", shared}});
@@ -225,8 +225,8 @@ TestModel make_none_grads(int32_t stages) {
   TestModel model = with_chain(stages);
   for (int32_t s = 0; s < stages; ++s) {
     const Layer a(width_in(s), width_out(s, stages), s);
-    const Layer b(width_in(s), kWidth, s, 1);
-    const Layer c(width_in(s), kWidth, s, 2);
+    const Layer b(width_in(s), kModelWidth, s, 1);
+    const Layer c(width_in(s), kModelWidth, s, 2);
     const bool is_last = s + 1 == stages;
     model.bodies.push_back(stage_body(
         [a, b, c, is_last](const at::Tensor& x, const at::Tensor&,

@@ -4,6 +4,7 @@
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/csv.h"
 #include "stagecraft/schedule/passes/add_transfers.h"
+#include "stagecraft/schedule/passes/keep_forwards.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/passes/merge_backward.h"
 #include "stagecraft/schedule/passes/place_receives.h"
@@ -119,7 +120,8 @@ TEST(PlaceReceives, NeverMakesRanksWaitForEachOther) {
   int placed = 0;
   for (const ScheduleKind& kind : schedule_kinds()) {
     for (int32_t p = 1; p <= 5; ++p) {
-      for (int32_t m = kind.name == "DualPipeV" ? 2 * p : 1; m <= 11; ++m) {
+      const int32_t least = kind.min_microbatches(p, kind.default_stages_per_rank);
+      for (int32_t m = least; m <= 11; ++m) {
         const Schedule schedule = build_schedule(kind.name, {.ranks = p, .microbatches = m});
         const int32_t stages = schedule.num_stages();
         const StageGraph graph = stages > 2 ? with_skips(stages, "0-2") : StageGraph::chain(stages);
@@ -133,11 +135,21 @@ TEST(PlaceReceives, NeverMakesRanksWaitForEachOther) {
   EXPECT_GT(placed, 1000);
 }
 
+TEST(KeepForwards, KeepsTheirOrderOnEachRank) {
+  const Schedule schedule =
+      parse_csv("0F0,,0F1,(0F2;0B0)OVERLAP_F_B,0B1,0B2\n1F1,1F0,1I0,1W0,1F2\n");
+  const Schedule forwards = keep_forwards(schedule);
+  EXPECT_EQ(to_csv(forwards), "0F0,0F1,0F2\n1F1,1F0,1F2\n");
+  EXPECT_EQ(forwards.placement(), schedule.placement());
+  const Schedule lowered = lower(build_schedule("1F1B", {.ranks = 2, .microbatches = 2}));
+  EXPECT_EQ(to_csv(keep_forwards(lowered)), "0F0,0F1\n1F0,1F1\n");
+  EXPECT_EQ(keep_forwards(lowered).level(), Level::kCompute);
+}
+
 TEST(Lower, KeepsWhatIsThereAlready) {
   // As PyTorch prints GPipe.
   const Schedule printed = parse_csv("0F0,0B0,0REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD\n");
-  const Schedule schedule(Level::kCompute, printed.placement(), printed.lists());
-  EXPECT_EQ(to_csv(lower(schedule, {.shard = false})),
+  EXPECT_EQ(to_csv(lower(printed, {.shard = false})),
             "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n");
 }
 

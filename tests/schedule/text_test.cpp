@@ -28,7 +28,9 @@ TEST(Csv, TellsARankWithoutSlotsFromAnIdleOne) {
 
 TEST(Csv, InfersLevelAndPlacement) {
   EXPECT_EQ(parse_csv("0F0,,3F0\n1F0,2F0\n").level(), Level::kCompute);
-  EXPECT_EQ(parse_csv("0F0,0UNSHARD\n").level(), Level::kLowered);
+  EXPECT_EQ(parse_csv("0UNSHARD,0F0,,0B0,0REDUCE_GRAD,0RESHARD\n").level(), Level::kCompute);
+  EXPECT_EQ(parse_csv("0F0,0SEND_F0\n1F0\n").level(), Level::kLowered);
+  EXPECT_EQ(parse_csv("0F0\n1RECV_F0\n").level(), Level::kLowered);
   EXPECT_EQ(to_string(parse_csv("0F0,3F0\n1F0,2F0\n").placement()), "0 1 1 0");
   EXPECT_EQ(to_string(parse_csv("0F0,3F0\n").placement()), "0 - - 0");
 }

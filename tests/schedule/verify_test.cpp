@@ -53,7 +53,7 @@ TEST(Verify, NamesWhatIsThereTwice) {
   EXPECT_THAT(findings("0F0,0B0,0F0\n"),
               ElementsAre("rank 0, slot 2, 0F0: comes a second time; first at slot 0"));
   EXPECT_THAT(findings("0F0,0B0,0W0\n"),
-              ElementsAre("rank 0, slot 2, 0W0: 0B0 does it all already"));
+              ElementsAre("rank 0, slot 2, 0W0: 0B0 includes it already"));
 }
 
 TEST(Verify, NamesWhatIsOnTheWrongRank) {
@@ -64,7 +64,7 @@ TEST(Verify, NamesWhatIsOnTheWrongRank) {
 
 TEST(Verify, NamesWhatDoesNotBelongHere) {
   EXPECT_THAT(findings("0F0,0SEND_F0,0B0\n"),
-              ElementsAre("rank 0, slot 1, 0SEND_F0: stage 0 is read by no stage of another rank"));
+              ElementsAre("rank 0, slot 1, 0SEND_F0: stage 0 is read by no stage on another rank"));
   EXPECT_THAT(findings("0F0,,0SEND_F0,0RECV_B0,0B0\n1RECV_F0,1F0,1B0,1SEND_B0\n"),
               ElementsAre("rank 0, slot 1: a lowered schedule has no idle slots"));
   EXPECT_THAT(findings("0F0,0B0\n", {.mode = VerifyMode::kForwardOnly}),
@@ -154,7 +154,7 @@ TEST(Verify, ChecksReduceGrad) {
   EXPECT_THAT(findings("0F0,0B0,0REDUCE_GRAD,0REDUCE_GRAD\n"),
               ElementsAre("rank 0, slot 3, 0REDUCE_GRAD: comes a second time; first at slot 2"));
   EXPECT_THAT(findings("0F0,1F0,1B0,0B0,0REDUCE_GRAD\n"),
-              ElementsAre("1REDUCE_GRAD: is missing, while other stages have theirs"));
+              ElementsAre("1REDUCE_GRAD: is missing, but other stages have it"));
 }
 
 TEST(Verify, JudgesForwardOnlyAndPartialSchedulesInTheirOwnMode) {
@@ -168,7 +168,7 @@ TEST(Verify, JudgesForwardOnlyAndPartialSchedulesInTheirOwnMode) {
   EXPECT_THAT(findings("0B3,0F3\n", kPartial),
               ElementsAre("rank 0, slot 0, 0B3: needs 0F3, which comes later, at slot 1"));
   EXPECT_THAT(findings("0F3,0B3,0I3\n", kPartial),
-              ElementsAre("rank 0, slot 2, 0I3: 0B3 does it all already"));
+              ElementsAre("rank 0, slot 2, 0I3: 0B3 includes it already"));
 }
 
 TEST(Verify, JudgesPiecesOfGoodSchedulesAsGood) {
@@ -250,7 +250,7 @@ TEST(Verify, ThrowsWithTheActions) {
     EXPECT_THAT(error.actions(), ElementsAre("0B0"));
   }
   EXPECT_ERROR(verify(bad, StageGraph::chain(2)), ArgumentError,
-               "the stage graph has 2 stages, the schedule 1");
+               "the stage graph has 2 stages, but the schedule has 1");
 }
 
 }  // namespace

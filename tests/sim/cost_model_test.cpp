@@ -56,7 +56,7 @@ TEST(Costs, NameTheEntryOfAFileThatIsWrong) {
   EXPECT_ERROR(parse_cost_file(R"({"links": [{"from": 0}]})"), ArgumentError,
                "\"links\", entry 0: expected \"to\"");
   EXPECT_ERROR(parse_cost_file(R"({"B": 1, "I": 2})"), ArgumentError,
-               "the cost file: I and B are the same, and both are given");
+               "the cost file: I and B mean the same; give one of them");
   EXPECT_ERROR(parse_cost_file(R"({"RENDEZVOUS": 1})"), ArgumentError, "expected true or false");
 }
 

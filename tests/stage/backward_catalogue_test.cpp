@@ -63,7 +63,7 @@ std::vector<at::Tensor> take(const std::vector<at::Tensor>& parameters) {
   return grads;
 }
 
-void expect_same(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& expected) {
+void expect_same_bits(const std::vector<at::Tensor>& got, const std::vector<at::Tensor>& expected) {
   ASSERT_EQ(got.size(), expected.size());
   for (std::size_t i = 0; i < got.size(); ++i) {
     ASSERT_EQ(got[i].defined(), expected[i].defined()) << i;
@@ -101,7 +101,7 @@ TEST_F(BackwardCatalogue, StageBackward) {
   const std::vector<c10::IValue> grads = stage.backward(kFirst, {});
   ASSERT_EQ(grads.size(), 1U);
   EXPECT_TRUE(at::equal(grads[0].toTensor(), expected_input_));
-  expect_same(take(mlp_.parameters), expected_);
+  expect_same_bits(take(mlp_.parameters), expected_);
   EXPECT_EQ(stage.num_pending(), 0U);
 }
 
@@ -122,7 +122,7 @@ TEST_F(BackwardCatalogue, StageBackwardWeight) {
   forward(stage);
   stage.backward_input(kFirst, {});
   stage.backward_weight(kFirst);
-  expect_same(take(mlp_.parameters), expected_);
+  expect_same_bits(take(mlp_.parameters), expected_);
   EXPECT_EQ(stage.num_pending(), 0U);
 }
 
@@ -144,7 +144,7 @@ TEST_F(BackwardCatalogue, StageBackwardWeightMultipleIters) {
     const at::Tensor x = random({5, 7}, 100 + m).requires_grad_(true);
     at::mse_loss(mlp_.forward(x), target_).backward();
   }
-  expect_same(got, take(mlp_.parameters));
+  expect_same_bits(got, take(mlp_.parameters));
 }
 
 // test_stage_backward_weight_grad_validation: of what is captured between I and W, two gradients,
@@ -205,7 +205,7 @@ TEST_F(BackwardCatalogue, StageBackwardInputIgnoresNonTensorInputs) {
   for (std::size_t i = 1; i < 5; ++i) EXPECT_TRUE(grads[i].isNone()) << i;
   const std::vector<at::Tensor> expected = take(mlp_.parameters);
   stage.backward_weight(kFirst);
-  expect_same(take(mlp_.parameters), expected);
+  expect_same_bits(take(mlp_.parameters), expected);
 }
 
 // Added on main: an intermediate node with several outputs, each with its own gradient.
@@ -249,7 +249,7 @@ TEST_F(BackwardCatalogue, StageBackwardWeightSharedWeights) {
   const at::Tensor x = x_.detach().requires_grad_(true);
   body(x).backward(g);
   EXPECT_TRUE(at::equal(grads[0].toTensor(), x.grad()));
-  expect_same(got, take({weight, bias}));
+  expect_same_bits(got, take({weight, bias}));
 }
 
 }  // namespace

@@ -28,12 +28,12 @@ namespace {
 
 using Tensors = std::vector<at::Tensor>;
 
-at::Tensor weight(std::vector<int64_t> shape) {
+at::Tensor backward_weight(std::vector<int64_t> shape) {
   return at::randn(shape).requires_grad_();
 }
 
 // A function of inputs and weights with several outputs, differentiated in each of the three ways.
-struct Case {
+struct BackwardCase {
   std::string name;
   Tensors inputs;
   Tensors weights;
@@ -68,7 +68,7 @@ std::vector<GradRoot> roots_of(const Tensors& outputs) {
   return roots;
 }
 
-std::vector<StageInput> run_forward(const Case& c, std::vector<GradRoot>& roots) {
+std::vector<StageInput> run_forward(const BackwardCase& c, std::vector<GradRoot>& roots) {
   std::vector<StageInput> inputs = enter(c.inputs);
   Tensors seen;
   for (StageInput& input : inputs) {
@@ -79,7 +79,7 @@ std::vector<StageInput> run_forward(const Case& c, std::vector<GradRoot>& roots)
   return inputs;
 }
 
-Gradients with_full(const Case& c) {
+Gradients with_full(const BackwardCase& c) {
   std::vector<GradRoot> roots;
   const std::vector<StageInput> inputs = run_forward(c, roots);
   backward_full(std::move(roots));
@@ -89,7 +89,7 @@ Gradients with_full(const Case& c) {
   return grads;
 }
 
-Gradients with_split(const Case& c) {
+Gradients with_split(const BackwardCase& c) {
   std::vector<GradRoot> roots;
   const std::vector<StageInput> inputs = run_forward(c, roots);
   WeightWork work = backward_input(std::move(roots), inputs);
@@ -102,7 +102,7 @@ Gradients with_split(const Case& c) {
 }
 
 // Plain autograd, no border anywhere.
-Gradients plain(const Case& c) {
+Gradients plain(const BackwardCase& c) {
   Tensors leaves;
   for (const at::Tensor& input : c.inputs) {
     leaves.push_back(input.detach().requires_grad_());
@@ -121,7 +121,7 @@ Gradients plain(const Case& c) {
   return grads;
 }
 
-void expect_same(const Tensors& expected, const Tensors& actual, const std::string& what) {
+void expect_same_grads(const Tensors& expected, const Tensors& actual, const std::string& what) {
   ASSERT_EQ(expected.size(), actual.size());
   for (std::size_t i = 0; i < expected.size(); ++i) {
     ASSERT_EQ(expected[i].defined(), actual[i].defined()) << what << ' ' << i;
@@ -147,82 +147,88 @@ struct Scale : torch::autograd::Function<Scale> {
   }
 };
 
-std::vector<Case> cases() {
-  std::vector<Case> all;
+std::vector<BackwardCase> cases() {
+  std::vector<BackwardCase> all;
   auto add = [&](std::string name, Tensors inputs, Tensors weights, auto forward) {
     all.push_back({std::move(name), std::move(inputs), std::move(weights), forward});
   };
   const at::Tensor x = at::randn({5, 7});
-  add("mlp", {x}, {weight({7, 7}), weight({7}), weight({7, 3})},
+  add("mlp", {x}, {backward_weight({7, 7}), backward_weight({7}), backward_weight({7, 3})},
       [](const Tensors& in, const Tensors& w) {
         return Tensors{at::tanh(at::addmm(w[1], in[0], w[0])).mm(w[2])};
       });
-  add("weight used three times", {x}, {weight({7, 7})}, [](const Tensors& in, const Tensors& w) {
-    return Tensors{at::tanh(at::tanh(in[0].mm(w[0])).mm(w[0])).mm(w[0])};
-  });
-  add("weight norm", {x}, {weight({7, 7}), weight({7, 1})},
+  add("weight used three times", {x}, {backward_weight({7, 7})},
+      [](const Tensors& in, const Tensors& w) {
+        return Tensors{at::tanh(at::tanh(in[0].mm(w[0])).mm(w[0])).mm(w[0])};
+      });
+  add("weight norm", {x}, {backward_weight({7, 7}), backward_weight({7, 1})},
       [](const Tensors& in, const Tensors& w) {
         const at::Tensor normed = w[1] * w[0] / w[0].norm(2, {1}, true);
         return Tensors{at::relu(at::linear(in[0], normed)).mm(normed)};
       });
-  add("several outputs of a node", {x}, {weight({7, 9})}, [](const Tensors& in, const Tensors& w) {
-    const auto parts = in[0].mm(w[0]).chunk(3, 1);
-    return Tensors{at::softmax(parts[0], 1) * parts[1], parts[2]};
-  });
-  add("parts of a weight", {x}, {weight({9, 7})}, [](const Tensors& in, const Tensors& w) {
+  add("several outputs of a node", {x}, {backward_weight({7, 9})},
+      [](const Tensors& in, const Tensors& w) {
+        const auto parts = in[0].mm(w[0]).chunk(3, 1);
+        return Tensors{at::softmax(parts[0], 1) * parts[1], parts[2]};
+      });
+  add("parts of a weight", {x}, {backward_weight({9, 7})}, [](const Tensors& in, const Tensors& w) {
     const auto parts = w[0].chunk(3, 0);
     return Tensors{at::linear(in[0], parts[0]) * at::linear(in[0], parts[2])};
   });
-  add("views and in place", {x}, {weight({7}), weight({5, 2})},
+  add("views and in place", {x}, {backward_weight({7}), backward_weight({5, 2})},
       [](const Tensors& in, const Tensors& w) {
         at::Tensor h = in[0] * 2;
         h.narrow(1, 0, 2).add_(w[1]);
         h.mul_(w[0]);
         return Tensors{h.t().contiguous().tanh_()};
       });
-  add("in place on the input", {x}, {weight({7})}, [](const Tensors& in, const Tensors& w) {
-    return Tensors{in[0].view({5, 7}) * w[0]};
-  });
-  add("an input that is not used", {x, at::randn({3})}, {weight({7})},
+  add("in place on the input", {x}, {backward_weight({7})},
+      [](const Tensors& in, const Tensors& w) {
+        return Tensors{in[0].view({5, 7}) * w[0]};
+      });
+  add("an input that is not used", {x, at::randn({3})}, {backward_weight({7})},
       [](const Tensors& in, const Tensors& w) { return Tensors{in[0] * w[0]}; });
-  add("a weight that no input reaches", {x}, {weight({7}), weight({4})},
+  add("a weight that no input reaches", {x}, {backward_weight({7}), backward_weight({4})},
       [](const Tensors& in, const Tensors& w) {
         return Tensors{in[0] * w[0], w[1].exp()};
       });
-  add("an output without gradient", {x}, {weight({7})}, [](const Tensors& in, const Tensors& w) {
-    return Tensors{in[0] * w[0], in[0].detach() + 1, in[0].argmax(1)};
-  });
+  add("an output without gradient", {x}, {backward_weight({7})},
+      [](const Tensors& in, const Tensors& w) {
+        return Tensors{in[0] * w[0], in[0].detach() + 1, in[0].argmax(1)};
+      });
   add("no weights", {x}, {},
       [](const Tensors& in, const Tensors&) { return Tensors{in[0].exp()}; });
   add("identity", {x}, {}, [](const Tensors& in, const Tensors&) { return Tensors{in[0]}; });
-  add("layer norm", {x}, {weight({7}), weight({7})}, [](const Tensors& in, const Tensors& w) {
-    return Tensors{at::layer_norm(in[0], {7}, w[0], w[1])};
-  });
-  add("a custom function", {x}, {weight({7}), weight({7, 7})},
+  add("layer norm", {x}, {backward_weight({7}), backward_weight({7})},
+      [](const Tensors& in, const Tensors& w) {
+        return Tensors{at::layer_norm(in[0], {7}, w[0], w[1])};
+      });
+  add("a custom function", {x}, {backward_weight({7}), backward_weight({7, 7})},
       [](const Tensors& in, const Tensors& w) {
         return Tensors{Scale::apply(in[0].mm(w[1]), w[0])};
       });
-  add("a weight as an output", {x}, {weight({7, 7})}, [](const Tensors& in, const Tensors& w) {
-    return Tensors{in[0].mm(w[0]), w[0]};
-  });
+  add("a weight as an output", {x}, {backward_weight({7, 7})},
+      [](const Tensors& in, const Tensors& w) {
+        return Tensors{in[0].mm(w[0]), w[0]};
+      });
   return all;
 }
 
 TEST(Backward, AllThreeWaysGiveTheBitsOfPlainAutograd) {
-  for (const Case& c : cases()) {
+  for (const BackwardCase& c : cases()) {
     SCOPED_TRACE(c.name);
     const Gradients expected = plain(c);
     const Gradients full = with_full(c);
     const Gradients split = with_split(c);
-    expect_same(expected.inputs, full.inputs, "B, input");
-    expect_same(expected.weights, full.weights, "B, weight");
-    expect_same(expected.inputs, split.inputs, "I, input");
-    expect_same(expected.weights, split.weights, "W, weight");
+    expect_same_grads(expected.inputs, full.inputs, "B, input");
+    expect_same_grads(expected.weights, full.weights, "B, weight");
+    expect_same_grads(expected.inputs, split.inputs, "I, input");
+    expect_same_grads(expected.weights, split.weights, "W, weight");
   }
 }
 
 TEST(Backward, InputsThatNeedNoGradientLeaveAllToW) {
-  const at::Tensor w = weight({3, 3});
+  const at::Tensor w = backward_weight({3, 3});
   std::vector<GradRoot> roots = roots_of({at::randn({2, 3}).mm(w)});
   WeightWork work = backward_input(std::move(roots), {});
   EXPECT_FALSE(work.empty());
@@ -264,7 +270,7 @@ TEST(Backward, HooksOnTensorsRunOnceAndTheirResultCounts) {
 }
 
 TEST(Backward, AGradientOfAnotherShapeIsRefused) {
-  const at::Tensor w = weight({3});
+  const at::Tensor w = backward_weight({3});
   std::vector<GradRoot> roots;
   roots.push_back({grad_edge_of(w * 2), at::randn({4})});
   try {
@@ -278,7 +284,7 @@ TEST(Backward, AGradientOfAnotherShapeIsRefused) {
 TEST(Backward, NothingIsKeptAfterIThatWDoesNotRead) {
   MemoryMeter meter(1);
   const MemoryMeter::Scope scope(meter, 0);
-  const at::Tensor w = weight({64, 64});
+  const at::Tensor w = backward_weight({64, 64});
   const at::Tensor x = at::randn({32, 64});
   const int64_t before = meter.current(0);
   const int64_t activation = 32 * 64 * 4;

@@ -51,7 +51,7 @@ void expect_equal(const Outcome& a, const Outcome& b) {
   }
 }
 
-struct Case {
+struct RecomputeCase {
   StageBody body;
   bool has_loss = false;
   bool is_split = false;
@@ -59,7 +59,7 @@ struct Case {
 };
 
 /// Two microbatches at a time, backward in the order of their forwards, for two rounds.
-Outcome run(const Case& c, bool recompute) {
+Outcome run(const RecomputeCase& c, bool recompute) {
   for (const auto& [name, buffer] : c.body.buffers) buffer.zero_();
   at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU);
   generator.set_current_seed(5);
@@ -113,28 +113,28 @@ Outcome run(const Case& c, bool recompute) {
   return outcome;
 }
 
-void expect_same(const StageBody& body) {
+void expect_same_runs(const StageBody& body) {
   for (const bool has_loss : {false, true}) {
     for (const bool is_split : {false, true}) {
       for (const bool has_seed : {false, true}) {
         SCOPED_TRACE(std::to_string(has_loss) + std::to_string(is_split) +
                      std::to_string(has_seed));
-        const Case c{body, has_loss, is_split, has_seed};
+        const RecomputeCase c{body, has_loss, is_split, has_seed};
         expect_equal(run(c, true), run(c, false));
       }
     }
   }
 }
 
-Tensor weight(double scale = 0.4) {
+Tensor recompute_weight(double scale = 0.4) {
   return (torch::arange(kWidth * kWidth, at::kFloat).view({kWidth, kWidth}).sin() * scale)
       .requires_grad_();
 }
 
 TEST(Recompute, GivesTheSameBitsWithDropoutAndSeveralOutputs) {
-  const Tensor w = weight();
-  const Tensor v = weight(0.3);
-  expect_same(stage_body(
+  const Tensor w = recompute_weight();
+  const Tensor v = recompute_weight(0.3);
+  expect_same_runs(stage_body(
       [w, v](const Args& args, const Kwargs&) {
         const Tensor h = at::dropout(args[0].toTensor().mm(w).tanh(), 0.3, true);
         add_loss(h.abs().mean());
@@ -144,12 +144,12 @@ TEST(Recompute, GivesTheSameBitsWithDropoutAndSeveralOutputs) {
 }
 
 TEST(Recompute, FindsAutocastAsItWas) {
-  const Tensor w = weight();
+  const Tensor w = recompute_weight();
   const StageBody body =
       stage_body([w](const Tensor& x) { return x.mm(w).tanh().mm(w).to(at::kFloat); }, {{"w", w}});
   at::autocast::set_autocast_enabled(c10::kCPU, true);
   at::autocast::increment_nesting();
-  const Case c{body, false, false, true};
+  const RecomputeCase c{body, false, false, true};
   const Outcome again = run(c, true);
   at::autocast::clear_cache();
   const Outcome plain = run(c, false);
@@ -177,7 +177,7 @@ Tensor grad_behind_region(Stage& stage, bool is_cast) {
 }
 
 TEST(Recompute, FindsAnAutocastRegionThatHasEnded) {
-  const Tensor w = weight();
+  const Tensor w = recompute_weight();
   const StageBody body =
       stage_body([w](const Tensor& x) { return x.mm(w).tanh().mm(w).to(at::kFloat); }, {{"w", w}});
   Stage plain(StageId(0), 1, body);
@@ -195,7 +195,7 @@ TEST(Recompute, FindsAnAutocastRegionThatHasEnded) {
 }
 
 TEST(Recompute, UpdatesBuffersOnce) {
-  const Tensor w = weight();
+  const Tensor w = recompute_weight();
   const Tensor mean = torch::zeros({kWidth});
   const Tensor var = torch::zeros({kWidth});
   const Tensor unchanged = torch::zeros({kWidth});
@@ -206,11 +206,11 @@ TEST(Recompute, UpdatesBuffersOnce) {
       },
       {{"w", w}});
   body.buffers = {{"mean", mean}, {"var", var}, {"unchanged", unchanged}};
-  expect_same(body);
+  expect_same_runs(body);
 }
 
 TEST(Recompute, ReadsBuffersAsTheyWere) {
-  const Tensor w = weight();
+  const Tensor w = recompute_weight();
   const Tensor count = torch::zeros({});
   StageBody body = stage_body(
       [=](const Tensor& x) {
@@ -222,11 +222,11 @@ TEST(Recompute, ReadsBuffersAsTheyWere) {
       },
       {{"w", w}});
   body.buffers = {{"count", count}};
-  expect_same(body);
+  expect_same_runs(body);
 }
 
 TEST(Recompute, RunsTwiceAndKeepsNothingInBetween) {
-  const Tensor w = weight();
+  const Tensor w = recompute_weight();
   int calls = 0;
   c10::weak_intrusive_ptr<c10::TensorImpl> hidden(w.getIntrusivePtr());
   const StageBody body = stage_body(
@@ -264,8 +264,8 @@ TEST(Recompute, RunsTwiceAndKeepsNothingInBetween) {
 }
 
 TEST(Recompute, PutsHooksWhereTheStageHasThem) {
-  const Tensor w = weight();
-  expect_same(stage_body(
+  const Tensor w = recompute_weight();
+  expect_same_runs(stage_body(
       [w](const Tensor& x) {
         if (x.requires_grad()) x.register_hook([](const Tensor& grad) { return grad * 2; });
         return x.mm(w);

@@ -25,7 +25,7 @@ at::Tensor mse(const at::Tensor& output, const at::Tensor& target) {
   return at::mse_loss(output, target);
 }
 
-StageId id(int32_t stage) {
+StageId id_of(int32_t stage) {
   return StageId(stage);
 }
 
@@ -218,8 +218,8 @@ WholeModel example_code(int64_t width, int32_t stages, uint64_t seed) {
   model.stages.ports = Ports(stages);
   int32_t output = 1;
   if (stage_of(2) != 0) {
-    model.stages.ports.connect({id(0), output++}, {id(stage_of(2)), 0, "skip"});
-    model.stages.ports.connect({id(0), output++}, {id(stage_of(1)), 0, "weight0"});
+    model.stages.ports.connect({id_of(0), output++}, {id_of(stage_of(2)), 0, "skip"});
+    model.stages.ports.connect({id_of(0), output++}, {id_of(stage_of(1)), 0, "weight0"});
   }
   for (int32_t s = 0; s < stages; ++s) {
     std::vector<int32_t> pieces;

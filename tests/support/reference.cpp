@@ -37,7 +37,7 @@ uint64_t draw_of(const Draws& draws, std::size_t m) {
   return mix_seed(draws.seed, draws.step, m, kWholeModel);
 }
 
-MicrobatchId id(std::size_t m) {
+MicrobatchId transfer_id(std::size_t m) {
   return MicrobatchId(static_cast<int32_t>(m));
 }
 
@@ -140,15 +140,15 @@ Trained train_cut(const TestModel& model, const Microbatches& batch, const Weigh
     for (std::size_t s = 0; s < stages.size(); ++s) {
       routed[m].push_back(route(model.ports, stage_id(s), outputs, batch.inputs[m]));
       const c10::IValue output =
-          stages[s].forward(id(m), routed[m].back().arguments,
+          stages[s].forward(transfer_id(m), routed[m].back().arguments,
                             {.seed = seed_of(draws, m, s), .draw = draw_of(draws, m)});
       outputs.push_back(outputs_of(output));
       grads[m].emplace_back(outputs.back().size());
-      const at::Tensor more = stages[s].added_loss(id(m));
+      const at::Tensor more = stages[s].added_loss(transfer_id(m));
       if (more.defined()) added = added.defined() ? added.add(more) : more;
       if (s != last) continue;
       const at::Tensor loss = model.loss(output, target_of(batch, m), {});
-      stages[s].set_loss(id(m), loss);
+      stages[s].set_loss(transfer_id(m), loss);
       grads[m].back().clear();
       result.losses.push_back(loss.detach());
       result.outputs.push_back(detached(output));
@@ -214,7 +214,8 @@ Trained train_uncut(const TestModel& model, const Microbatches& batch, const Wei
       const Arguments arguments =
           route(model.ports, stage_id(s), outputs, batch.inputs[m]).arguments;
       const RandomScope random(seed_of(draws, m, s));
-      StageContext context{stage_id(s), model.num_stages(), id(m), true, draw_of(draws, m)};
+      StageContext context{stage_id(s), model.num_stages(), transfer_id(m), true,
+                           draw_of(draws, m)};
       const detail::StageContextGuard guard(context);
       output = bodies[s].forward(arguments.args, arguments.kwargs);
       outputs.push_back(outputs_of(output));

@@ -12,7 +12,7 @@ namespace stagecraft {
 
 namespace {
 
-ModelState state_of(const char* name, std::vector<at::Tensor> copies) {
+ModelState adam_state_of(const char* name, std::vector<at::Tensor> copies) {
   ModelState state;
   state.name = name;
   state.copies = std::move(copies);
@@ -32,8 +32,9 @@ TEST(AdamW, DoesWhatTorchDoes) {
   for (const at::Tensor& tensor : ours) {
     theirs.push_back(tensor.detach().clone().set_requires_grad(true));
   }
-  AdamW optimizer({state_of("a", {ours[0]}), state_of("b", {ours[1]}), state_of("c", {ours[2]})},
-                  {.beta1 = 0.8, .beta2 = 0.97, .epsilon = 1e-7, .weight_decay = 0.3});
+  AdamW optimizer(
+      {adam_state_of("a", {ours[0]}), adam_state_of("b", {ours[1]}), adam_state_of("c", {ours[2]})},
+      {.beta1 = 0.8, .beta2 = 0.97, .epsilon = 1e-7, .weight_decay = 0.3});
   const auto options = [](double decay) {
     return std::make_unique<torch::optim::AdamWOptions>(
         torch::optim::AdamWOptions(0).betas({0.8, 0.97}).eps(1e-7).weight_decay(decay));
@@ -69,7 +70,7 @@ TEST(AdamW, DoesWhatTorchDoes) {
 TEST(AdamW, KeepsCopiesTheSame) {
   const at::Tensor first = leaf({4, 4});
   const at::Tensor second = first.detach().clone().set_requires_grad(true);
-  AdamW optimizer({state_of("tied", {first, second})});
+  AdamW optimizer({adam_state_of("tied", {first, second})});
   for (int step = 0; step < 3; ++step) {
     const at::Tensor grad = at::randn({4, 4});
     first.mutable_grad() = grad;
@@ -81,7 +82,7 @@ TEST(AdamW, KeepsCopiesTheSame) {
 
 TEST(AdamW, LeavesFrozenParametersAlone) {
   const at::Tensor frozen = at::randn({3});
-  AdamW optimizer({state_of("frozen", {frozen}), state_of("trained", {leaf({3})})});
+  AdamW optimizer({adam_state_of("frozen", {frozen}), adam_state_of("trained", {leaf({3})})});
   ASSERT_EQ(optimizer.states().size(), 1U);
   EXPECT_EQ(optimizer.states()[0].name, "trained");
 }

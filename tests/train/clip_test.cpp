@@ -14,7 +14,7 @@ namespace stagecraft {
 
 namespace {
 
-ModelState state_of(const char* name, const at::Tensor& grad, int copies = 1) {
+ModelState clip_state_of(const char* name, const at::Tensor& grad, int copies = 1) {
   ModelState state;
   state.name = name;
   for (int i = 0; i < copies; ++i) {
@@ -29,8 +29,8 @@ ModelState state_of(const char* name, const at::Tensor& grad, int copies = 1) {
 
 TEST(Clip, DoesWhatTorchDoes) {
   at::manual_seed(2);
-  const std::vector<ModelState> states = {state_of("a", at::randn({5, 3})),
-                                          state_of("b", at::randn({9}))};
+  const std::vector<ModelState> states = {clip_state_of("a", at::randn({5, 3})),
+                                          clip_state_of("b", at::randn({9}))};
   std::vector<at::Tensor> theirs;
   for (const ModelState& state : states) {
     at::Tensor tensor = state.tensor().detach().clone().set_requires_grad(true);
@@ -50,7 +50,7 @@ TEST(Clip, DoesWhatTorchDoes) {
 }
 
 TEST(Clip, CountsTiedWeightsOnceAndScalesEachCopy) {
-  const std::vector<ModelState> states = {state_of("tied", at::full({4}, 3.0), 2)};
+  const std::vector<ModelState> states = {clip_state_of("tied", at::full({4}, 3.0), 2)};
   EXPECT_DOUBLE_EQ(grad_norm(states), 6);
   clip_grads(states, 6, 3);
   for (const at::Tensor& copy : states[0].copies) {
@@ -59,8 +59,8 @@ TEST(Clip, CountsTiedWeightsOnceAndScalesEachCopy) {
 }
 
 TEST(Clip, NamesTheGradientThatIsNoNumber) {
-  std::vector<ModelState> states = {state_of("good", at::randn({2})),
-                                    state_of("bad", at::randn({2}))};
+  std::vector<ModelState> states = {clip_state_of("good", at::randn({2})),
+                                    clip_state_of("bad", at::randn({2}))};
   check_finite_grads(states);
   states[1].tensor().grad()[1] = std::numeric_limits<double>::infinity();
   EXPECT_ERROR(check_finite_grads(states), Error, "the gradient of bad has elements");

@@ -16,7 +16,7 @@ namespace stagecraft {
 
 namespace {
 
-TrainerSetup setup_of(int32_t stages, double dropout = 0.2) {
+TrainerSetup resume_setup_of(int32_t stages, double dropout = 0.2) {
   TrainerSetup setup;
   setup.stages = stages;
   setup.options.ranks = stages;
@@ -28,18 +28,18 @@ TrainerSetup setup_of(int32_t stages, double dropout = 0.2) {
 
 TEST(Resume, GoesOnAsIfNothingHadHappened) {
   const std::string folder = testing::TempDir() + "resume_test_" + std::to_string(::getpid());
-  Trainer whole = make_trainer(setup_of(2));
+  Trainer whole = make_trainer(resume_setup_of(2));
   std::vector<double> expected = curve(whole, 7);
   const auto values = values_of(whole);
   expected.erase(expected.begin(), expected.begin() + 6);
   for (const int32_t before : {1, 2, 4}) {
-    Trainer first = make_trainer(setup_of(before));
+    Trainer first = make_trainer(resume_setup_of(before));
     curve(first, 3);
     std::filesystem::remove_all(folder);
     save_checkpoint(folder, first.checkpoint());
     EXPECT_EQ(load_checkpoint(folder).stages.size(), static_cast<std::size_t>(before));
     for (const int32_t after : {1, 2, 4}) {
-      Trainer second = make_trainer(setup_of(after));
+      Trainer second = make_trainer(resume_setup_of(after));
       second.restore(load_checkpoint(folder));
       EXPECT_EQ(second.steps(), 3);
       EXPECT_EQ(curve(second, 7), expected) << before << " stages, then " << after;
@@ -50,7 +50,7 @@ TEST(Resume, GoesOnAsIfNothingHadHappened) {
 }
 
 TEST(Resume, GoesOnInTheMiddleOfAccumulation) {
-  TrainerSetup setup = setup_of(2);
+  TrainerSetup setup = resume_setup_of(2);
   setup.options.accumulate = 2;
   Trainer whole = make_trainer(setup);
   std::vector<double> expected = curve(whole, 4);
@@ -63,16 +63,16 @@ TEST(Resume, GoesOnInTheMiddleOfAccumulation) {
 }
 
 TEST(Resume, RefusesTheCheckpointOfAnotherModel) {
-  Trainer trainer = make_trainer(setup_of(2));
+  Trainer trainer = make_trainer(resume_setup_of(2));
   const auto before = values_of(trainer);
-  TrainerSetup wider = setup_of(2);
+  TrainerSetup wider = resume_setup_of(2);
   wider.sizes.width = 32;
   EXPECT_ERROR(trainer.restore(make_trainer(wider).checkpoint()), MetadataError, "value of ");
-  TrainerSetup deeper = setup_of(2);
+  TrainerSetup deeper = resume_setup_of(2);
   deeper.sizes.layers = 5;
   EXPECT_ERROR(trainer.restore(make_trainer(deeper).checkpoint()), MetadataError,
                "the checkpoint has blocks.4.");
-  TrainerSetup shallower = setup_of(2);
+  TrainerSetup shallower = resume_setup_of(2);
   shallower.sizes.layers = 3;
   EXPECT_ERROR(trainer.restore(make_trainer(shallower).checkpoint()), MetadataError,
                "the checkpoint has no value of blocks.3.");

@@ -26,7 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 
 /// Row r of "x" is r, r + 0.5, and row r of "y" is -r.
-NamedTensors counting(int64_t rows) {
+NamedTensors counting_rows(int64_t rows) {
   const at::Tensor numbers = at::arange(rows, at::kFloat);
   return {{"x", at::stack({numbers, numbers + 0.5}, 1)}, {"y", -at::arange(rows)}};
 }
@@ -51,25 +51,25 @@ std::vector<int64_t> drawn(TensorRows& rows, int64_t count) {
 }  // namespace
 
 TEST(TensorData, HoldsOutTheLastRows) {
-  const TensorData data(counting(25));
+  const TensorData data(counting_rows(25));
   EXPECT_EQ(data.rows(), 25);
   EXPECT_EQ(data.training_rows(), 23);
   EXPECT_EQ(data.evaluation_rows(), 2);
-  EXPECT_EQ(TensorData(counting(25), 0).evaluation_rows(), 0);
-  EXPECT_EQ(TensorData(counting(4), 0.5).training_rows(), 2);
-  EXPECT_EQ(TensorData(counting(1), 0.9).training_rows(), 1);
+  EXPECT_EQ(TensorData(counting_rows(25), 0).evaluation_rows(), 0);
+  EXPECT_EQ(TensorData(counting_rows(4), 0.5).training_rows(), 2);
+  EXPECT_EQ(TensorData(counting_rows(1), 0.9).training_rows(), 1);
 }
 
 TEST(TensorData, TellsDataApart) {
-  const uint64_t sum = TensorData(counting(8)).checksum();
-  EXPECT_EQ(TensorData(counting(8), 0.5).checksum(), sum);
-  NamedTensors changed = counting(8);
+  const uint64_t sum = TensorData(counting_rows(8)).checksum();
+  EXPECT_EQ(TensorData(counting_rows(8), 0.5).checksum(), sum);
+  NamedTensors changed = counting_rows(8);
   changed[1].second[7] = 3;
   EXPECT_NE(TensorData(changed).checksum(), sum);
-  NamedTensors renamed = counting(8);
+  NamedTensors renamed = counting_rows(8);
   renamed[0].first = "z";
   EXPECT_NE(TensorData(renamed).checksum(), sum);
-  EXPECT_NE(TensorData(counting(9)).checksum(), sum);
+  EXPECT_NE(TensorData(counting_rows(9)).checksum(), sum);
   // The same bytes in other rows, and as another type.
   NamedTensors shaped = {{"x", at::arange(8)}};
   const uint64_t of_rows = TensorData(shaped).checksum();
@@ -88,7 +88,7 @@ TEST(TensorData, RefusesWhatHasNoRows) {
   EXPECT_ERROR(TensorData({{"x", at::ones({4})}, {"y", at::ones({5})}}), ArgumentError,
                "y: expected 4 rows as the others, got 5");
   for (const double share : {1.0, -0.1, std::numeric_limits<double>::quiet_NaN()}) {
-    EXPECT_ERROR(TensorData(counting(4), share), ArgumentError,
+    EXPECT_ERROR(TensorData(counting_rows(4), share), ArgumentError,
                  "expected a share to hold out from 0 to below 1, got");
   }
 }
@@ -109,7 +109,7 @@ torch.save({}, "empty.pt")
   const TensorData data = TensorData::read(folder + "/rows.pt", 0.25);
   EXPECT_EQ(data.training_rows(), 15);
   EXPECT_EQ(data.evaluation_rows(), 5);
-  EXPECT_EQ(data.checksum(), TensorData(counting(20)).checksum());
+  EXPECT_EQ(data.checksum(), TensorData(counting_rows(20)).checksum());
   TensorRows rows(data.tensors(), 15, 5, 1);
   for (const int64_t row : drawn(rows, 5)) EXPECT_GE(row, 15);
   for (const char* name : {"words.pt", "unnamed.pt", "tensor.pt", "none.pt"}) {
@@ -124,7 +124,7 @@ torch.save({}, "empty.pt")
 }
 
 TEST(TensorRows, ShowEveryRowOnceAPass) {
-  TensorRows rows(counting(20), 4, 10, 1);
+  TensorRows rows(counting_rows(20), 4, 10, 1);
   std::vector<std::vector<int64_t>> passes;
   for (int pass = 0; pass < 3; ++pass) {
     passes.push_back(drawn(rows, 10));
@@ -136,22 +136,22 @@ TEST(TensorRows, ShowEveryRowOnceAPass) {
 }
 
 TEST(TensorRows, AreKnownByTheirPosition) {
-  TensorRows all(counting(20), 0, 20, 5);
+  TensorRows all(counting_rows(20), 0, 20, 5);
   const std::vector<int64_t> first = drawn(all, 17);
   const std::vector<int64_t> second = drawn(all, 50);  // through two further passes
   EXPECT_EQ(all.position(), 67);
-  TensorRows later(counting(20), 0, 20, 5);
+  TensorRows later(counting_rows(20), 0, 20, 5);
   later.set_position(17);
   EXPECT_EQ(drawn(later, 50), second);
   later.set_position(0);
   EXPECT_EQ(drawn(later, 17), first);
-  TensorRows other(counting(20), 0, 20, 6);
+  TensorRows other(counting_rows(20), 0, 20, 6);
   EXPECT_NE(drawn(other, 17), first);
   EXPECT_ERROR(later.set_position(-1), ArgumentError, "expected a position of at least 0, got -1");
-  EXPECT_ERROR(TensorRows(counting(20), 0, 0, 1), ArgumentError,
+  EXPECT_ERROR(TensorRows(counting_rows(20), 0, 0, 1), ArgumentError,
                "expected at least one row of examples, got 0");
   // A batch may be larger than all there is.
-  TensorRows few(counting(20), 18, 2, 1);
+  TensorRows few(counting_rows(20), 18, 2, 1);
   EXPECT_EQ(drawn(few, 5).size(), 5U);
 }
 

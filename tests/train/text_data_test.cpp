@@ -17,7 +17,7 @@ namespace stagecraft {
 namespace {
 
 /// 0, 1, 2, ... as bytes, so that a row says where it comes from.
-at::Tensor counting(int64_t bytes) {
+at::Tensor counting_bytes(int64_t bytes) {
   return at::arange(bytes).to(at::kByte);
 }
 
@@ -53,7 +53,7 @@ TEST(TextData, RefusesWhatItCannotRead) {
 }
 
 TEST(TextRows, ShowEveryRowOnceAPass) {
-  TextRows rows(counting(200), 8, 1);
+  TextRows rows(counting_bytes(200), 8, 1);
   EXPECT_EQ(rows.rows_per_pass(), 24);
   std::vector<std::set<int64_t>> passes;
   for (int pass = 0; pass < 3; ++pass) {
@@ -70,18 +70,18 @@ TEST(TextRows, ShowEveryRowOnceAPass) {
 }
 
 TEST(TextRows, AreKnownByTheirPosition) {
-  TextRows all(counting(200), 8, 5);
+  TextRows all(counting_bytes(200), 8, 5);
   const auto [first, first_targets] = all.draw(17);
   const auto [second, second_targets] = all.draw(20);  // into the next pass
-  TextRows later(counting(200), 8, 5);
+  TextRows later(counting_bytes(200), 8, 5);
   later.set_position(17);
   EXPECT_TRUE(at::equal(later.draw(20).first, second));
   EXPECT_EQ(later.position(), 37);
-  TextRows other(counting(200), 8, 6);
+  TextRows other(counting_bytes(200), 8, 6);
   EXPECT_FALSE(at::equal(other.draw(17).first, first));
-  EXPECT_ERROR(TextRows(counting(16), 8, 1), ArgumentError,
+  EXPECT_ERROR(TextRows(counting_bytes(16), 8, 1), ArgumentError,
                "at least 17 bytes for rows of 8, got 16");
-  EXPECT_EQ(TextRows(counting(17), 8, 1).rows_per_pass(), 1);
+  EXPECT_EQ(TextRows(counting_bytes(17), 8, 1).rows_per_pass(), 1);
 }
 
 }  // namespace stagecraft

@@ -69,7 +69,7 @@ std::vector<double> pipeline_curve(TrainerSetup setup) {
   return curve(trainer, kSteps);
 }
 
-TrainerSetup setup_of(int32_t stages, const std::string& schedule, int32_t ranks) {
+TrainerSetup trainer_setup_of(int32_t stages, const std::string& schedule, int32_t ranks) {
   TrainerSetup setup;
   setup.stages = stages;
   setup.options.schedule = schedule;
@@ -100,7 +100,7 @@ TEST(Trainer, HasTheCurveOfTheModelWithoutAPipeline) {
                                          {4, "ZBVZeroBubble", 2},
                                          {4, "DualPipeV", 2},
                                          {4, "LoopedBFS", 2, true}}) {
-    EXPECT_EQ(pipeline_curve(setup_of(c.stages, c.schedule, c.ranks)),
+    EXPECT_EQ(pipeline_curve(trainer_setup_of(c.stages, c.schedule, c.ranks)),
               c.is_reversed ? reversed : expected)
         << c.schedule << " with " << c.stages << " stages on " << c.ranks << " ranks";
   }
@@ -108,7 +108,7 @@ TEST(Trainer, HasTheCurveOfTheModelWithoutAPipeline) {
 
 TEST(Trainer, HasOneCurveForOtherModelsToo) {
   for (const bool is_learned : {false, true}) {
-    TrainerSetup one = setup_of(1, "1F1B", 1);
+    TrainerSetup one = trainer_setup_of(1, "1F1B", 1);
     one.sizes.positions = is_learned ? Positions::kLearned : Positions::kRotary;
     one.sizes.is_tied = !is_learned;
     one.sizes.dropout = 0.2;
@@ -126,7 +126,7 @@ TEST(Trainer, HasOneCurveForOtherModelsToo) {
 }
 
 TEST(Trainer, AccumulatesAsIfTheMicrobatchesWereInOneStep) {
-  TrainerSetup eight = setup_of(2, "1F1B", 2);
+  TrainerSetup eight = trainer_setup_of(2, "1F1B", 2);
   eight.options.microbatches = 8;
   TrainerSetup twice = eight;
   twice.options.microbatches = 4;
@@ -157,13 +157,13 @@ TEST(Trainer, CopiesOfATiedWeightStayTheSame) {
   }
   EXPECT_EQ(tied, 1);
   const Checkpoint checkpoint = trainer.checkpoint();
-  Trainer one = make_trainer(setup_of(1, "1F1B", 1));
+  Trainer one = make_trainer(trainer_setup_of(1, "1F1B", 1));
   one.restore(checkpoint);
   EXPECT_TRUE(same_bits(values_of(one), values_of(trainer)));
 }
 
 TEST(Trainer, EvaluatesWithoutChangingAnything) {
-  TrainerSetup setup = setup_of(2, "1F1B", 2);
+  TrainerSetup setup = trainer_setup_of(2, "1F1B", 2);
   setup.sizes.dropout = 0.3;
   Trainer trainer = make_trainer(setup);
   Trainer other = make_trainer(setup);
@@ -179,7 +179,7 @@ TEST(Trainer, EvaluatesWithoutChangingAnything) {
 }
 
 TEST(Trainer, StaysAsItWasWhenAStepFails) {
-  TrainerSetup setup = setup_of(2, "1F1B", 2);
+  TrainerSetup setup = trainer_setup_of(2, "1F1B", 2);
   setup.sizes.dropout = 0.2;
   Trainer trainer = make_trainer(setup);
   Trainer other = make_trainer(setup);
@@ -197,7 +197,7 @@ TEST(Trainer, StaysAsItWasWhenAStepFails) {
 }
 
 TEST(Trainer, StopsBeforeWeightsAreLost) {
-  Trainer trainer = make_trainer(setup_of(2, "1F1B", 2));
+  Trainer trainer = make_trainer(trainer_setup_of(2, "1F1B", 2));
   const auto before = values_of(trainer);
   {
     const at::NoGradGuard no_grad;
@@ -322,16 +322,16 @@ TEST(Trainer, PredictsMicrobatchByMicrobatch) {
 }
 
 TEST(Trainer, RefusesOptionsThatDoNotFit) {
-  TrainerSetup setup = setup_of(2, "1F1B", 2);
+  TrainerSetup setup = trainer_setup_of(2, "1F1B", 2);
   setup.options.recompute = {2};
   EXPECT_ERROR(make_trainer(setup), ArgumentError, "recompute: expected stages from 0 to 1, got 2");
-  setup = setup_of(2, "1F1B", 2);
+  setup = trainer_setup_of(2, "1F1B", 2);
   setup.options.microbatches = 0;
   EXPECT_ERROR(make_trainer(setup), ArgumentError, "at least one microbatch");
-  setup = setup_of(2, "1F1B", 2);
+  setup = trainer_setup_of(2, "1F1B", 2);
   setup.options.threads_per_rank = 0;
   EXPECT_ERROR(make_trainer(setup), ArgumentError, "at least one thread");
-  setup = setup_of(2, "1F1B", 2);
+  setup = trainer_setup_of(2, "1F1B", 2);
   Trainer trainer = make_trainer(setup);
   const auto batch = batch_of(0);
   EXPECT_ERROR(trainer.step({batch.first.slice(0, 0, 3)}, batch.second.slice(0, 0, 3)),

@@ -18,19 +18,13 @@
 #include "stagecraft/base/error.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gloo_ranks.h"
+#include "tests/transport/traffic.h"
 
 namespace stagecraft {
 namespace {
 
 using Clock = std::chrono::steady_clock;
 using testing::HasSubstr;
-
-TransferId values(int32_t microbatch) {
-  return {0, Direction::kForward, StageId(0), StageId(1), MicrobatchId(microbatch)};
-}
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(20));
-}
 
 // Ranks do `wait` when all are there; then `strike` happens to one of them. Every other rank is to
 // throw PeerError that names it, within the limit.

@@ -17,15 +17,12 @@
 #include "stagecraft/transport/c10d/addresses.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gloo_ranks.h"
+#include "tests/transport/traffic.h"
 
 namespace stagecraft {
 namespace {
 
 using Change = std::function<void(ProcessWorldOptions&, int32_t rank)>;
-
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(20));
-}
 
 sockaddr_in loopback(uint16_t port) {
   sockaddr_in address{};

@@ -23,6 +23,7 @@
 #include "stagecraft/transport/wire/wire_transport.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gloo_ranks.h"
+#include "tests/transport/traffic.h"
 
 namespace stagecraft {
 namespace {
@@ -31,13 +32,6 @@ using detail::WireTransport;
 
 const Rank kZero(0);
 const Rank kOne(1);
-
-TransferId values(int32_t microbatch) {
-  return {0, Direction::kForward, StageId(0), StageId(1), MicrobatchId(microbatch)};
-}
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(20));
-}
 
 using Wrap = std::function<std::unique_ptr<detail::Engine>(std::unique_ptr<detail::Engine>)>;
 

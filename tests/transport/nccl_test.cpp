@@ -22,18 +22,12 @@
 #include "tests/support/expect_error.h"
 #include "tests/support/gloo_ranks.h"
 #include "tests/support/nccl_ranks.h"
+#include "tests/transport/traffic.h"
 
 namespace stagecraft {
 namespace {
 
 using testing::HasSubstr;
-
-TransferId values(int32_t microbatch) {
-  return {0, Direction::kForward, StageId(0), StageId(1), MicrobatchId(microbatch)};
-}
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(20));
-}
 
 TEST(NcclLibrary, SaysWhereItLookedAndHowToGetIt) {
   setenv("STAGECRAFT_NCCL_LIBRARY", "/nowhere/libnccl.so", 1);

@@ -14,6 +14,7 @@
 #include "stagecraft/transport/world/launcher.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gloo_ranks.h"
+#include "tests/transport/traffic.h"
 
 namespace stagecraft {
 namespace {
@@ -21,10 +22,6 @@ namespace {
 using detail::find_launch;
 using detail::find_meeting_place;
 using detail::Launch;
-
-Deadline soon() {
-  return Deadline::after(std::chrono::seconds(20));
-}
 
 /// An environment without any launcher's variables but these.
 class Environment {

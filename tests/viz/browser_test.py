@@ -7,49 +7,20 @@ found, and pictures of pages and figures are taken and looked at.
 MAKE_PAGE writes the drawings (make_page.cpp); FOLDER gets them and their pictures.
 """
 
-import html
+import atexit
+import base64
 import json
-import os
 import pathlib
-import re
-import shutil
-import struct
 import subprocess
 import sys
-import tempfile
 import unittest
-import zlib
 
+from browser import SECONDS, Browser
+
+BROWSER = None
 MAKE_PAGE = None
 FOLDER = None
 HOSTILE = "</script><b>&\"'<!-- 1F1B"
-SECONDS = 120
-
-
-def find_browser():
-    for name in ("chromium", "chromium-browser", "google-chrome"):
-        if path := shutil.which(name):
-            return path
-    raise AssertionError("no chromium on PATH: install Debian's package chromium (scripts/bootstrap does)")
-
-
-def browse(url, *flags):
-    """Runs the browser on `url` with a profile of its own; returns what it prints. What a page says on its console, such
-    as an error or something that it may not load, is a failure."""
-    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as profile:
-        command = [
-            find_browser(), "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync",
-            "--disable-dev-shm-usage", "--hide-scrollbars", "--enable-logging=stderr", f"--user-data-dir={profile}",
-            "--window-size=1440,900", *flags, url]
-        run = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False,
-                             env={**os.environ, "HOME": profile})
-    if run.returncode != 0:
-        raise AssertionError(f"{' '.join(command)}\nexit status {run.returncode}\n{run.stderr[-2000:]}")
-    said = [line for line in run.stderr.splitlines() if ":CONSOLE" in line]
-    if said:
-        raise AssertionError(f"{url}: on the console:\n" + "\n".join(said))
-    return run.stdout
 
 
 def write_drawing(name, form, schedule, ranks, microbatches, title=None, variant=""):
@@ -61,74 +32,52 @@ def write_drawing(name, form, schedule, ranks, microbatches, title=None, variant
     return path
 
 
-def self_test(path, fragment="selftest", *flags):
+def open_page(url, **options):
+    """Opens it in the one browser of this test."""
+    global BROWSER
+    if BROWSER is None:
+        BROWSER = Browser().__enter__()
+        atexit.register(BROWSER.__exit__)
+    return BROWSER.open(url, **options)
+
+
+def self_test(path, fragment="selftest", **options):
     """What the page says of itself."""
-    dom = browse(f"{path.as_uri()}#{fragment}", "--dump-dom", "--virtual-time-budget=20000", *flags)
-    found = re.search(r'<html[^>]* data-stagecraft="([^"]*)"', dom)
-    if not found:
-        errors = re.search(r'<html[^>]* data-errors="([^"]*)"', dom)
-        raise AssertionError(f"{path}: the page did not run to its end: {errors.group(1) if errors else dom[:300]}")
-    return json.loads(html.unescape(found.group(1)))
+    said = open_page(f"{path.as_uri()}#{fragment}", **options, value="""(({stagecraft, errors}) =>
+        stagecraft || (errors && JSON.stringify({failed: errors})))(document.documentElement.dataset)""")
+    result = json.loads(said)
+    if "failed" in result:
+        raise AssertionError(f"{path}: the page did not run to its end: {result['failed']}")
+    return result
 
 
-def read_png(path):
-    """The colours of the pixels of a picture: (width, height, rows of bytes, bytes a pixel)."""
-    data = path.read_bytes()
-    assert data[:8] == b"\x89PNG\r\n\x1a\n", f"{path} is no PNG"
-    at, packed, head = 8, b"", None
-    while at < len(data):
-        size, kind = struct.unpack(">I4s", data[at:at + 8])
-        body = data[at + 8:at + 8 + size]
-        if kind == b"IHDR":
-            head = struct.unpack(">IIBBBBB", body)
-        elif kind == b"IDAT":
-            packed += body
-        at += 12 + size
-    width, height, depth, color = head[:4]
-    assert depth == 8 and color in (2, 6), f"{path}: unexpected kind of PNG {head}"
-    step = 3 if color == 2 else 4
-    raw = zlib.decompress(packed)
-    line = width * step
-    rows, before = [], bytearray(line)
-    for y in range(height):
-        method = raw[y * (line + 1)]
-        row = bytearray(raw[y * (line + 1) + 1:(y + 1) * (line + 1)])
-        if method == 1:
-            for i in range(step, line):
-                row[i] = (row[i] + row[i - step]) & 255
-        elif method == 2:
-            for i in range(line):
-                row[i] = (row[i] + before[i]) & 255
-        elif method == 3:
-            for i in range(line):
-                row[i] = (row[i] + ((row[i - step] if i >= step else 0) + before[i]) // 2) & 255
-        elif method == 4:
-            for i in range(line):
-                a = row[i - step] if i >= step else 0
-                c = before[i - step] if i >= step else 0
-                b = before[i]
-                pa, pb, pc = abs(b - c), abs(a - c), abs(a + b - 2 * c)
-                row[i] = (row[i] + (a if pa <= pb and pa <= pc else b if pb <= pc else c)) & 255
-        rows.append(row)
-        before = row
-    return width, height, rows, step
+# Counts the colours of every third pixel of a picture, as [[red, green, blue, count], ...].
+COUNT_COLORS = """(async () => {
+  const bytes = Uint8Array.from(atob("PICTURE"), (letter) => letter.charCodeAt(0));
+  const image = await createImageBitmap(new Blob([bytes], {type: "image/png"}));
+  const canvas = new OffscreenCanvas(image.width, image.height).getContext("2d");
+  canvas.drawImage(image, 0, 0);
+  const {data} = canvas.getImageData(0, 0, image.width, image.height);
+  const counts = new Map();
+  for (let y = 0; y < image.height; y += 3) {
+    for (let x = 0; x < image.width; x += 3) {
+      const at = 4 * (y * image.width + x), color = data[at] << 16 | data[at + 1] << 8 | data[at + 2];
+      counts.set(color, (counts.get(color) || 0) + 1);
+    }
+  }
+  return JSON.stringify([...counts].map(([color, count]) => [color >> 16, color >> 8 & 255, color & 255, count]));
+})()"""
 
 
-def count_colors(path, every=3):
-    """How often each colour occurs among a sample of the pixels."""
-    width, height, rows, step = read_png(path)
-    counts = {}
-    for y in range(0, height, every):
-        for x in range(0, width, every):
-            color = tuple(rows[y][x * step:x * step + 3])
-            counts[color] = counts.get(color, 0) + 1
-    return counts
+def count_colors(path):
+    picture = base64.b64encode(path.read_bytes()).decode()
+    counts = json.loads(open_page("about:blank", value=COUNT_COLORS.replace("PICTURE", picture)))
+    return {(red, green, blue): count for red, green, blue, count in counts}
 
 
-def photograph(name, url, *flags, folder=None):
+def photograph(name, url, folder=None, **options):
     path = (folder or FOLDER) / f"{name}.png"
-    path.unlink(missing_ok=True)
-    browse(url, f"--screenshot={path}", "--virtual-time-budget=10000", *flags)
+    open_page(url, picture=path, **options)
     return path
 
 

@@ -11,7 +11,7 @@ namespace {
 void check(const Recording& recording) {
   const Schedule& schedule = recording.schedule;
   require<ArgumentError>(recording.graph.num_stages() == std::max(schedule.num_stages(), 1),
-                         "the stage graph has {} stages, the schedule {}",
+                         "the stage graph has {} stages, but the schedule has {}",
                          recording.graph.num_stages(), schedule.num_stages());
   require<ArgumentError>(recording.ranks.size() == schedule.lists().size(),
                          "the recording is of another schedule: it has {} ranks, not {}",

@@ -1,11 +1,12 @@
+#include <algorithm>
 #include <array>
 #include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
-#include "stagecraft/base/check.h"
 #include "stagecraft/schedule/builders/all.h"
-#include "stagecraft/schedule/builders/shape.h"
+#include "stagecraft/schedule/builders/list_writer.h"
 
 namespace stagecraft::builders {
 namespace {
@@ -43,7 +44,7 @@ class DualPipeWriter {
 
 void write_rank(const Dims& dims, int32_t r, ListWriter& list) {
   const int32_t p = dims.p;
-  const int32_t after = p - 1 - r;  // ranks behind this one
+  const int32_t after = p - 1 - r;  // ranks after this one
   DualPipeWriter out(list, r, 2 * p - 1 - r);
 
   // [1] Fill the way down, then both ways.
@@ -74,7 +75,7 @@ void write_rank(const Dims& dims, int32_t r, ListWriter& list) {
     out.backward(1);
     out.overlap(1, 0);
   }
-  // [5] Backward only; from the middle on, weight work is put off to fill the last bubbles.
+  // [5] Backward only; from the middle on, weight work is delayed to fill the last bubbles.
   bool split = false;
   const auto drain = [&](int chunk) {
     if (split) {
@@ -97,18 +98,24 @@ void write_rank(const Dims& dims, int32_t r, ListWriter& list) {
   for (int32_t i = 0; i < r + 1; ++i) out.backward_weight();
 }
 
-}  // namespace
-
-Schedule dual_pipe_v(const ScheduleShape& shape) {
-  const Dims dims = check_shape("DualPipeV", shape, 2);
-  check_stages_per_rank("DualPipeV", dims, 2);
-  require<ArgumentError>(dims.m >= dims.stages(),
-                         "DualPipeV with {} ranks ({} stages) needs at least {} microbatches, got "
-                         "{}; the nearest legal value is {}",
-                         dims.p, dims.stages(), dims.stages(), dims.m, dims.stages());
+Schedule make_dual_pipe_v(const Dims& dims) {
   auto lists = write_lists(dims, 6 * static_cast<std::size_t>(dims.m),
                            [&](int32_t r, ListWriter& out) { write_rank(dims, r, out); });
   return {Level::kCompute, Placement::v(dims.p, dims.stages()), std::move(lists)};
+}
+
+}  // namespace
+
+ScheduleKind dual_pipe_v() {
+  return {.name = "DualPipeV",
+          .summary = "two stages a rank in a V, forward beside backward",
+          .make = make_dual_pipe_v,
+          .default_stages_per_rank = 2,
+          .stages_per_rank = {.min = 2, .max = 2},
+          .min_microbatches = [](int32_t ranks, int32_t stages_per_rank) {
+            const int64_t stages = int64_t{ranks} * stages_per_rank;
+            return static_cast<int32_t>(std::min<int64_t>(stages, INT32_MAX));
+          }};
 }
 
 }  // namespace stagecraft::builders

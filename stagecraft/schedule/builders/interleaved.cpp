@@ -4,10 +4,10 @@
 
 namespace stagecraft::builders {
 
-// Why rounds of uneven size do no harm: a rank hands a chunk's last microbatch on before it needs
-// the first one of the next chunk back from the other end, for which a round must have at least p
-// microbatches, and all that the first round warms up is enough for the later ones, for which the
-// first must be the largest.
+// Rounds of uneven size do no harm. A rank passes on a chunk's last microbatch before it needs the
+// next chunk's first one from the other end: for this a round must have at least p microbatches.
+// The warm-up of the first round is enough for later rounds: for this the first must be the
+// largest.
 InterleavedOrder::InterleavedOrder(const Dims& dims) : l_(dims.l) {
   const int32_t rounds = std::max(1, dims.m / dims.p);
   const int32_t larger = dims.m % rounds;

@@ -2,11 +2,12 @@
 
 #include "stagecraft/schedule/builders/all.h"
 #include "stagecraft/schedule/builders/interleaved.h"
+#include "stagecraft/schedule/builders/list_writer.h"
 
 namespace stagecraft::builders {
+namespace {
 
-Schedule interleaved_1f1b(const ScheduleShape& shape) {
-  const Dims dims = check_shape("Interleaved1F1B", shape, 2);
+Schedule make_interleaved_1f1b(const Dims& dims) {
   const InterleavedOrder order(dims);
   const int64_t total = int64_t{dims.l} * dims.m;
   auto lists = write_lists(dims, 2 * total + 3 * dims.p, [&](int32_t r, ListWriter& out) {
@@ -34,6 +35,15 @@ Schedule interleaved_1f1b(const ScheduleShape& shape) {
     }
   });
   return {Level::kCompute, Placement::loop(dims.p, dims.stages()), std::move(lists)};
+}
+
+}  // namespace
+
+ScheduleKind interleaved_1f1b() {
+  return {.name = "Interleaved1F1B",
+          .summary = "1F1B with several stages a rank, a smaller bubble",
+          .make = make_interleaved_1f1b,
+          .default_stages_per_rank = 2};
 }
 
 }  // namespace stagecraft::builders

@@ -2,12 +2,13 @@
 
 #include "stagecraft/schedule/builders/all.h"
 #include "stagecraft/schedule/builders/interleaved.h"
+#include "stagecraft/schedule/builders/list_writer.h"
 
 namespace stagecraft::builders {
 namespace {
 
-// Puts idle slots in front of forwards that would come before the step in which their input is
-// made, with all ranks in step with each other.
+// Inserts idle slots before forwards that would run in or before the step that makes their input,
+// with all ranks in lock-step.
 std::vector<ActionList> align_forwards(const Dims& dims, const std::vector<ActionList>& lists) {
   constexpr int32_t kNever = INT32_MAX;
   std::vector<int32_t> done_in(static_cast<std::size_t>(dims.stages()) * dims.m, kNever);
@@ -20,10 +21,8 @@ std::vector<ActionList> align_forwards(const Dims& dims, const std::vector<Actio
       if (next[r] == lists[r].size()) continue;
       const Action action = lists[r][next[r]];
       const bool is_forward = action.type() == ActionType::kForward;
-      const std::size_t pair = is_forward
-                                   ? static_cast<std::size_t>(action.stage().value()) * dims.m +
-                                         action.microbatch().value()
-                                   : 0;
+      const std::size_t pair =
+          is_forward ? action.stage().position() * dims.m + action.microbatch().position() : 0;
       if (is_forward && action.stage() > StageId(0) && done_in[pair - dims.m] >= step) {
         aligned[r].emplace_back();
         more = true;
@@ -38,10 +37,7 @@ std::vector<ActionList> align_forwards(const Dims& dims, const std::vector<Actio
   return aligned;
 }
 
-}  // namespace
-
-Schedule interleaved_zero_bubble(const ScheduleShape& shape) {
-  const Dims dims = check_shape("InterleavedZeroBubble", shape, 2);
+Schedule make_interleaved_zero_bubble(const Dims& dims) {
   const InterleavedOrder order(dims);
   const int64_t total = int64_t{dims.l} * dims.m;
   auto lists = write_lists(dims, 3 * total + 2 * dims.p, [&](int32_t r, ListWriter& out) {
@@ -63,13 +59,22 @@ Schedule interleaved_zero_bubble(const ScheduleShape& shape) {
     for (int64_t op = 0; op < total; ++op) {
       if (op + warm_up < total) forward(op + warm_up);
       backward(op, ActionType::kBackwardInput);
-      // Weight work lags r microbatches behind, which fills the bubbles of the cool-down.
+      // Weight work lags by r microbatches, which fills the bubbles of the cool-down.
       if (op >= r) backward(weights_done++, ActionType::kBackwardWeight);
     }
     while (weights_done < total) backward(weights_done++, ActionType::kBackwardWeight);
   });
   lists = align_forwards(dims, lists);
   return {Level::kCompute, Placement::loop(dims.p, dims.stages()), std::move(lists)};
+}
+
+}  // namespace
+
+ScheduleKind interleaved_zero_bubble() {
+  return {.name = "InterleavedZeroBubble",
+          .summary = "Interleaved1F1B with weight work in the bubbles",
+          .make = make_interleaved_zero_bubble,
+          .default_stages_per_rank = 2};
 }
 
 }  // namespace stagecraft::builders

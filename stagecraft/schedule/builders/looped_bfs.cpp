@@ -1,10 +1,10 @@
 #include "stagecraft/schedule/builders/all.h"
-#include "stagecraft/schedule/builders/shape.h"
+#include "stagecraft/schedule/builders/list_writer.h"
 
 namespace stagecraft::builders {
+namespace {
 
-Schedule looped_bfs(const ScheduleShape& shape) {
-  const Dims dims = check_shape("LoopedBFS", shape, 2);
+Schedule make_looped_bfs(const Dims& dims) {
   const int32_t slots = 2 * dims.l * dims.m + 2 * dims.p;
   auto lists = write_lists(dims, slots, [&](int32_t r, ListWriter& out) {
     out.idle(r);
@@ -17,6 +17,15 @@ Schedule looped_bfs(const ScheduleShape& shape) {
     }
   });
   return {Level::kCompute, Placement::loop(dims.p, dims.stages()), std::move(lists)};
+}
+
+}  // namespace
+
+ScheduleKind looped_bfs() {
+  return {.name = "LoopedBFS",
+          .summary = "GPipe with several stages a rank, breadth first",
+          .make = make_looped_bfs,
+          .default_stages_per_rank = 2};
 }
 
 }  // namespace stagecraft::builders

@@ -1,14 +1,14 @@
 #include <algorithm>
 
 #include "stagecraft/schedule/builders/all.h"
-#include "stagecraft/schedule/builders/shape.h"
+#include "stagecraft/schedule/builders/list_writer.h"
 
 namespace stagecraft::builders {
 namespace {
 
 // Writes the actions of one of a rank's two stages, each kind in the order of the microbatches.
-// Those beyond the last microbatch leave an idle slot: the order is made for at least 2p - 1 of
-// them.
+// An action beyond the last microbatch leaves an idle slot: the order is made for at least 2p - 1
+// microbatches.
 class Chunk {
  public:
   Chunk(ListWriter& out, int32_t stage, int32_t microbatches)
@@ -42,11 +42,7 @@ class Chunk {
   int32_t weights_ = 0;
 };
 
-}  // namespace
-
-Schedule zbv_zero_bubble(const ScheduleShape& shape) {
-  const Dims dims = check_shape("ZBVZeroBubble", shape, 2);
-  check_stages_per_rank("ZBVZeroBubble", dims, 2);
+Schedule make_zbv_zero_bubble(const Dims& dims) {
   const int32_t p = dims.p;
   const int32_t n = std::max(2 * p - 1, dims.m);
   auto lists = write_lists(dims, 6 * n + p, [&](int32_t r, ListWriter& out) {
@@ -80,6 +76,16 @@ Schedule zbv_zero_bubble(const ScheduleShape& shape) {
     while (down.owes_weights()) down.backward_weight();
   });
   return {Level::kCompute, Placement::v(p, dims.stages()), std::move(lists)};
+}
+
+}  // namespace
+
+ScheduleKind zbv_zero_bubble() {
+  return {.name = "ZBVZeroBubble",
+          .summary = "two stages a rank in a V, weight work in the bubbles",
+          .make = make_zbv_zero_bubble,
+          .default_stages_per_rank = 2,
+          .stages_per_rank = {.min = 2, .max = 2}};
 }
 
 }  // namespace stagecraft::builders

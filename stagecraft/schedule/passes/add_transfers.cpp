@@ -7,14 +7,12 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/pair_flags.h"
 #include "stagecraft/schedule/passes/pass_input.h"
-#include "stagecraft/schedule/passes/unchecked.h"
-#include "stagecraft/schedule/verify.h"
 
 namespace stagecraft {
 namespace {
 
-constexpr uint8_t kForwardDue = 1;     // there is an F, and it was not done yet
-constexpr uint8_t kGradientDue = 2;    // there is a B or I, and it was not done yet
+constexpr uint8_t kForwardDue = 1;     // there is an F that was not done yet
+constexpr uint8_t kGradientDue = 2;    // there is a B or I that was not done yet
 constexpr uint8_t kForwardPosted = 4;  // the RECV_F is placed
 constexpr uint8_t kGradientPosted = 8;
 
@@ -36,7 +34,7 @@ class TransferWriter {
     }
   }
 
-  // Ranks take turns, one slot each, as long as there is one that can go on.
+  // Ranks take turns, one slot each, as long as one of them can go on.
   Schedule write() {
     std::vector<std::size_t> unfinished;
     for (std::size_t r = 0; r < out_.size(); ++r) {
@@ -121,15 +119,12 @@ class TransferWriter {
 
 }  // namespace
 
-Schedule unchecked::add_transfers(const Schedule& schedule, const StageGraph& graph) {
+Schedule add_transfers(const Schedule& schedule, const StageGraph& graph, Verified verified) {
   require_level(schedule, Level::kCompute, "add_transfers");
+  if (verified == Verified::kNo) {
+    verify_or_throw(schedule, graph, "add_transfers", {.mode = VerifyMode::kPartial});
+  }
   return TransferWriter(schedule, graph).write();
-}
-
-Schedule add_transfers(const Schedule& schedule, const StageGraph& graph) {
-  require_level(schedule, Level::kCompute, "add_transfers");
-  verify_or_throw(schedule, graph, "add_transfers", {.mode = VerifyMode::kPartial});
-  return unchecked::add_transfers(schedule, graph);
 }
 
 Schedule add_transfers(const Schedule& schedule) {

@@ -2,20 +2,22 @@
 
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/schedule/stage_graph.h"
+#include "stagecraft/schedule/verify.h"
 
 namespace stagecraft {
 
-/// Inserts SEND_F, RECV_F, SEND_B and RECV_B, and so makes a lowered schedule. Idle slots go.
+/// Inserts SEND_F, RECV_F, SEND_B and RECV_B, and so makes a lowered schedule. Removes idle slots.
 ///
-/// A send stands right behind the action that makes the value, and is for all stages on other ranks
-/// that read it. A receive stands where its rank had got to when the first of its values was sent,
-/// if each rank did one slot at a time in turn; it is for all values that the stage gets from other
-/// ranks. So every rank's list is part of one order in which each receive follows right behind its
-/// first send, and no rank can wait for ever.
+/// A send comes directly after the action that makes the value. It is for all stages on other ranks
+/// that read the value. A receive is for all values that the stage gets from other ranks. Its place
+/// follows from a run in which the ranks take turns, one slot each: it comes where its rank is when
+/// the first of the values is sent. So every rank's list is part of one order in which each receive
+/// comes directly after its first send, and no rank can wait for ever.
 ///
 /// REQUIRES level kCompute and a schedule that `verify` finds good in kPartial mode
 /// (ScheduleError).
-Schedule add_transfers(const Schedule& schedule, const StageGraph& graph);
+Schedule add_transfers(const Schedule& schedule, const StageGraph& graph,
+                       Verified verified = Verified::kNo);
 /// For a chain of stages.
 Schedule add_transfers(const Schedule& schedule);
 

@@ -4,9 +4,10 @@
 #include <string_view>
 #include <utility>
 
+#include "stagecraft/schedule/passes/add_transfers.h"
 #include "stagecraft/schedule/passes/pass_input.h"
+#include "stagecraft/schedule/passes/place_receives.h"
 #include "stagecraft/schedule/passes/reduce_grads.h"
-#include "stagecraft/schedule/passes/unchecked.h"
 
 namespace stagecraft {
 namespace {
@@ -47,11 +48,12 @@ Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOpt
   if (options.reduce_grads && !has_any(schedule, {ActionType::kReduceGrad})) {
     lowering.apply("after reduce_grads", reduce_grads);
   }
-  lowering.apply("after add_transfers",
-                 [&](const Schedule& current) { return unchecked::add_transfers(current, graph); });
+  lowering.apply("after add_transfers", [&](const Schedule& current) {
+    return add_transfers(current, graph, Verified::kYes);
+  });
   if (options.prefetch) {
     lowering.apply("after place_receives", [&](const Schedule& current) {
-      return unchecked::place_receives(current, *options.prefetch, graph);
+      return place_receives(current, *options.prefetch, graph, Verified::kYes);
     });
   }
   return lowering.take();

@@ -18,12 +18,12 @@ struct LowerOptions {
   /// Move receives to `prefetch` slots of compute before their use; without it they stay where
   /// add_transfers puts them.
   std::optional<int32_t> prefetch = std::nullopt;
-  /// What the schedule has to be complete for; without it, infer_mode says.
+  /// What the schedule has to be complete for; without it, infer_mode decides.
   std::optional<VerifyMode> mode = std::nullopt;
 };
 
-/// From what ranks compute to all that they do: shard_stages, reduce_grads, add_transfers and, if
-/// asked, place_receives; the schedule is verified before the first and after each (ScheduleError).
+/// Makes a lowered schedule: runs shard_stages, reduce_grads, add_transfers and, if asked,
+/// place_receives. Verifies the schedule before the first pass and after each (ScheduleError).
 ///
 /// REQUIRES level kCompute (ArgumentError).
 Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOptions& options = {});

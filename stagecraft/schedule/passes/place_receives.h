@@ -4,22 +4,23 @@
 
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/schedule/stage_graph.h"
+#include "stagecraft/schedule/verify.h"
 
 namespace stagecraft {
 
-/// Moves every receive to where it is needed: in front of the slot of compute that comes `prefetch`
-/// slots of compute before the one that reads it (0: directly in front of it), so that no more
-/// buffers wait for values than that. Where ranks would then wait for each other, each with a send
-/// whose receive the other has not posted, a receive is posted as early as that takes and no
-/// earlier.
+/// Moves every receive to `prefetch` slots of compute before the slot that reads its value (0:
+/// directly before that slot). This bounds the number of buffers that wait for values. Where ranks
+/// would then wait for each other, each in a send whose receive the other rank has not posted, one
+/// receive is posted earlier, as late as possible.
 ///
-/// Two ranks may then post receives in another order than the other sends, so transfers have to be
-/// matched by stage and microbatch, as they are here. PyTorch matches them by their order: a file
-/// for it keeps its receives where add_transfers puts them.
+/// A rank may then post its receives in a different order than the other rank sends. Transfers are
+/// matched by stage and microbatch here, so this is safe. PyTorch matches them by their order: a
+/// file for PyTorch keeps its receives where add_transfers puts them.
 ///
 /// REQUIRES level kLowered, a schedule that `verify` finds good in kPartial mode (ScheduleError),
 /// and prefetch >= 0 (ArgumentError).
-Schedule place_receives(const Schedule& schedule, int32_t prefetch, const StageGraph& graph);
+Schedule place_receives(const Schedule& schedule, int32_t prefetch, const StageGraph& graph,
+                        Verified verified = Verified::kNo);
 /// For a chain of stages.
 Schedule place_receives(const Schedule& schedule, int32_t prefetch);
 

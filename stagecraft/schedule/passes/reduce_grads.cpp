@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/schedule/passes/pass_input.h"
 
 namespace stagecraft {
@@ -12,8 +13,7 @@ Schedule reduce_grads(const Schedule& schedule) {
   require_level(schedule, Level::kCompute, "reduce_grads");
   require<ArgumentError>(!has_any(schedule, {ActionType::kReduceGrad}),
                          "reduce_grads: the schedule has REDUCE_GRAD already");
-  std::vector<int32_t> left(static_cast<std::size_t>(schedule.num_stages()),
-                            schedule.num_microbatches());
+  IndexedVector<StageId, int32_t> left(schedule.num_stages(), schedule.num_microbatches());
   std::vector<ActionList> lists;
   lists.reserve(schedule.lists().size());
   for (const ActionList& list : schedule.lists()) {
@@ -24,8 +24,8 @@ Schedule reduce_grads(const Schedule& schedule) {
       out.insert(out.end(), slot.actions().begin(), slot.actions().end());
       for (const Action part : slot.parts()) {
         if (!makes_weight_gradients(part.type())) continue;
-        if (part.stage().value() >= schedule.num_stages()) continue;  // for the verifier to refuse
-        if (--left[part.stage().value()] == 0) {
+        if (!left.contains(part.stage())) continue;  // for the verifier to refuse
+        if (--left[part.stage()] == 0) {
           out.emplace_back(part.stage(), ActionType::kReduceGrad);
         }
       }

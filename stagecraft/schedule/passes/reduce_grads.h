@@ -4,8 +4,8 @@
 
 namespace stagecraft {
 
-/// Inserts a stage's REDUCE_GRAD right behind the slot with its last B or W, that is the one with
-/// which all microbatches have had theirs. Idle slots go.
+/// Inserts a stage's REDUCE_GRAD directly after the slot with the last B or W of its microbatches.
+/// Removes idle slots.
 ///
 /// REQUIRES level kCompute without REDUCE_GRAD (ArgumentError).
 Schedule reduce_grads(const Schedule& schedule);

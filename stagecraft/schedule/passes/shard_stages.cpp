@@ -10,9 +10,8 @@
 namespace stagecraft {
 namespace {
 
-// Which stages a list comes to next, seen from a slot that moves from the back to the front: all
-// stages behind it in the order of their next use, linked, so that one is moved to the front at
-// once.
+// The stages that a list uses after a slot, in the order of their next use. The slot moves from the
+// end of the list to its begin. A linked list, so that a stage moves to the front in constant time.
 class NextStages {
  public:
   explicit NextStages(std::size_t stages) : links_(stages) {}
@@ -29,7 +28,7 @@ class NextStages {
     }
   }
 
-  // The first `limit`; those that come in with the same slot come along.
+  // The first `limit` stages, and all others of the last one's slot.
   void first(std::size_t limit, std::vector<StageId>& stages) const {
     stages.clear();
     int64_t last_slot = -1;
@@ -74,7 +73,7 @@ bool contains(const std::vector<StageId>& stages, StageId stage) {
   return std::find(stages.begin(), stages.end(), stage) != stages.end();
 }
 
-// Written from the back to the front, and turned round at the end.
+// Writes a list from its end to its begin, and reverses it at last.
 class BackwardWriter {
  public:
   explicit BackwardWriter(std::size_t expected) { list_.reserve(expected); }
@@ -82,7 +81,8 @@ class BackwardWriter {
   void slot(const Slot& slot) {
     list_.insert(list_.end(), slot.actions().rbegin(), slot.actions().rend());
   }
-  // In front of all so far: what is in `before` and not in `after` goes, then the others come.
+  // In front of the list so far: reshards the stages of `before` that are not in `after`, then
+  // unshards those of `after` that are not in `before`.
   void change(std::vector<StageId> before, const std::vector<StageId>& after) {
     for (std::size_t i = after.size(); i-- > 0;) {
       if (!contains(before, after[i])) list_.emplace_back(after[i], ActionType::kUnshard);
@@ -108,7 +108,7 @@ ActionList shard_list(std::span<const Action> list, std::size_t limit, NextStage
     if (!slot.is_idle()) slots.push_back(slot);
   }
   BackwardWriter out(list.size() + 16);
-  std::vector<StageId> active;  // from the slot on that was written last
+  std::vector<StageId> active;  // unsharded from the slot that was written last
   std::vector<StageId> wanted;
   for (std::size_t i = slots.size(); i-- > 0;) {
     next.move_before(slots[i]);

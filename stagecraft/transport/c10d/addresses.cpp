@@ -43,7 +43,7 @@ sockaddr_in name_of(int fd) {
   return address;
 }
 
-bool is_loopback(const sockaddr_in& address) {
+bool is_loopback_address(const sockaddr_in& address) {
   return address.sin_family == AF_INET && (ntohl(address.sin_addr.s_addr) >> 24U) == 127;
 }
 
@@ -63,11 +63,11 @@ int Socket::release() {
 }
 
 bool is_loopback(const std::string& host) {
-  return is_loopback(resolve(host));
+  return is_loopback_address(resolve(host));
 }
 
 bool is_on_loopback(int fd) {
-  return is_loopback(name_of(fd));
+  return is_loopback_address(name_of(fd));
 }
 
 Socket listen_on(const std::string& address, uint16_t port) {

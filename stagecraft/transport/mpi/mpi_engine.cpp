@@ -17,7 +17,7 @@ namespace stagecraft::detail {
 namespace {
 
 // For the last sends to leave.
-constexpr auto kLinger = std::chrono::milliseconds(500);
+constexpr auto kLeaveTime = std::chrono::milliseconds(500);
 
 constexpr uint64_t kWorlds = (kLastMpiTag + 1) / (kLastTag + 1);
 
@@ -68,7 +68,7 @@ class MpiEngine final : public Engine {
 
   ~MpiEngine() override {
     watcher_.reset();
-    progress_.close_group(group_, is_any_lost_, Deadline::after(kLinger));
+    progress_.close_group(group_, is_any_lost_, Deadline::after(kLeaveTime));
   }
 
   Rank rank() const override { return rank_; }

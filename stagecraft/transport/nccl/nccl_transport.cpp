@@ -12,7 +12,7 @@ namespace {
 
 // How a thread waits for the device: mostly it is through with what was received.
 constexpr int kBusyTurns = 200;
-constexpr auto kNap = std::chrono::microseconds(20);
+constexpr auto kDeviceNap = std::chrono::microseconds(20);
 
 // An engine with a link beside it.
 class LinkedEngine final : public Engine {
@@ -116,7 +116,7 @@ void NcclTransport::settle(Deadline deadline) {
     if (turn < kBusyTurns) {
       std::this_thread::yield();
     } else {
-      std::this_thread::sleep_for(kNap);
+      std::this_thread::sleep_for(kDeviceNap);
     }
   }
 }

@@ -12,16 +12,12 @@
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/transport/wire/name_thread.h"
+#include "stagecraft/transport/wire/packed_value.h"
 
 namespace stagecraft::detail {
 namespace {
 
 using Clock = Deadline::Clock;
-
-std::string_view text_of(const at::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.const_data_ptr()),
-          static_cast<std::size_t>(bytes.numel())};
-}
 
 // Where a value's tensors arrive that are not the CPU's; where they are on several devices, the
 // first of them.

@@ -13,14 +13,14 @@ namespace {
 // Two of a kind are taken for a habit.
 constexpr uint64_t kHabit = 2;
 
-std::optional<c10::Device> device_of(const DeviceLink* link) {
+std::optional<c10::Device> link_device(const DeviceLink* link) {
   return link == nullptr ? std::nullopt : std::optional(link->device());
 }
 
 }  // namespace
 
 IncomingLayouts::IncomingLayouts(Engine& engine, Rank from)
-    : engine_(engine), link_(engine.device_link()), from_(from), home_(device_of(link_)) {}
+    : engine_(engine), link_(engine.device_link()), from_(from), home_(link_device(link_)) {}
 
 void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   const std::lock_guard lock(mutex_);

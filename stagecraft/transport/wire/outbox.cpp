@@ -9,6 +9,7 @@
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/name_thread.h"
+#include "stagecraft/transport/wire/packed_value.h"
 #include "stagecraft/transport/wire/staging.h"
 
 namespace stagecraft::detail {
@@ -29,11 +30,6 @@ std::string key_of(const Edge& edge, const std::string& layout) {
   key.put(edge.to);
   key.put_raw(layout.data(), layout.size());
   return key.take();
-}
-
-std::string_view text_of(const at::Tensor& bytes) {
-  return {static_cast<const char*>(bytes.const_data_ptr()),
-          static_cast<std::size_t>(bytes.numel())};
 }
 
 std::size_t num_bytes(const at::Tensor& bytes) {

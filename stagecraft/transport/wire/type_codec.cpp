@@ -8,10 +8,10 @@
 namespace stagecraft::detail {
 namespace {
 
-constexpr int kMaxDepth = 64;
+constexpr int kMaxTypeDepth = 64;
 
 c10::TypePtr read_type(ByteReader& in, int depth) {
-  if (depth > kMaxDepth) throw MetadataError("a message has a type that nests too deeply");
+  if (depth > kMaxTypeDepth) throw MetadataError("a message has a type that nests too deeply");
   switch (in.get<char>()) {
     case 'a':
       return c10::AnyType::get();

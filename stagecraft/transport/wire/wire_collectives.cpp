@@ -37,7 +37,7 @@ TransferId id_of(uint64_t meeting, uint8_t phase, Rank from, Rank to) {
           MicrobatchId(0)};
 }
 
-std::string describe(const TensorLayout& layout) {
+std::string describe_layout(const TensorLayout& layout) {
   return fmt::format("{} of shape [{}]", c10::toString(layout.dtype),
                      fmt::join(layout.sizes, ", "));
 }
@@ -122,7 +122,7 @@ at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline
     if (i == 0) first = other;
     if (other.dtype != first.dtype || other.sizes != first.sizes) {
       throw MetadataError(fmt::format("all_reduce: rank 0 passed {}, rank {} passed {}",
-                                      describe(first), i, describe(other)));
+                                      describe_layout(first), i, describe_layout(other)));
     }
     parts.emplace_back(in.take(in.left()));
   }

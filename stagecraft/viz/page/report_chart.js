@@ -52,6 +52,8 @@ function addTable(section, columns, rows, rowClass = () => "") {
     for (const column of columns) {
       const content = column.cell(row);
       const cell = make("td", undefined, [column.text ? "text" : "", column.wrap ? "wrap" : "", column.className || ""].join(" ").trim());
+      // Where the page is too narrow for the table, each cell shows its title itself (report.css).
+      if (column.title) cell.dataset.title = column.unit ? `${column.title}, ${column.unit}` : column.title;
       if (content === null || content === undefined) {
         cell.textContent = "–";
         cell.classList.add("none");

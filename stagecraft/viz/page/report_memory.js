@@ -114,12 +114,14 @@ function addLoss(report) {
   const range = (list) => list.reduce(([a, b], v) => [Math.min(a, v), Math.max(b, v)], [Infinity, -Infinity]);
   const [first, last] = range(steps), [low, high] = range(values);
   const pad = (high - low || Math.abs(high) || 1) * 0.06;
-  const yStep = tickStep(high - low + 2 * pad, 5), xStep = Math.max(1, tickStep(Math.max(1, last - first), 10));
+  // A chart is scaled to the page: a narrow one gets fewer and larger numbers.
+  const [width, height, xTicks] = window.innerWidth < 700 ? [460, 220, 5] : [1150, 280, 10];
+  const yStep = tickStep(high - low + 2 * pad, 5), xStep = Math.max(1, tickStep(Math.max(1, last - first), xTicks));
   const digits = Math.min(12, Math.max(0, -Math.floor(Math.log10(yStep) + 1e-9)));
   if (evaluations.length > 0) {
     addKey(section, [{ name: "training", color: "var(--loss)", line: "line" }, { name: "evaluation", color: "var(--evaluation)", line: "line" }]);
   }
-  const chart = makeChart(1150, 280, { from: first, to: last > first ? last : first + 1, ticks: ticksBetween(first, last, xStep), text: (tick) => numberText(tick) },
+  const chart = makeChart(width, height, { from: first, to: last > first ? last : first + 1, ticks: ticksBetween(first, last, xStep), text: (tick) => numberText(tick) },
     { from: low - pad, to: high + pad, ticks: ticksBetween(low - pad, high + pad, yStep), text: (tick) => tick.toFixed(digits) }, "Loss by step");
   const draw = (points, color, dots) => {
     const path = thinOut(points, 1000).map(([step, loss], i) => `${i ? "L" : "M"}${chart.xOf(step).toFixed(1)} ${chart.yOf(loss).toFixed(1)}`).join("");

@@ -55,6 +55,12 @@ function testReport(app, report) {
   app.view.fit();
   app.paint();
 
+  // Nothing is cut off: neither the page nor a table in it is wider than there is room.
+  check(document.documentElement.scrollWidth <= window.innerWidth, `the page is ${document.documentElement.scrollWidth} wide, the window ${window.innerWidth}`);
+  for (const box of document.querySelectorAll(".scroll")) {
+    check(box.scrollWidth <= box.clientWidth, `${box.closest("section").id}: a table is ${box.scrollWidth} wide, the room ${box.clientWidth}`);
+  }
+
   const overlapping = [...document.querySelectorAll("section")].filter((section, i, all) =>
     i > 0 && section.getBoundingClientRect().top < all[i - 1].getBoundingClientRect().bottom);
   check(overlapping.length === 0, "sections overlap");

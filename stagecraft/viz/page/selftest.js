@@ -52,12 +52,14 @@ function selfTest(app) {
   const overview = { ...app.drawn };
   check(overview.ranks === Math.min(data.ranks, overview.ranks) && (data.size === 0 || overview.ranks > 0), "fit draws no rank");
 
-  // Zooming keeps the time under the pointer, and in and out again is where it was.
+  // Zooming keeps the time under the pointer and the chart in its place, and in and out again is where it was.
+  const top = app.chart.getBoundingClientRect().top;
   const x = kGutter + view.plotWidth() * 0.3;
   const time = view.timeOf(x);
   view.zoom(8, x);
   paint();
   const zoomed = { ...app.drawn };
+  check(app.chart.getBoundingClientRect().top === top, "zooming moves the chart");
   if (data.makespan > 8 * data.shortest) check(Math.abs(view.timeOf(x) - time) < 1e-6 * view.end(), "zoom loses its place");
   const t0 = view.t0;
   view.pan(40, 0);

@@ -2,7 +2,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -10,21 +9,6 @@
 #include "stagecraft/schedule/schedule.h"
 
 namespace stagecraft::builders {
-
-/// A shape that was checked, with the papers' letters.
-struct Dims {
-  int32_t p = 1;  ///< ranks
-  int32_t l = 1;  ///< stages a rank
-  int32_t m = 1;  ///< microbatches
-
-  int32_t stages() const { return p * l; }
-};
-
-/// ArgumentError for counts that are not positive or make more actions than a program can hold.
-Dims check_shape(std::string_view name, const ScheduleShape& shape,
-                 int32_t default_stages_per_rank);
-/// ArgumentError unless there are just that many stages a rank.
-void check_stages_per_rank(std::string_view name, const Dims& dims, int32_t expected);
 
 /// Writes one rank's list.
 class ListWriter {
@@ -41,7 +25,7 @@ class ListWriter {
   void backward_weight(int32_t stage, int32_t microbatch) {
     add(stage, ActionType::kBackwardWeight, microbatch);
   }
-  /// F of one stage beside B of another.
+  /// F of one stage beside B of a different one.
   void overlap(int32_t f_stage, int32_t f_microbatch, int32_t b_stage, int32_t b_microbatch) {
     list_.push_back(Action::overlap(2));
     forward(f_stage, f_microbatch);

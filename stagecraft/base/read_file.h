@@ -1,0 +1,11 @@
+#pragma once
+
+#include <string>
+
+namespace stagecraft {
+
+/// All bytes of a file, or of standard input for "-". Error, naming the path and the cause, when it
+/// cannot be read.
+std::string read_file(const std::string& path);
+
+}  // namespace stagecraft
