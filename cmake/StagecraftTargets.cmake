@@ -41,7 +41,7 @@ endfunction()
 function(_sc_without_torch TARGET)
   target_include_directories(${TARGET} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(${TARGET} PRIVATE $<BUILD_INTERFACE:sc_flags>)
-  target_compile_options(${TARGET} PRIVATE -ffp-contract=off)
+  target_compile_options(${TARGET} PRIVATE -ffp-contract=off ${SC_TEST_OPTIMISATION})
   _sc_unity(${TARGET})
 endfunction()
 
