@@ -1,6 +1,6 @@
 // A captured stage beside a call of the model itself, and how long capture takes.
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 
 #include <chrono>
 #include <cstdint>
@@ -22,7 +22,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "benchmarks/harness.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/stage/callable.h"
 
 namespace {

@@ -8,7 +8,7 @@
 #include "stagecraft/exported/node_builder.h"
 #include "stagecraft/exported/shared_memory.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/input_binding.h"
+#include "stagecraft/graph/run/input_binding.h"
 
 namespace stagecraft::exported {
 

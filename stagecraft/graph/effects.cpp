@@ -15,8 +15,8 @@
 #include <ATen/core/enum_tag.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/compact.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/passes/compact.h"
 
 namespace stagecraft {
 

@@ -3,8 +3,8 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/cond.h"
-#include "stagecraft/graph/scope.h"
 
 namespace stagecraft {
 

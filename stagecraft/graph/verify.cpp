@@ -12,9 +12,9 @@
 #include <fmt/format.h>
 
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/graph/input_binding.h"
 #include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/run/input_binding.h"
 #include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft {

@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/input_binding.h"
-#include "stagecraft/graph/move.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/passes/move.h"
+#include "stagecraft/graph/run/input_binding.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/flops.h"
 #include "stagecraft/stage/random_scope.h"
 #include "stagecraft/stage/stage_context.h"

@@ -10,9 +10,9 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/index.h"
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/split.h"
 #include "stagecraft/partition/stage_plan.h"
 #include "stagecraft/stage/callable.h"

@@ -8,7 +8,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/partition/flops.h"
 #include "stagecraft/partition/split_places.h"
 

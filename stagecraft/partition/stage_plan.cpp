@@ -13,9 +13,9 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/compact.h"
-#include "stagecraft/graph/input_binding.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/capture/scope.h"
+#include "stagecraft/graph/passes/compact.h"
+#include "stagecraft/graph/run/input_binding.h"
 #include "stagecraft/partition/state_plan.h"
 #include "stagecraft/partition/uses.h"
 

@@ -12,9 +12,9 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {

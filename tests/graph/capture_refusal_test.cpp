@@ -22,8 +22,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/capture.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/capture/capture.h"
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/support/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 
 #include <stdexcept>
 #include <string>
@@ -14,9 +14,9 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/graph/graph_check.h"
 #include "tests/support/expect_error.h"

@@ -10,8 +10,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/graph/saved_state.h"
+#include "stagecraft/graph/run/program.h"
+#include "stagecraft/graph/run/saved_state.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {

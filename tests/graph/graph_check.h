@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/tree/arguments.h"
 

@@ -13,7 +13,7 @@
 #include <torch/csrc/autograd/autograd.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/partition/loss_wrapper.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/tree/tree.h"

@@ -15,9 +15,9 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/stage/callable.h"
 #include "tests/partition/pipe_check.h"
 #include "tests/partition/sample_tensors.h"

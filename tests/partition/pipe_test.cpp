@@ -13,8 +13,8 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/scope.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/random_scope.h"

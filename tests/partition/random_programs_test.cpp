@@ -11,7 +11,7 @@
 #include <ATen/ops/ones_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/partition/pipe.h"
 #include "tests/graph/graph_check.h"
 #include "tests/partition/pipe_check.h"

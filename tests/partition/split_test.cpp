@@ -11,9 +11,9 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/scope.h"
 #include "stagecraft/partition/flops.h"
 #include "stagecraft/partition/modules.h"
 #include "stagecraft/partition/pipe.h"

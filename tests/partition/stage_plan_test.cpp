@@ -15,7 +15,7 @@
 #include <ATen/TensorOperators.h>
 
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/partition/pipe_file.h"
 #include "stagecraft/runtime/pipeline.h"

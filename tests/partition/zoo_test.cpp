@@ -15,7 +15,7 @@
 #include <ATen/ops/pow.h>
 #include <c10/core/GradMode.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/pipeline.h"

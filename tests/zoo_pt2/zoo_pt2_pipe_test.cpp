@@ -11,7 +11,7 @@
 #include <ATen/ops/roll.h>
 
 #include "stagecraft/exported/exported_archive.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/cuts.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/train/state_dict.h"

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -18,9 +18,9 @@
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/input_binding.h"
 #include "stagecraft/graph/op_types.h"
-#include "stagecraft/graph/run_mode.h"
+#include "stagecraft/graph/run/input_binding.h"
+#include "stagecraft/graph/run/run_mode.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {

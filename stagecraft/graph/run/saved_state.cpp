@@ -1,4 +1,4 @@
-#include "stagecraft/graph/saved_state.h"
+#include "stagecraft/graph/run/saved_state.h"
 
 #include <algorithm>
 #include <exception>

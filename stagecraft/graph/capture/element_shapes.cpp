@@ -1,4 +1,4 @@
-#include "stagecraft/graph/element_shapes.h"
+#include "stagecraft/graph/capture/element_shapes.h"
 
 #include <algorithm>
 #include <array>

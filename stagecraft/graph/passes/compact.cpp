@@ -1,4 +1,4 @@
-#include "stagecraft/graph/compact.h"
+#include "stagecraft/graph/passes/compact.h"
 
 #include <cstddef>
 #include <cstdint>

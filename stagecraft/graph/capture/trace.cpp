@@ -1,4 +1,4 @@
-#include "stagecraft/graph/trace.h"
+#include "stagecraft/graph/capture/trace.h"
 
 #include <algorithm>
 #include <array>
@@ -17,14 +17,14 @@
 #include <c10/core/TensorImpl.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/graph/capture/element_shapes.h"
+#include "stagecraft/graph/capture/history.h"
+#include "stagecraft/graph/capture/tracer.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/element_shapes.h"
-#include "stagecraft/graph/history.h"
 #include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
-#include "stagecraft/graph/run_mode.h"
-#include "stagecraft/graph/saved_state.h"
-#include "stagecraft/graph/tracer.h"
+#include "stagecraft/graph/run/run_mode.h"
+#include "stagecraft/graph/run/saved_state.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/evaluation.h"
+#include "stagecraft/graph/passes/evaluation.h"
 
 #include <algorithm>
 #include <array>

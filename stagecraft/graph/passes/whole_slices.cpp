@@ -1,4 +1,4 @@
-#include "stagecraft/graph/whole_slices.h"
+#include "stagecraft/graph/passes/whole_slices.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-#include "stagecraft/graph/compact.h"
+#include "stagecraft/graph/passes/compact.h"
 
 namespace stagecraft {
 

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/history.h"
+#include "stagecraft/graph/capture/history.h"
 
 #include <cstddef>
 #include <exception>

@@ -4,8 +4,8 @@
 #include <ATen/core/boxing/KernelFunction.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/scope.h"
-#include "stagecraft/graph/tracer.h"
+#include "stagecraft/graph/capture/scope.h"
+#include "stagecraft/graph/capture/tracer.h"
 
 namespace stagecraft {
 

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -8,13 +8,13 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/graph/capture/element_shapes.h"
+#include "stagecraft/graph/capture/example_inputs.h"
+#include "stagecraft/graph/capture/generalise.h"
+#include "stagecraft/graph/capture/replay_check.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/element_shapes.h"
-#include "stagecraft/graph/example_inputs.h"
-#include "stagecraft/graph/generalise.h"
 #include "stagecraft/graph/op_types.h"
-#include "stagecraft/graph/replay_check.h"
-#include "stagecraft/graph/saved_state.h"
+#include "stagecraft/graph/run/saved_state.h"
 
 namespace stagecraft {
 

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/run_mode.h"
+#include "stagecraft/graph/run/run_mode.h"
 
 #include <ATen/autocast_mode.h>
 #include <c10/core/GradMode.h>

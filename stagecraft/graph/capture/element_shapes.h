@@ -6,7 +6,7 @@
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 
-#include "stagecraft/graph/trace.h"
+#include "stagecraft/graph/capture/trace.h"
 
 namespace stagecraft {
 

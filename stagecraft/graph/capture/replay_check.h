@@ -1,7 +1,7 @@
 #pragma once
 
+#include "stagecraft/graph/capture/trace.h"
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/graph/trace.h"
 #include "stagecraft/tree/arguments.h"
 
 namespace stagecraft {

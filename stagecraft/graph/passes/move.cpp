@@ -1,4 +1,4 @@
-#include "stagecraft/graph/move.h"
+#include "stagecraft/graph/passes/move.h"
 
 #include <cstddef>
 #include <utility>

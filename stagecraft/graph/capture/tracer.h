@@ -7,7 +7,7 @@
 #include <ATen/core/stack.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
-#include "stagecraft/graph/trace.h"
+#include "stagecraft/graph/capture/trace.h"
 
 namespace stagecraft {
 

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/input_binding.h"
+#include "stagecraft/graph/run/input_binding.h"
 
 #include <bit>
 #include <cstddef>

@@ -8,7 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/tree/arguments.h"
 

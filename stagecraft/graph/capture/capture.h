@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
+#include "stagecraft/graph/capture/trace.h"
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/graph/trace.h"
 #include "stagecraft/tree/arguments.h"
 
 namespace stagecraft {

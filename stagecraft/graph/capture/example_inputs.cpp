@@ -1,4 +1,4 @@
-#include "stagecraft/graph/example_inputs.h"
+#include "stagecraft/graph/capture/example_inputs.h"
 
 #include <algorithm>
 

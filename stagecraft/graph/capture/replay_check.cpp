@@ -1,4 +1,4 @@
-#include "stagecraft/graph/replay_check.h"
+#include "stagecraft/graph/capture/replay_check.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -23,8 +23,8 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/op_types.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/graph/saved_state.h"
+#include "stagecraft/graph/run/program.h"
+#include "stagecraft/graph/run/saved_state.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/generalise.h"
+#include "stagecraft/graph/capture/generalise.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -12,11 +12,11 @@
 #include <ATen/core/Tensor.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/graph/capture/trace.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
-#include "stagecraft/graph/trace.h"
-#include "stagecraft/graph/whole_slices.h"
+#include "stagecraft/graph/passes/whole_slices.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 
