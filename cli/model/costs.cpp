@@ -11,7 +11,7 @@ NodeCosts::NodeCosts(const Graph& graph) {
   std::vector<int64_t> unread(parts.values.size(), 0);  // elements, by value
   for (const GraphState& state : parts.states) {
     if (state.kind != GraphState::Kind::kParameter) continue;
-    unread[static_cast<std::size_t>(state.value.value())] = state.tensor.numel();
+    unread[state.value.position()] = state.tensor.numel();
     total_parameters += state.tensor.numel();
   }
   for (const GraphNode& node : parts.nodes) {
@@ -19,7 +19,7 @@ NodeCosts::NodeCosts(const Graph& graph) {
     int64_t& first_read = parameters.emplace_back(0);
     for (const Argument& argument : node.arguments) {
       for_each_value(argument, [&](ValueId value) {
-        int64_t& elements = unread[static_cast<std::size_t>(value.value())];
+        int64_t& elements = unread[value.position()];
         first_read += elements;
         elements = 0;
       });

@@ -140,7 +140,7 @@ void NodeBuilder::copy_back(const Argument& into, const Argument& value,
   const ValueId* id = into.value();
   require<GraphError>(id != nullptr && value.value() != nullptr, "{} is no tensor", target);
   node.is_no_grad = true;
-  add_node(std::move(node), parts_.values[static_cast<std::size_t>(id->value())]);
+  add_node(std::move(node), parts_.values[id->position()]);
 }
 
 SizeExpr NodeBuilder::shape_of(const RawSymbol& size, uint32_t& open, std::size_t dim) {
@@ -420,7 +420,7 @@ void NodeBuilder::check_item(const RawNode& node, const RawSymbol& symbol, Scope
 ValueId NodeBuilder::add_copy(GraphNode node, ValueId value) {
   node.op = {"aten::clone", ""};
   node.arguments = {value, Argument()};
-  return add_node(std::move(node), parts_.values[static_cast<std::size_t>(value.value())]);
+  return add_node(std::move(node), parts_.values[value.position()]);
 }
 
 ValueId NodeBuilder::add_node(GraphNode node, GraphValue result) {

@@ -70,7 +70,7 @@ void check_states_apart(const GraphParts& parts) {
   std::unordered_map<int32_t, std::vector<std::string>> sharing;
   std::unordered_map<const void*, std::string> trained;
   for (const GraphState& state : parts.states) {
-    const GraphValue& value = parts.values[static_cast<std::size_t>(state.value.value())];
+    const GraphValue& value = parts.values[state.value.position()];
     if (value.memory >= 0) sharing[value.memory].push_back(value.name);
     if (!state.tensor.requires_grad() || !state.tensor.has_storage()) continue;
     const auto [first, is_new] = trained.try_emplace(
@@ -85,8 +85,7 @@ void check_states_apart(const GraphParts& parts) {
   for (const GraphNode& node : parts.nodes) {
     for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
       for_each_value(node.arguments[i], [&](ValueId value) {
-        const auto found =
-            sharing.find(parts.values[static_cast<std::size_t>(value.value())].memory);
+        const auto found = sharing.find(parts.values[value.position()].memory);
         require<ArgumentError>(
             found == sharing.end() || found->second.size() < 2,
             "{} changes memory that %{} and %{} share: they cannot be copied", node.name,
@@ -134,13 +133,13 @@ std::vector<at::Tensor> changed_states(const GraphParts& parts) {
     for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
       for_each_value(node.arguments[i], [&](ValueId value) {
         values.insert(value.value());
-        memories.insert(parts.values[static_cast<std::size_t>(value.value())].memory);
+        memories.insert(parts.values[value.position()].memory);
       });
     }
   }
   std::vector<at::Tensor> changed;
   for (const GraphState& state : parts.states) {
-    const int32_t memory = parts.values[static_cast<std::size_t>(state.value.value())].memory;
+    const int32_t memory = parts.values[state.value.position()].memory;
     if (values.contains(state.value.value()) || (memory >= 0 && memories.contains(memory))) {
       changed.push_back(state.tensor);
     }
@@ -183,17 +182,15 @@ class Liveness {
 
   void need(const Argument& argument) {
     for_each_value(argument, [&](ValueId value) {
-      values_[static_cast<std::size_t>(value.value())] = true;
+      values_[value.position()] = true;
       if (memory_of(value) >= 0) live_memory_.insert(memory_of(value));
     });
   }
 
-  bool is_live(ValueId value) const { return values_[static_cast<std::size_t>(value.value())]; }
+  bool is_live(ValueId value) const { return values_[value.position()]; }
 
  private:
-  int32_t memory_of(ValueId value) const {
-    return parts_.values[static_cast<std::size_t>(value.value())].memory;
-  }
+  int32_t memory_of(ValueId value) const { return parts_.values[value.position()].memory; }
   void note_outside(ValueId value) {
     outside_.insert(value.value());
     if (memory_of(value) >= 0) outside_memory_.insert(memory_of(value));

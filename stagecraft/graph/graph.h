@@ -139,7 +139,7 @@ struct GraphParts {
 };
 
 inline const GraphValue& Graph::value(ValueId id) const {
-  return parts_->values[static_cast<std::size_t>(id.value())];
+  return parts_->values[id.position()];
 }
 
 /// Runs one of two graphs, which take the operands, then the sizes, and return a tuple of tensors:

@@ -117,7 +117,7 @@ class Parser {
   }
 
   void read_type(ValueId id) {
-    GraphValue& value = parts_.values[static_cast<std::size_t>(id.value())];
+    GraphValue& value = parts_.values[id.position()];
     skip_blanks();
     value.dtype = read_dtype();
     in_.expect("[");
@@ -196,7 +196,7 @@ class Parser {
     if (in_.accept(", not saved")) state.is_persistent = false;
     while (in_.accept(", also %")) state.other_names.push_back(read_name("a name"));
     end_line();
-    state.tensor = read_state_(parts_.values[static_cast<std::size_t>(state.value.value())].name);
+    state.tensor = read_state_(parts_.values[state.value.position()].name);
     parts_.states.push_back(std::move(state));
     return true;
   }

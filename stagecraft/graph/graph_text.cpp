@@ -120,9 +120,7 @@ class Printer {
     out_ += '\n';
   }
 
-  const GraphValue& value(ValueId id) const {
-    return parts_.values[static_cast<std::size_t>(id.value())];
-  }
+  const GraphValue& value(ValueId id) const { return parts_.values[id.position()]; }
   const std::string& name_of(ValueId id) const { return value(id).name; }
   std::string type_of(ValueId id) const { return to_text(value(id), size_names_); }
 

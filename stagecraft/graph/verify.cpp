@@ -137,7 +137,7 @@ class Verifier {
   }
 
   void make(ValueId id, std::string_view where) {
-    const auto i = static_cast<std::size_t>(id.value());
+    const auto i = id.position();
     check(id.value() >= 0 && i < parts_.values.size(), "{}: there is no value {}", where,
           id.value());
     check(!is_made_[i], "{}: %{} is made twice", where, parts_.values[i].name);
@@ -146,7 +146,7 @@ class Verifier {
 
   void read(const Argument& argument, std::string_view where) const {
     for_each_value(argument, [&](ValueId id) {
-      const auto i = static_cast<std::size_t>(id.value());
+      const auto i = id.position();
       check(id.value() >= 0 && i < parts_.values.size(), "{}: there is no value {}", where,
             id.value());
       check(is_made_[i], "{}: %{} is read before it is made", where, parts_.values[i].name);
@@ -155,7 +155,7 @@ class Verifier {
 
   void check_state(const GraphState& state) {
     make(state.value, "states");
-    const GraphValue& value = parts_.values[static_cast<std::size_t>(state.value.value())];
+    const GraphValue& value = parts_.values[state.value.position()];
     check(state.tensor.defined(), "%{} has no tensor", value.name);
     for (const std::string& name : state.other_names) {
       check(is_name(name), "'{}' is no name for a state", name);
@@ -279,7 +279,7 @@ class Verifier {
     for (std::size_t i = 0; i < parts_.sizes.size(); ++i) {
       const auto& how = parts_.sizes[i].measured;
       if (!how) continue;
-      const auto v = static_cast<std::size_t>(how->value.value());
+      const auto v = how->value.position();
       check(how->value.value() >= 0 && v < parts_.values.size() && how->dim >= -1 &&
                 how->dim < static_cast<int32_t>(parts_.values[v].shape.size()),
             "size {}: it is measured at a value that is not there", parts_.sizes[i].name);
@@ -287,7 +287,7 @@ class Verifier {
     }
     auto refuse = [&](ValueId value) {
       check(!measured.contains(value.value()), "a size is measured at %{}, which no node makes",
-            parts_.values[static_cast<std::size_t>(value.value())].name);
+            parts_.values[value.position()].name);
     };
     for (const GraphState& state : parts_.states) refuse(state.value);
     for (const Argument& input : parts_.inputs) for_each_value(input, refuse);

@@ -24,7 +24,7 @@ namespace {
 using Port = std::pair<int32_t, int32_t>;  // stage and output
 
 std::size_t index_of(StageId stage) {
-  return static_cast<std::size_t>(stage.value());
+  return stage.position();
 }
 
 std::optional<OutputPort> output_port(const StageSource& source) {

@@ -20,7 +20,7 @@ namespace stagecraft {
 namespace {
 
 std::size_t at(StageId stage) {
-  return static_cast<std::size_t>(stage.value());
+  return stage.position();
 }
 
 /// Where a graph computes: where its tensors are, else what it makes.

@@ -162,14 +162,14 @@ SplitPolicy equal_parameters(int32_t stages) {
     std::vector<bool> is_counted(graph.parts().values.size(), true);
     for (const GraphState& state : graph.parts().states) {
       if (state.kind == GraphState::Kind::kParameter) {
-        is_counted[static_cast<std::size_t>(state.value.value())] = false;
+        is_counted[state.value.position()] = false;
       }
     }
     for (std::size_t n = 0; n < nodes.size(); ++n) {
       for (const Argument& argument : nodes[n].arguments) {
         for_each_value(argument, [&](ValueId value) {
-          if (is_counted[static_cast<std::size_t>(value.value())]) return;
-          is_counted[static_cast<std::size_t>(value.value())] = true;
+          if (is_counted[value.position()]) return;
+          is_counted[value.position()] = true;
           weights[n] += static_cast<double>(example_bytes(graph, value));
         });
       }

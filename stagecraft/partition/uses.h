@@ -37,16 +37,12 @@ class ValueUses {
 
   explicit ValueUses(const Graph& graph);
 
-  Span of(ValueId value) const { return spans_[static_cast<std::size_t>(value.value())]; }
+  Span of(ValueId value) const { return spans_[value.position()]; }
   /// The nodes that read it, ascending, then the number of nodes for an output.
-  const std::vector<int32_t>& reads(ValueId value) const {
-    return reads_[static_cast<std::size_t>(value.value())];
-  }
+  const std::vector<int32_t>& reads(ValueId value) const { return reads_[value.position()]; }
   const std::vector<Memory>& memories() const { return memories_; }
   /// That of a value.
-  const Memory& memory_of(ValueId value) const {
-    return memories_[memory_of_[static_cast<std::size_t>(value.value())]];
-  }
+  const Memory& memory_of(ValueId value) const { return memories_[memory_of_[value.position()]]; }
 
  private:
   std::vector<Span> spans_;

@@ -210,7 +210,7 @@ Stage::Stage(Stage&&) noexcept = default;
 Stage& Stage::operator=(Stage&&) noexcept = default;
 
 Stage::Run& Stage::get_run(MicrobatchId microbatch, const char* what) const {
-  const auto m = static_cast<std::size_t>(microbatch.value());
+  const auto m = microbatch.position();
   require<ArgumentError>(m < runs_.size() && runs_[m] != nullptr,
                          "stage {}: {} of microbatch {} without its forward", index_.value(), what,
                          microbatch.value());
@@ -221,7 +221,7 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
                            const ForwardOptions& options) {
   require<ArgumentError>(microbatch.value() >= 0, "stage {}: expected a microbatch from 0, got {}",
                          index_.value(), microbatch.value());
-  const auto m = static_cast<std::size_t>(microbatch.value());
+  const auto m = microbatch.position();
   if (runs_.size() <= m) runs_.resize(m + 1);
   require<ArgumentError>(runs_[m] == nullptr,
                          "stage {}: microbatch {} is forwarded again before its backward",
@@ -427,7 +427,7 @@ std::vector<c10::IValue> Stage::backward(MicrobatchId microbatch,
                                          const std::vector<c10::IValue>& output_grads,
                                          double loss_weight) {
   std::vector<c10::IValue> grads = run_backward(microbatch, output_grads, loss_weight, true);
-  auto& run = runs_[static_cast<std::size_t>(microbatch.value())];
+  auto& run = runs_[microbatch.position()];
   run->clear();
   free_.push_back(std::move(run));
   return grads;
@@ -449,7 +449,7 @@ void Stage::backward_weight(MicrobatchId microbatch) {
   } else {
     stagecraft::backward_weight(std::move(run.weight));
   }
-  auto& slot = runs_[static_cast<std::size_t>(microbatch.value())];
+  auto& slot = runs_[microbatch.position()];
   slot->clear();
   free_.push_back(std::move(slot));
 }

@@ -179,7 +179,7 @@ class Generaliser {
 
   std::string name(std::size_t trace, const Argument& argument) const {
     if (const ValueId* value = argument.value()) {
-      return "%" + traces_[trace].values[static_cast<std::size_t>(value->value())].name;
+      return "%" + traces_[trace].values[value->position()].name;
     }
     return argument.fixed_value() != nullptr ? describe(*argument.fixed_value()) : "a list";
   }
@@ -244,7 +244,7 @@ class Generaliser {
     for (const GraphNode& node : parts.nodes) {
       for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
         for_each_value(node.arguments[i], [&](ValueId value) {
-          memory.insert(parts.values[static_cast<std::size_t>(value.value())].memory);
+          memory.insert(parts.values[value.position()].memory);
         });
       }
     }
@@ -312,8 +312,8 @@ class Generaliser {
         require<CaptureError>(here.tensor.is_same(there) || tree::leaf_equal(here.tensor, there),
                               "%{}: the model reads another constant at other sizes: {} at {}, {} "
                               "at {}; make it with operators",
-                              traces_[0].values[static_cast<std::size_t>(here.value.value())].name,
-                              describe(here.tensor), corner(0), describe(there), corner(t));
+                              traces_[0].values[here.value.position()].name, describe(here.tensor),
+                              corner(0), describe(there), corner(t));
       }
     }
   }

@@ -201,9 +201,7 @@ class Tracer::Impl {
 
   // Values ----------------------------------------------------------------------------------------
 
-  int32_t memory(ValueId value) const {
-    return parts_.values[static_cast<std::size_t>(value.value())].memory;
-  }
+  int32_t memory(ValueId value) const { return parts_.values[value.position()].memory; }
 
   Storage* storage_of(const at::Tensor& tensor) {
     if (!tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
@@ -254,7 +252,7 @@ class Tracer::Impl {
       require<CaptureError>(is_name(name), "'{}' is no name for a parameter or buffer", name);
       const auto found = by_impl_.find(tensor.unsafeGetTensorImpl());
       if (found != by_impl_.end()) {
-        GraphState& state = parts_.states[static_cast<std::size_t>(found->second.value.value())];
+        GraphState& state = parts_.states[found->second.value.position()];
         state.other_names.push_back(names_.make(name));
         continue;
       }
@@ -379,8 +377,8 @@ class Tracer::Impl {
 
   void note_module(ValueId value) {
     if (value.value() < static_cast<int32_t>(parts_.states.size()) &&
-        parts_.states[static_cast<std::size_t>(value.value())].value == value) {
-      last_module_ = module_of(parts_.values[static_cast<std::size_t>(value.value())].name);
+        parts_.states[value.position()].value == value) {
+      last_module_ = module_of(parts_.values[value.position()].name);
     }
   }
 
@@ -428,7 +426,7 @@ class Tracer::Impl {
     std::optional<ValueId> same;
     for (const auto& [impl, entry] : by_impl_) {
       if (memory(entry.value) != storage.memory) continue;
-      const GraphValue& value = parts_.values[static_cast<std::size_t>(entry.value.value())];
+      const GraphValue& value = parts_.values[entry.value.position()];
       const bool is_same =
           entry.offset == tensor.storage_offset() && tensor.sizes().equals(entry.sizes) &&
           tensor.strides().equals(entry.strides) && value.dtype == tensor.scalar_type();
@@ -437,7 +435,7 @@ class Tracer::Impl {
     if (!same || tensor.requires_grad()) {
       fail(fmt::format(
           "it reads a tensor that shares memory with %{}, but that no operator made of it",
-          parts_.values[static_cast<std::size_t>(storage.latest.value())].name));
+          parts_.values[storage.latest.position()].name));
     }
     GraphNode node;
     node.op = {"aten::detach", ""};
@@ -511,8 +509,7 @@ class Tracer::Impl {
       by_impl_.at(impl).value = constant;
       return constant;
     }
-    fail(fmt::format("%{} is read but was never written",
-                     parts_.values[static_cast<std::size_t>(value.value())].name));
+    fail(fmt::format("%{} is read but was never written", parts_.values[value.position()].name));
   }
 
   Argument bind(const c10::IValue& returned, const GraphNode& node, int& number) {

@@ -12,7 +12,7 @@ namespace {
 
 std::vector<bool> read_values(const GraphParts& parts) {
   std::vector<bool> is_read(parts.values.size(), false);
-  auto note = [&](ValueId value) { is_read[static_cast<std::size_t>(value.value())] = true; };
+  auto note = [&](ValueId value) { is_read[value.position()] = true; };
   for (const GraphNode& node : parts.nodes) {
     for (const Argument& argument : node.arguments) for_each_value(argument, note);
   }
@@ -43,16 +43,15 @@ void number_memory(GraphParts& parts) {
 GraphParts compact(GraphParts parts) {
   const std::vector<bool> is_read = read_values(parts);
   std::erase_if(parts.states, [&](const GraphState& state) {
-    return state.kind == GraphState::Kind::kConstant &&
-           !is_read[static_cast<std::size_t>(state.value.value())];
+    return state.kind == GraphState::Kind::kConstant && !is_read[state.value.position()];
   });
   std::vector<int32_t> number(parts.values.size(), -1);
   std::vector<GraphValue> values;
   auto renumber = [&](ValueId value) -> Argument {
-    int32_t& kept = number[static_cast<std::size_t>(value.value())];
+    int32_t& kept = number[value.position()];
     if (kept < 0) {
       kept = static_cast<int32_t>(values.size());
-      values.push_back(std::move(parts.values[static_cast<std::size_t>(value.value())]));
+      values.push_back(std::move(parts.values[value.position()]));
     }
     return ValueId(kept);
   };

@@ -75,7 +75,7 @@ void switch_off(GraphNode& node) {
 void stop_counting(GraphParts& parts) {
   std::set<ValueId> counts;
   for (const GraphState& state : parts.states) {
-    const std::string& name = parts.values[static_cast<std::size_t>(state.value.value())].name;
+    const std::string& name = parts.values[state.value.position()].name;
     if (name == kCount || name.ends_with("." + std::string(kCount))) counts.insert(state.value);
   }
   for (GraphNode& node : parts.nodes) {

@@ -58,8 +58,7 @@ std::vector<SizeStep> plan_sizes(const GraphParts& parts) {
     for (std::size_t leaf = 0; leaf < parts.inputs.size(); ++leaf) {
       const ValueId* value = parts.inputs[leaf].value();
       if (value == nullptr) continue;
-      const std::vector<SizeExpr>& shape =
-          parts.values[static_cast<std::size_t>(value->value())].shape;
+      const std::vector<SizeExpr>& shape = parts.values[value->position()].shape;
       for (std::size_t dim = 0; dim < shape.size(); ++dim) {
         const SizeSet open = shape[dim].sizes() & ~known;
         // A size that follows from others may be told by a shape that none of them is in.

@@ -141,7 +141,7 @@ class GraphProgram::Impl {
   }
 
  private:
-  static std::size_t slot(ValueId value) { return static_cast<std::size_t>(value.value()); }
+  static std::size_t slot(ValueId value) { return value.position(); }
 
   static void run_call(const Call& call, const GraphNode& node, torch::jit::Stack& stack,
                        const RunOptions& options) {
