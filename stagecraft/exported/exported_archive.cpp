@@ -17,6 +17,8 @@
 #include "stagecraft/exported/read_program.h"
 #include "stagecraft/exported/zip_file.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/passes/dead_code.h"
+#include "stagecraft/graph/passes/run_pass.h"
 
 namespace stagecraft {
 
@@ -75,7 +77,8 @@ class ExportedArchive::Impl {
       const exported::RawProgram raw = exported::read_program(file_.text(json), json);
       const exported::Payload payload(file_, program);
       exported::Lowered lowered = exported::lower(raw, payload);
-      Loaded made{Graph(std::move(lowered.parts)), std::move(lowered.warnings), raw.torch_version};
+      Loaded made{run_pass(std::move(lowered.parts), without_dead_code),
+                  std::move(lowered.warnings), raw.torch_version};
       return loaded_.emplace(program, std::move(made)).first->second;
     } catch (const GraphError& error) {
       throw GraphError(with_path(error.what()));

@@ -19,7 +19,6 @@
 #include "stagecraft/exported/size_table.h"
 #include "stagecraft/exported/tree_json.h"
 #include "stagecraft/graph/archive.h"
-#include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/names.h"
 
 namespace stagecraft::exported {
@@ -54,7 +53,6 @@ class Lowering {
     }
     parts.sizes = sizes_.sizes();
     find_shared_memory(parts, pieces_);
-    parts = without_dead_code(parts);
     return std::move(result_);
   }
 

@@ -7,8 +7,9 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/exported/node_builder.h"
 #include "stagecraft/exported/shared_memory.h"
-#include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/run/input_binding.h"
+#include "stagecraft/graph/passes/dead_code.h"
+#include "stagecraft/graph/passes/run_pass.h"
+#include "stagecraft/graph/size_analysis.h"
 
 namespace stagecraft::exported {
 
@@ -136,7 +137,7 @@ void NodeBuilder::lower_cond(const RawNode& node, Scope& scope, const Mode& mode
     branches[b].args = TreeSpec::tuple(std::vector<TreeSpec>(branches[b].inputs.size()));
     branches[b].sizes = tables[b].sizes();
     find_shared_memory(branches[b], {});
-    made.branches.emplace_back(without_dead_code(branches[b]));
+    made.branches.push_back(run_pass(std::move(branches[b]), without_dead_code));
   }
   made.arguments = {predicate, std::move(operands), std::move(told)};
   Argument::List results;

@@ -29,8 +29,4 @@ void check_states_apart(const GraphParts& parts);
 /// The states that a node changes, or memory that they share.
 std::vector<at::Tensor> changed_states(const GraphParts& parts);
 
-/// Without the nodes that nothing needs. What draws random numbers stays, since those behind it
-/// would draw others; so does what changes a state or an input, and what returns nothing.
-GraphParts without_dead_code(const GraphParts& parts);
-
 }  // namespace stagecraft

@@ -146,6 +146,9 @@ inline const GraphValue& Graph::value(ValueId id) const {
 /// `stagecraft::cond(Tensor predicate, Tensor[] operands, int[] sizes) -> Tensor[]`.
 inline constexpr const char* kCondOperator = "stagecraft::cond";
 
+/// Marks where pipe_split() was called. It takes and returns nothing.
+inline constexpr const char* kSplitOperator = "stagecraft::pipe_split";
+
 /// What is wrong with it, in one line that names the node or value; nothing when all holds:
 /// operators exist and are called with as many arguments as they take, of the right kinds; every
 /// tensor is made once, before it is read; names are words and come once; sizes are known; the

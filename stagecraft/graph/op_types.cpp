@@ -3,14 +3,12 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
-#include "stagecraft/graph/capture/scope.h"
-#include "stagecraft/graph/cond.h"
+#include "stagecraft/graph/own_operators.h"
 
 namespace stagecraft {
 
 const c10::FunctionSchema* find_schema(const c10::OperatorName& op) {
-  register_split_operator();
-  register_cond_operator();
+  register_own_operators();
   const auto found = c10::Dispatcher::singleton().findSchema(op);
   return found ? &found->schema() : nullptr;
 }

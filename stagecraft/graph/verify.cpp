@@ -14,7 +14,7 @@
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
-#include "stagecraft/graph/run/input_binding.h"
+#include "stagecraft/graph/size_analysis.h"
 #include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft {

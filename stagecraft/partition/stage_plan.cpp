@@ -14,8 +14,8 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/capture/scope.h"
-#include "stagecraft/graph/passes/compact.h"
-#include "stagecraft/graph/run/input_binding.h"
+#include "stagecraft/graph/passes/run_pass.h"
+#include "stagecraft/graph/size_analysis.h"
 #include "stagecraft/partition/state_plan.h"
 #include "stagecraft/partition/uses.h"
 

@@ -12,8 +12,9 @@
 #include "stagecraft/graph/capture/example_inputs.h"
 #include "stagecraft/graph/capture/generalise.h"
 #include "stagecraft/graph/capture/replay_check.h"
-#include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/passes/dead_code.h"
+#include "stagecraft/graph/passes/run_pass.h"
 #include "stagecraft/graph/run/saved_state.h"
 
 namespace stagecraft {
@@ -51,7 +52,7 @@ class Capture {
       check_generalised(parts, trace_at(far), far);
     }
     find_least(parts, sizes);
-    Graph graph(without_dead_code(parts));
+    Graph graph = run_pass(std::move(parts), without_dead_code);
     check_replay(model_, graph, inputs_.at(probe), options_.has_input_grads);
     return graph;
   }

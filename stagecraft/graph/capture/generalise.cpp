@@ -16,6 +16,7 @@
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/passes/run_pass.h"
 #include "stagecraft/graph/passes/whole_slices.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
@@ -366,7 +367,7 @@ void check_generalised(const GraphParts& graph, const GraphParts& trace,
   std::vector<GraphParts> both = {at_sizes(graph, sizes), trace};
   const auto is_same_op = [](const GraphNode& a, const GraphNode& b) { return a.op == b.op; };
   if (!std::ranges::equal(both[0].nodes, both[1].nodes, is_same_op)) {
-    for (GraphParts& parts : both) parts = without_whole_slices(std::move(parts));
+    for (GraphParts& parts : both) parts = compact(without_whole_slices(std::move(parts)));
   }
   Generaliser(both, std::move(here), false).run();
 }

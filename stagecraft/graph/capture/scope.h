@@ -28,9 +28,4 @@ inline ScopeGuard scope(const std::string& name) {
 /// Called inside a forward: a stage may end here. Outside a capture it does nothing.
 void pipe_split();
 
-/// The operator that stands in a graph where pipe_split was called; it takes and returns nothing.
-inline constexpr const char* kSplitOperator = "stagecraft::pipe_split";
-/// Adds it to the engine's registry, the first time.
-void register_split_operator();
-
 }  // namespace stagecraft

@@ -6,6 +6,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/capture/tracer.h"
+#include "stagecraft/graph/own_operators.h"
 
 namespace stagecraft {
 
@@ -23,8 +24,6 @@ void record(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
     tracer_of_thread->record(op, *stack);
   }
 }
-
-void do_nothing(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*) {}
 
 /// What this library adds to the engine's registry; nothing when that failed.
 struct Registrations {
@@ -51,24 +50,8 @@ c10::DispatchKey dispatch_key() {
   return kKey;
 }
 
-struct SplitOperator {
-  SplitOperator() {
-    auto& dispatcher = c10::Dispatcher::singleton();
-    const c10::OperatorName name(kSplitOperator, "");
-    schema =
-        dispatcher.registerDef(c10::FunctionSchema(kSplitOperator, "", std::vector<c10::Argument>{},
-                                                   std::vector<c10::Argument>{}),
-                               "stagecraft");
-    kernel = dispatcher.registerImpl(name, std::nullopt,
-                                     c10::KernelFunction::makeFromBoxedFunction<&do_nothing>(),
-                                     std::nullopt, nullptr, "stagecraft");
-  }
-  c10::RegistrationHandleRAII schema{[] {}};
-  c10::RegistrationHandleRAII kernel{[] {}};
-};
-
 const c10::OperatorHandle& split_operator() {
-  static const SplitOperator registered;
+  register_own_operators();
   static const c10::OperatorHandle op =
       c10::Dispatcher::singleton().findSchemaOrThrow(kSplitOperator, "");
   return op;
@@ -95,10 +78,6 @@ ScopeGuard::ScopeGuard(const std::string& name) : is_entered_(tracer_of_thread !
 
 ScopeGuard::~ScopeGuard() {
   if (is_entered_ && tracer_of_thread != nullptr) tracer_of_thread->leave_scope();
-}
-
-void register_split_operator() {
-  split_operator();
 }
 
 void pipe_split() {

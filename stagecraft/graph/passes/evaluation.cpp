@@ -6,9 +6,9 @@
 #include <set>
 #include <string>
 #include <string_view>
-#include <utility>
 
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/passes/run_pass.h"
 
 namespace stagecraft {
 
@@ -88,10 +88,11 @@ void stop_counting(GraphParts& parts) {
 }  // namespace
 
 Graph for_evaluation(const Graph& graph) {
-  GraphParts parts = graph.parts();
-  for (GraphNode& node : parts.nodes) switch_off(node);
-  stop_counting(parts);
-  return Graph(std::move(parts));
+  return run_pass(graph.parts(), [](GraphParts parts) {
+    for (GraphNode& node : parts.nodes) switch_off(node);
+    stop_counting(parts);
+    return parts;
+  });
 }
 
 }  // namespace stagecraft

@@ -1,20 +1,20 @@
 #include "stagecraft/graph/passes/move.h"
 
+#include <algorithm>
 #include <cstddef>
-#include <utility>
 
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/passes/run_pass.h"
 
 namespace stagecraft {
 
 namespace {
 
-bool is_on(const at::Tensor& tensor, c10::Device device) {
-  return tensor.device() == device ||
-         (!device.has_index() && tensor.device().type() == device.type());
+bool is_on(c10::Device given, c10::Device device) {
+  return given == device || (!device.has_index() && given.type() == device.type());
 }
 
 bool has_tensors(const GraphNode& node) {
@@ -25,7 +25,8 @@ bool has_tensors(const GraphNode& node) {
   return result;
 }
 
-// Where the device is not said, an operator goes by its tensors; one without any, by the default.
+// An operator without a device argument uses the device of its tensors. An operator without tensors
+// uses the default device, so the device must be named.
 void move_node(GraphNode& node, c10::Device device) {
   const c10::FunctionSchema* schema = find_schema(node.op);
   const bool is_factory = !has_tensors(node);
@@ -43,27 +44,28 @@ void move_node(GraphNode& node, c10::Device device) {
 }  // namespace
 
 Graph move_to(const Graph& graph, c10::Device device, MovedTensors& moved) {
+  auto is_there = [&](const GraphState& state) { return is_on(state.tensor.device(), device); };
+  const bool has_states_there = std::ranges::all_of(graph.parts().states, is_there);
+  if (has_states_there && std::ranges::all_of(graph.parts().values, [&](const GraphValue& value) {
+        return is_on(value.device, device);
+      })) {
+    return graph;
+  }
+  if (!has_states_there) check_states_apart(graph.parts());
   const c10::NoGradGuard no_grad;
-  GraphParts parts = graph.parts();
-  bool is_moved = false;
-  for (GraphState& state : parts.states) {
-    if (is_on(state.tensor, device)) continue;
-    check_states_apart(parts);
-    is_moved = true;
-    const auto [found, is_new] = moved.try_emplace(state.tensor.unsafeGetTensorImpl());
-    if (is_new) {
-      found->second = state.tensor.detach().to(device).requires_grad_(state.tensor.requires_grad());
+  return run_pass(graph.parts(), [&](GraphParts parts) {
+    for (GraphState& state : parts.states) {
+      if (is_there(state)) continue;
+      at::Tensor& copy = moved[state.tensor.unsafeGetTensorImpl()];
+      if (!copy.defined()) {
+        copy = state.tensor.detach().to(device).requires_grad_(state.tensor.requires_grad());
+      }
+      state.tensor = copy;
     }
-    state.tensor = found->second;
-  }
-  for (GraphValue& value : parts.values) {
-    is_moved = is_moved || value.device.type() != device.type() ||
-               (device.has_index() && value.device != device);
-  }
-  if (!is_moved) return graph;
-  for (GraphValue& value : parts.values) value.device = device;
-  for (GraphNode& node : parts.nodes) move_node(node, device);
-  return Graph(std::move(parts));
+    for (GraphValue& value : parts.values) value.device = device;
+    for (GraphNode& node : parts.nodes) move_node(node, device);
+    return parts;
+  });
 }
 
 Graph move_to(const Graph& graph, c10::Device device) {

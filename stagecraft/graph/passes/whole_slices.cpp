@@ -6,8 +6,6 @@
 #include <utility>
 #include <vector>
 
-#include "stagecraft/graph/passes/compact.h"
-
 namespace stagecraft {
 
 namespace {
@@ -50,7 +48,7 @@ GraphParts without_whole_slices(GraphParts parts) {
   }
   for (Argument& output : parts.outputs) output = map_values(output, replaced);
   parts.nodes = std::move(kept);
-  return compact(std::move(parts));
+  return parts;
 }
 
 }  // namespace stagecraft

@@ -4,9 +4,9 @@
 
 namespace stagecraft {
 
-/// Indexing leaves slices out that take all of a dimension, which at other sizes are there; where
-/// none is left, an alias is. The graph, all of whose sizes are numbers, without such slices and
-/// without aliases; what read them reads what they view.
+/// A pass that removes slices of a whole dimension, and aliases; their readers read what they view.
+/// Tensor indexing leaves such slices out at some sizes and has them at others, and returns an
+/// alias if no slice is left. REQUIRES that all sizes of the graph are numbers.
 GraphParts without_whole_slices(GraphParts parts);
 
 }  // namespace stagecraft

@@ -10,30 +10,10 @@
 #include <ATen/core/ivalue.h>
 
 #include "stagecraft/graph/graph.h"
+#include "stagecraft/graph/size_analysis.h"
 #include "stagecraft/tree/arguments.h"
 
 namespace stagecraft {
-
-namespace detail {
-/// Finds one size from a dimension of an input once those before it are known.
-struct SizeStep {
-  int size = 0;
-  std::size_t leaf = 0;
-  std::size_t dim = 0;
-};
-}  // namespace detail
-
-/// Which sizes the inputs tell, those that follow from them included.
-SizeSet known_sizes(const GraphParts& parts);
-
-/// The known ones and all that follow from them.
-SizeSet with_rules(const GraphParts& parts, SizeSet known);
-
-/// The sizes that nodes and outputs read.
-SizeSet read_sizes(const GraphParts& parts);
-
-/// Whether a number is a truth: a size that compares, alone.
-bool is_truth(const GraphParts& parts, const SizeExpr& expr);
 
 /// How the arguments of a call become the inputs of a graph: takes trees apart, checks every leaf
 /// and finds the sizes.
@@ -53,15 +33,15 @@ class InputBinding {
   void check_leaf(std::size_t leaf, const c10::IValue& given) const;
   void add_rules(std::vector<int64_t>& sizes) const;
   void check_guards(std::span<const int64_t> sizes) const;
-  std::string dimension_of(const detail::SizeStep& step) const;
+  std::string dimension_of(const SizeStep& step) const;
   void check_shapes(std::span<const c10::IValue> leaves, std::span<const int64_t> sizes) const;
   std::string leaf_path(std::size_t leaf) const;
   std::string expected_at(std::size_t leaf) const;
-  const SizeExpr& shape_at(const detail::SizeStep& step) const;
+  const SizeExpr& shape_at(const SizeStep& step) const;
 
   Graph graph_;
   std::vector<std::string> size_names_;
-  std::vector<detail::SizeStep> steps_;
+  std::vector<SizeStep> steps_;
   SizeSet known_ = 0;
 };
 

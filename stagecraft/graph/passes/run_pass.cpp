@@ -1,4 +1,4 @@
-#include "stagecraft/graph/passes/compact.h"
+#include "stagecraft/graph/passes/run_pass.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -71,6 +71,10 @@ GraphParts compact(GraphParts parts) {
   parts.values = std::move(values);
   number_memory(parts);
   return parts;
+}
+
+Graph run_pass(GraphParts parts, const GraphPass& pass) {
+  return Graph(compact(pass(std::move(parts))));
 }
 
 }  // namespace stagecraft
