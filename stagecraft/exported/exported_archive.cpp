@@ -12,7 +12,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/exported/lower.h"
+#include "stagecraft/exported/import_program.h"
 #include "stagecraft/exported/payload.h"
 #include "stagecraft/exported/read_program.h"
 #include "stagecraft/exported/zip_file.h"
@@ -76,9 +76,9 @@ class ExportedArchive::Impl {
       const std::string json = program_file(program);
       const exported::RawProgram raw = exported::read_program(file_.text(json), json);
       const exported::Payload payload(file_, program);
-      exported::Lowered lowered = exported::lower(raw, payload);
-      Loaded made{run_pass(std::move(lowered.parts), without_dead_code),
-                  std::move(lowered.warnings), raw.torch_version};
+      exported::ImportedProgram imported = exported::import_program(raw, payload);
+      Loaded made{run_pass(std::move(imported.parts), without_dead_code),
+                  std::move(imported.warnings), raw.torch_version};
       return loaded_.emplace(program, std::move(made)).first->second;
     } catch (const GraphError& error) {
       throw GraphError(with_path(error.what()));

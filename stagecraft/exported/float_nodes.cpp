@@ -72,7 +72,7 @@ ValueId NodeBuilder::add_float(const RawNode& node, c10::OperatorName op,
   return id;
 }
 
-bool NodeBuilder::lower_float(const RawNode& node, Scope& scope, const Mode& mode) {
+bool NodeBuilder::import_float(const RawNode& node, Scope& scope, const Mode& mode) {
   if (node.outputs.size() != 1 || node.outputs[0].name() == nullptr) return false;
   const RawName& made = *node.outputs[0].name();
   const bool is_trunc = made.kind == RawName::Kind::kSymInt &&

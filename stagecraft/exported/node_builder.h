@@ -37,7 +37,7 @@ class NodeBuilder {
   /// A value that no node makes: a state or an input.
   ValueId add_value(const std::string& name, const RawTensor& meta);
   /// All nodes of a graph; what they make is in the scope then.
-  void lower_nodes(const RawGraph& graph, Scope& scope, const Mode& mode);
+  void import_nodes(const RawGraph& graph, Scope& scope, const Mode& mode);
   /// What an argument of the archive is here.
   Argument resolve(const RawArgument& raw, const Scope& scope);
   /// A number that the archive writes down, or the expression of it.
@@ -53,9 +53,9 @@ class NodeBuilder {
   Argument number_of(const std::string& name);
   /// Whether a node only computes with numbers: what those are, the archive says.
   static bool is_number_node(const RawNode& node);
-  void lower_node(const RawNode& node, Scope& scope, const Mode& mode);
+  void import_node(const RawNode& node, Scope& scope, const Mode& mode);
   GraphNode start_node(const RawNode& node, c10::OperatorName op, const Mode& mode);
-  void lower_call(const RawNode& node, c10::OperatorName op, Scope& scope, const Mode& mode);
+  void import_call(const RawNode& node, c10::OperatorName op, Scope& scope, const Mode& mode);
   void note_change(const GraphNode& made, const c10::FunctionSchema& schema);
   int32_t original(ValueId value) const;
   /// A state that was changed in place is copied onto itself at the end, which changes nothing and
@@ -71,7 +71,7 @@ class NodeBuilder {
                     std::optional<int64_t> hint);
   std::vector<Argument> make_results(const RawNode& node, const c10::FunctionSchema& schema,
                                      const std::string& name, Scope& scope);
-  void lower_item(const RawNode& node, Scope& scope, const Mode& mode);
+  void import_item(const RawNode& node, Scope& scope, const Mode& mode);
   void check_item(const RawNode& node, const RawSymbol& symbol, Scope& scope, const Mode& mode);
   ValueId add_copy(GraphNode node, ValueId value);
   /// A node with one result, which is named as it is and otherwise like that.
@@ -84,7 +84,7 @@ class NodeBuilder {
   ValueId add_float(const RawNode& node, c10::OperatorName op, const std::vector<Argument>& given,
                     const Mode& mode);
   /// A node that computes floats, or an int of one; false where it is none.
-  bool lower_float(const RawNode& node, Scope& scope, const Mode& mode);
+  bool import_float(const RawNode& node, Scope& scope, const Mode& mode);
   /// Where no tensor of floats with dimensions is given, a double without any would decide the
   /// dtype.
   void give_floats_the_dtype(const RawNode& node, GraphNode& made, const Mode& mode);
@@ -93,10 +93,10 @@ class NodeBuilder {
   const RawGraph& graph_at(const RawNode& node, std::size_t i) const;
   const c10::IValue& fixed_at(const RawNode& node, std::size_t i) const;
   bool flag_at(const RawNode& node, std::size_t i) const;
-  void lower_region(const RawNode& node, const std::string& kind, Scope& scope, const Mode& mode);
+  void import_region(const RawNode& node, const std::string& kind, Scope& scope, const Mode& mode);
   Mode autocast_of(const RawNode& node, const Mode& mode);
   void inline_region(const RawNode& node, std::size_t at, Scope& scope, const Mode& mode);
-  void lower_cond(const RawNode& node, Scope& scope, const Mode& mode);
+  void import_cond(const RawNode& node, Scope& scope, const Mode& mode);
   /// Which sizes without a rule the nodes and outputs of a branch read.
   static SizeSet needed_sizes(const GraphParts& branch, const SizeTable& table);
   void build_branch(const RawGraph& graph, const std::vector<RawArgument>& given,

@@ -31,8 +31,8 @@ bool NodeBuilder::flag_at(const RawNode& node, std::size_t i) const {
   return value.toBool();
 }
 
-void NodeBuilder::lower_region(const RawNode& node, const std::string& kind, Scope& scope,
-                               const Mode& mode) {
+void NodeBuilder::import_region(const RawNode& node, const std::string& kind, Scope& scope,
+                                const Mode& mode) {
   if (kind == "wrap_with_set_grad_enabled") {
     Mode inner = mode;
     inner.is_no_grad = !flag_at(node, 0);
@@ -40,7 +40,7 @@ void NodeBuilder::lower_region(const RawNode& node, const std::string& kind, Sco
   } else if (kind == "wrap_with_autocast") {
     inline_region(node, 4, scope, autocast_of(node, mode));
   } else if (kind == "cond") {
-    lower_cond(node, scope, mode);
+    import_cond(node, scope, mode);
   } else {
     throw GraphError(fmt::format(
         "the region {} cannot run here; those that can are cond, wrap_with_set_grad_enabled and "
@@ -91,7 +91,7 @@ void NodeBuilder::inline_region(const RawNode& node, std::size_t at, Scope& scop
     if (name == nullptr || name->kind != RawName::Kind::kTensor) continue;
     inner[name->name] = resolve(given[i], scope);
   }
-  lower_nodes(graph, inner, mode);
+  import_nodes(graph, inner, mode);
   const std::vector<RawArgument> made = flattened(graph.outputs);
   const std::vector<RawArgument> taken = flattened(node.outputs);
   require<GraphError>(taken.size() <= made.size(), "the region returns {} values, taken are {}",
@@ -103,7 +103,7 @@ void NodeBuilder::inline_region(const RawNode& node, std::size_t at, Scope& scop
   }
 }
 
-void NodeBuilder::lower_cond(const RawNode& node, Scope& scope, const Mode& mode) {
+void NodeBuilder::import_cond(const RawNode& node, Scope& scope, const Mode& mode) {
   require<GraphError>(node.inputs.size() >= 3, "expected a predicate and two graphs");
   GraphNode made = start_node(node, {kCondOperator, ""}, mode);
   Argument predicate = resolve(node.inputs[0].second, scope);
@@ -177,7 +177,7 @@ void NodeBuilder::build_branch(const RawGraph& graph, const std::vector<RawArgum
     scope[name->name] = id;
     branch.inputs.emplace_back(id);
   }
-  inner.lower_nodes(graph, scope, {});
+  inner.import_nodes(graph, scope, {});
   inner.graphs_.push_back(&graph);
   for (const RawArgument& output : flattened(graph.outputs)) {
     branch.outputs.push_back(inner.resolve(output, scope));

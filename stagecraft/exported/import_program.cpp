@@ -1,4 +1,4 @@
-#include "stagecraft/exported/lower.h"
+#include "stagecraft/exported/import_program.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -26,14 +26,14 @@ namespace stagecraft::exported {
 namespace {
 
 /// Makes the whole graph.
-class Lowering {
+class ProgramImport {
  public:
-  Lowering(const RawProgram& program, const Payload& payload)
+  ProgramImport(const RawProgram& program, const Payload& payload)
       : program_(program),
         payload_(payload),
         builder_(result_.parts, sizes_, names_, result_.warnings) {}
 
-  Lowered run() {
+  ImportedProgram run() {
     require<FileError>(program_.inputs.size() == program_.graph.inputs.size(),
                        "the graph has {} inputs, and the signature {}",
                        program_.graph.inputs.size(), program_.inputs.size());
@@ -44,7 +44,7 @@ class Lowering {
     add_states();
     add_inputs();
     copy_changed_states();
-    builder_.lower_nodes(program_.graph, scope_, {});
+    builder_.import_nodes(program_.graph, scope_, {});
     add_outputs();
     GraphParts& parts = result_.parts;
     for (const std::string& guard :
@@ -259,7 +259,7 @@ class Lowering {
 
   const RawProgram& program_;
   const Payload& payload_;
-  Lowered result_;
+  ImportedProgram result_;
   SizeTable sizes_;
   UniqueNames names_;
   NodeBuilder builder_;
@@ -270,8 +270,8 @@ class Lowering {
 
 }  // namespace
 
-Lowered lower(const RawProgram& program, const Payload& payload) {
-  return Lowering(program, payload).run();
+ImportedProgram import_program(const RawProgram& program, const Payload& payload) {
+  return ProgramImport(program, payload).run();
 }
 
 }  // namespace stagecraft::exported

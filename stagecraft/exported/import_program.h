@@ -10,7 +10,7 @@
 namespace stagecraft::exported {
 
 /// A program as a graph, and what a reader of it should know.
-struct Lowered {
+struct ImportedProgram {
   GraphParts parts;
   std::vector<std::string> warnings;
 };
@@ -18,6 +18,6 @@ struct Lowered {
 /// Turns a program into a graph: regions without gradients or with autocast become nodes that run
 /// so, cond keeps its branches, numbers follow the inputs' sizes. GraphError, which names the node
 /// and its operator, for what a graph cannot hold; FileError for a program that contradicts itself.
-Lowered lower(const RawProgram& program, const Payload& payload);
+ImportedProgram import_program(const RawProgram& program, const Payload& payload);
 
 }  // namespace stagecraft::exported
