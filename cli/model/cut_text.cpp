@@ -81,7 +81,7 @@ std::string stages_table(const ProgramView& view, const CutFacts& cut) {
   return indented(table.to_string());
 }
 
-std::string at_modules_text(const ProgramView& view, const ModuleCut& cut) {
+std::string at_modules_text(const ProgramView& view, const ModuleSplit& cut) {
   return fmt::format(
       "  Between modules: --split {}\n    at most {} of the FLOP in a stage, {} across a border\n",
       fmt::join(cut.names, ","), percent_of(cut.flops, view.costs.total_flops),
@@ -134,7 +134,7 @@ std::string borders_text(const ProgramView& view, std::size_t depth) {
   TextTable table(header, is_every ? 3 : 1);
   std::size_t legal = 0;
   std::size_t listed = 0;
-  for (const BorderFacts& border : view.borders) {
+  for (const Boundary& border : view.borders) {
     if (!border.is_legal()) continue;
     ++legal;
     const std::string name = border.names.empty() ? "" : border.names.front();
@@ -146,7 +146,7 @@ std::string borders_text(const ProgramView& view, std::size_t depth) {
         percent_of(border.parameters_before, view.costs.total_parameters)};
     if (is_every) {
       row.insert(row.begin() + 1,
-                 {fmt::format("{} {}", border.place, shown(border.node)), where(border.module)});
+                 {fmt::format("{} {}", border.position, shown(border.node)), where(border.module)});
     }
     table.add(std::move(row));
   }
@@ -168,10 +168,10 @@ std::string borders_text(const ProgramView& view, std::size_t depth) {
 std::string refused_text(const ProgramView& view) {
   TextTable table({"  before node", "of module", "why not"}, 3);
   bool has_any = false;
-  for (const BorderFacts& border : view.borders) {
+  for (const Boundary& border : view.borders) {
     if (border.is_legal()) continue;
     has_any = true;
-    table.add({fmt::format("  {} {}", border.place, shown(border.node)), where(border.module),
+    table.add({fmt::format("  {} {}", border.position, shown(border.node)), where(border.module),
                shown(border.why_not, 120)});
   }
   return "Places that cannot be cut\n" + (has_any ? table.to_string() : "  none\n") + '\n';

@@ -52,8 +52,8 @@ Json to_json(const ModuleFacts& module) {
           {"flops", module.flops}};
 }
 
-Json to_json(const BorderFacts& border) {
-  return {{"place", border.place},
+Json to_json(const Boundary& border) {
+  return {{"place", border.position},
           {"before", border.node},
           {"module", border.module},
           {"split", border.names},

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/model/module_cut.h"
 #include "stagecraft/base/error.h"
-#include "stagecraft/partition/split_places.h"
+#include "stagecraft/partition/module_split.h"
+#include "stagecraft/partition/modules.h"
 #include "stagecraft/partition/split_text.h"
 
 namespace stagecraft::cli {
@@ -34,7 +34,8 @@ ProgramView::ProgramView(const ExportedArchive& archive, std::string program,
       facts(facts_of(graph)),
       costs(graph),
       tree(graph, costs),
-      borders(borders_of(graph, costs, tree, SplitPlaces(graph))) {
+      layer_depth(ModuleExtents(graph).layer_depth()),
+      borders(find_boundaries(graph, costs)) {
   if (command.split) {
     cuts.push_back(cut_of(graph, parse_split(*command.split), tree, borders));
     return;
@@ -55,13 +56,13 @@ ProgramView::ProgramView(const ExportedArchive& archive, std::string program,
 }
 
 int64_t ProgramView::num_legal() const {
-  return std::ranges::count_if(borders, &BorderFacts::is_legal);
+  return std::ranges::count_if(borders, &Boundary::is_legal);
 }
 
 void ProgramView::add_best_cut(int32_t stages) {
   CutFacts cut = cut_of(graph, {.policy = equal_cost(stages)}, tree, borders);
-  auto at_modules = cut_at_modules(borders, costs.total_flops, static_cast<std::size_t>(stages),
-                                   tree.depth_of_layers());
+  auto at_modules =
+      best_module_split(borders, costs.total_flops, static_cast<std::size_t>(stages), layer_depth);
   const bool is_another =
       at_modules && fmt::format("{}", fmt::join(at_modules->names, ",")) != cut.split;
   if (is_another && 2 * at_modules->flops <= 3 * most_flops(cut)) {

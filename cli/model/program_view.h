@@ -5,14 +5,14 @@
 #include <string>
 #include <vector>
 
-#include "cli/model/borders.h"
 #include "cli/model/command.h"
-#include "cli/model/costs.h"
 #include "cli/model/facts.h"
 #include "cli/model/module_tree.h"
 #include "cli/model/stages.h"
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/graph.h"
+#include "stagecraft/partition/boundaries.h"
+#include "stagecraft/partition/node_costs.h"
 
 namespace stagecraft::cli {
 
@@ -28,7 +28,8 @@ struct ProgramView {
   ModelFacts facts;
   NodeCosts costs;
   ModuleTree tree;
-  std::vector<BorderFacts> borders;
+  std::size_t layer_depth = 2;  ///< ModuleExtents::layer_depth
+  std::vector<Boundary> borders;
   /// Those that were asked for; otherwise the best into 2, 4 and 8 stages, where there are so many.
   std::vector<CutFacts> cuts;
   /// Why one of those that nobody asked for could not be made.

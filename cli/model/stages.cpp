@@ -76,7 +76,7 @@ std::vector<CrossingFacts> crossing(const Pipe& pipe, int32_t border) {
 }  // namespace
 
 CutFacts cut_of(const Graph& graph, const Split& split, const ModuleTree& tree,
-                const std::vector<BorderFacts>& borders) {
+                const std::vector<Boundary>& borders) {
   const CutList cuts = find_cuts(graph, split);
   const Pipe pipe = Pipe::of_plan(graph, plan_stages(graph, cuts, {}));
   const std::vector<StageSummary> summary = pipe.summary();
@@ -94,7 +94,7 @@ CutFacts cut_of(const Graph& graph, const Split& split, const ModuleTree& tree,
     stage.parts = parts_of(tree, stage.first, last);
     if (s == 0) continue;
     stage.receives = crossing(pipe, static_cast<int32_t>(s));
-    const BorderFacts& border = borders[stage.first - 1];
+    const Boundary& border = borders[stage.first - 1];
     if (border.names.empty()) continue;
     stage.begins = border.names.front();
     names.push_back(stage.begins);

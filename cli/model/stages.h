@@ -7,10 +7,10 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/model/borders.h"
-#include "cli/model/module_cut.h"
 #include "cli/model/module_tree.h"
 #include "stagecraft/graph/graph.h"
+#include "stagecraft/partition/boundaries.h"
+#include "stagecraft/partition/module_split.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/partition/split.h"
 
@@ -48,12 +48,12 @@ struct CutFacts {
   std::optional<std::string> split;  ///< the --split that gives the same cut, where there is one
   /// Beside a best cut: the best at layers, or what is like them, where that is another and its
   /// largest stage at most half as large again.
-  std::optional<ModuleCut> at_modules;
+  std::optional<ModuleSplit> at_modules;
   std::vector<TiedWeight> ties;
 };
 
 /// The cut that `split` makes. ArgumentError as find_cuts does.
 CutFacts cut_of(const Graph& graph, const Split& split, const ModuleTree& tree,
-                const std::vector<BorderFacts>& borders);
+                const std::vector<Boundary>& borders);
 
 }  // namespace stagecraft::cli

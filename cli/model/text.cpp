@@ -122,7 +122,7 @@ std::string view_text(const ModelCommand& command, const std::vector<std::string
   std::string text = headline(command, programs, view);
   const std::size_t depth = command.is_all  ? SIZE_MAX
                             : command.depth ? static_cast<std::size_t>(*command.depth)
-                                            : view.tree.depth_of_layers();
+                                            : view.layer_depth;
   if (is_whole) {
     text += leaves_text("Inputs", view.facts.inputs);
     text += leaves_text("Outputs", view.facts.outputs);

@@ -141,6 +141,20 @@ std::vector<std::string> ModuleExtents::names() const {
   return names;
 }
 
+std::size_t ModuleExtents::layer_depth() const {
+  constexpr std::size_t kLeast = 2;
+  std::map<std::string, int> numbered;  // by parent
+  std::size_t depth = SIZE_MAX;
+  for (const auto& [name, extent] : extents_) {
+    const std::size_t dot = name.rfind('.');
+    const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
+    if (last.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (++numbered[parent_of(name)] < 2) continue;
+    depth = std::min(depth, static_cast<std::size_t>(std::ranges::count(name, '.')) + 1);
+  }
+  return depth == SIZE_MAX ? kLeast : std::max(depth, kLeast);
+}
+
 bool ModuleExtents::is_other(std::size_t node, std::string_view name) const {
   return std::ranges::any_of(read_at_[node],
                              [&](const std::string& read) { return !is_inside(read, name); });

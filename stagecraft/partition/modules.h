@@ -45,6 +45,10 @@ class ModuleExtents {
   /// All of them, in the order of their first nodes.
   std::vector<std::string> names() const;
 
+  /// The least depth at which two numbered modules have the same parent (`layers.0` and `layers.1`
+  /// have depth 2), and at least 2.
+  std::size_t layer_depth() const;
+
   /// The last node before `node` that reads a parameter or buffer of another module than `name`;
   /// nothing when there is none.
   std::optional<std::size_t> last_other_before(std::size_t node, std::string_view name) const;

@@ -3,13 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/capture/scope.h"
-#include "stagecraft/partition/flops.h"
+#include "stagecraft/partition/node_costs.h"
 #include "stagecraft/partition/split_places.h"
 
 namespace stagecraft {
@@ -157,35 +156,17 @@ CutList find_cuts(const Graph& graph, const Split& split) {
 SplitPolicy equal_parameters(int32_t stages) {
   check_stages(stages);
   return [stages](const Graph& graph) {
-    const std::vector<GraphNode>& nodes = graph.parts().nodes;
-    std::vector<double> weights(nodes.size(), 0);
-    std::vector<bool> is_counted(graph.parts().values.size(), true);
-    for (const GraphState& state : graph.parts().states) {
-      if (state.kind == GraphState::Kind::kParameter) {
-        is_counted[state.value.position()] = false;
-      }
-    }
-    for (std::size_t n = 0; n < nodes.size(); ++n) {
-      for (const Argument& argument : nodes[n].arguments) {
-        for_each_value(argument, [&](ValueId value) {
-          if (is_counted[value.position()]) return;
-          is_counted[value.position()] = true;
-          weights[n] += static_cast<double>(example_bytes(graph, value));
-        });
-      }
-    }
-    return equal_shares(graph, stages, weights);
+    const NodeCosts costs(graph);
+    return equal_shares(graph, stages,
+                        {costs.parameter_bytes.begin(), costs.parameter_bytes.end()});
   };
 }
 
 SplitPolicy equal_cost(int32_t stages) {
   check_stages(stages);
   return [stages](const Graph& graph) {
-    std::vector<double> weights;
-    for (const GraphNode& node : graph.parts().nodes) {
-      weights.push_back(static_cast<double>(example_flops(graph, node)));
-    }
-    return equal_shares(graph, stages, weights);
+    const NodeCosts costs(graph);
+    return equal_shares(graph, stages, {costs.flops.begin(), costs.flops.end()});
   };
 }
 

@@ -43,4 +43,10 @@ SplitPolicy equal_parameters(int32_t stages);
 SplitPolicy equal_cost(int32_t stages);
 SplitPolicy equal_operators(int32_t stages);
 
+/// Splits only where a module of at most `depth` begins: of these splits into `stages`, the one
+/// whose largest stage has the fewest floating-point operations, then the fewest bytes to send. A
+/// module `a.b.c` has depth 3. Depth 0: down to the outermost numbered modules, such as `layers.4`,
+/// and at least 2. ArgumentError for stages < 1, or more stages than such modules.
+SplitPolicy best_at_modules(int32_t stages, std::size_t depth = 0);
+
 }  // namespace stagecraft

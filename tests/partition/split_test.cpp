@@ -1,5 +1,9 @@
 #include "stagecraft/partition/split.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -229,6 +233,64 @@ TEST(Split, TakesPoliciesOfOnesOwn) {
                ArgumentError, "the policy's cut before node 300");
 }
 
+/// Blocks of x + up(x) down, each with its own inner width.
+Graph uneven_blocks(const std::vector<int64_t>& widths) {
+  TracedModel model;
+  std::vector<std::pair<Tensor, Tensor>> weights;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    const auto& [up, down] = weights.emplace_back(torch::ones({kSplitWidth, widths[i]}),
+                                                  torch::ones({widths[i], kSplitWidth}));
+    model.parameters.emplace_back("blocks." + std::to_string(i) + ".up.weight", up);
+    model.parameters.emplace_back("blocks." + std::to_string(i) + ".down.weight", down);
+  }
+  model.forward = [weights](const Args& args, const Kwargs&) -> c10::IValue {
+    Tensor x = args[0].toTensor();
+    for (const auto& [up, down] : weights) x = x + x.mm(up).mm(down);
+    return x;
+  };
+  return capture(model, {{torch::ones({4, kSplitWidth})}, {}});
+}
+
+int64_t largest_stage(const Graph& graph, const Split& split) {
+  int64_t most = 0;
+  for (const StageSummary& stage : Pipe(graph, split).summary()) {
+    most = std::max(most, stage.flops);
+  }
+  return most;
+}
+
+TEST(Split, BestAtModulesIsTheBestOfAll) {
+  const std::vector<int64_t> widths = {1, 16, 2, 32, 4, 4};
+  const Graph graph = uneven_blocks(widths);
+  for (int32_t stages = 2; stages <= 6; ++stages) {
+    // Every choice of blocks, as bits, that gives so many stages.
+    int64_t best = std::numeric_limits<int64_t>::max();
+    for (unsigned chosen = 0; chosen < 1U << (widths.size() - 1); ++chosen) {
+      if (std::popcount(chosen) != stages - 1) continue;
+      Split split;
+      for (std::size_t i = 1; i < widths.size(); ++i) {
+        if ((chosen >> (i - 1) & 1U) != 0) {
+          split.points.emplace_back("blocks." + std::to_string(i), SplitPoint::kBeginning);
+        }
+      }
+      best = std::min(best, largest_stage(graph, split));
+    }
+    EXPECT_EQ(largest_stage(graph, {.policy = best_at_modules(stages)}), best) << stages;
+  }
+  EXPECT_TRUE(find_cuts(graph, {.policy = best_at_modules(1)}).empty());
+  // Inner modules allow a better split.
+  EXPECT_LT(largest_stage(graph, {.policy = best_at_modules(6, 3)}),
+            largest_stage(graph, {.policy = best_at_modules(6)}));
+}
+
+TEST(Split, BestAtModulesNeedsModules) {
+  const Graph graph = uneven_blocks({1, 2, 3});
+  EXPECT_ERROR(best_at_modules(0), ArgumentError, "expected at least 1 stage, got 0");
+  EXPECT_ERROR(find_cuts(graph, {.policy = best_at_modules(4)}), ArgumentError,
+               "the model cannot be split into 4 stages at modules of depth 2 or less: 2 of them "
+               "begin where it can be split");
+}
+
 TEST(Flops, CountProducts) {
   const Graph graph = graph_of(1);
   for (const GraphNode& node : graph.parts().nodes) {
@@ -262,6 +324,18 @@ TEST(Flops, OfTwoBranchesTheDearerCounts) {
     EXPECT_LT(example_flops(graph, graph.parts().nodes[0]), 2 * 3 * 3 * 4 + 2 * 4 * 3 * 3 + 13);
   }
   EXPECT_EQ(example_flops(graph_with(cheap, cheap), graph_with(cheap, cheap).parts().nodes[0]), 12);
+}
+
+TEST(Modules, LayersAreTheOutermostNumberedModules) {
+  EXPECT_EQ(ModuleExtents(graph_of(2)).layer_depth(), 2U);
+  const Tensor w = torch::ones({kSplitWidth, kSplitWidth});
+  const Tensor v = torch::ones({kSplitWidth, kSplitWidth});
+  const Graph nested = capture({[w, v](const Args& args, const Kwargs&) -> c10::IValue {
+                                  return args[0].toTensor().mm(w).mm(v);
+                                },
+                                {{"a.b.0.fc.weight", w}, {"a.b.1.fc.weight", v}}},
+                               {{torch::ones({4, kSplitWidth})}, {}});
+  EXPECT_EQ(ModuleExtents(nested).layer_depth(), 3U);
 }
 
 TEST(Modules, StandWhereTheirParametersAreRead) {
