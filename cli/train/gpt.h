@@ -7,7 +7,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "stagecraft/partition/pipe.h"
-#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 

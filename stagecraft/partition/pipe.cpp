@@ -208,8 +208,7 @@ std::string Pipe::call_text() const {
 
 Pipe pipeline(const StageBody& model, const Arguments& example, const Split& split,
               const PipeOptions& options) {
-  const TracedModel traced{model.forward, model.parameters, model.buffers};
-  return Pipe(capture(traced, example, options.capture), split, options.sharing);
+  return Pipe(capture(model, example, options.capture), split, options.sharing);
 }
 
 RunOptions draw_by_name(uint64_t draw) {

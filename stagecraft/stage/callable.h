@@ -13,7 +13,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "stagecraft/stage/convert.h"
-#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/stage_body.h"
 
 /// From anything callable to a StageBody:
 ///

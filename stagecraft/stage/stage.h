@@ -11,9 +11,9 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/index.h"
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/stage/stage_context.h"
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 

@@ -57,13 +57,13 @@ TEST_F(Archive, HoldsGraphsOfAllKindsOfTensors) {
   const Tensor imaginary = at::view_as_complex(at::arange(8, at::kFloat).view({4, 2})).conj();
   const Tensor none = at::zeros({0, 4});
   const Tensor half = at::ones({4}, at::kBFloat16);
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               const Tensor x = args[0].toTensor();
-                               return x.mm(w.t()) + wide.sum(0) + at::real(imaginary) +
-                                      at::imag(imaginary) + none.sum(0) + half;
-                             },
-                             {{"w", w}},
-                             {{"wide", wide}, {"none", none}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             const Tensor x = args[0].toTensor();
+                             return x.mm(w.t()) + wide.sum(0) + at::real(imaginary) +
+                                    at::imag(imaginary) + none.sum(0) + half;
+                           },
+                           {{"w", w}},
+                           {{"wide", wide}, {"none", none}}};
   const Arguments example = {{at::ones({2, 3})}, {}};
   const Graph graph = capture(model, example);
   save_graph(graph, path("graph"));

@@ -43,7 +43,7 @@ struct Doubled : torch::autograd::Function<Doubled> {
 Graph capture_of(const std::function<c10::IValue(const Tensor&)>& fn, int64_t rows = 4,
                  CaptureOptions options = {}) {
   const Tensor w = torch::ones({6}).requires_grad_();
-  const TracedModel model = {
+  const StageBody model = {
       [&](const Args& args, const Kwargs&) { return fn(args[0].toTensor() * w); },
       {{"layers.3.weight", w}},
       {}};
@@ -97,11 +97,11 @@ TEST(CaptureRefuses, HooksSetOnParameters) {
     ++calls;
     return grad;
   });
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               w.register_hook([](const Tensor& grad) { return grad * 2; });
-                               return args[0].toTensor() * w;
-                             },
-                             {{"w", w}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             w.register_hook([](const Tensor& grad) { return grad * 2; });
+                             return args[0].toTensor() * w;
+                           },
+                           {{"w", w}}};
   EXPECT_ERROR(capture(model, {{torch::ones({4, 6})}, {}}), CaptureError,
                "a hook was put on %w inside the forward");
   // That hook is gone, the one from before is not, and nobody has called it.
@@ -216,18 +216,18 @@ Tensor cast_mm(const Tensor& x, const Tensor& w) {
 TEST(CaptureRefuses, OtherGradients) {
   // Cast once in each region, the weight gets its gradients one by one; cast once, their sum.
   const Tensor w = (torch::arange(256, at::kFloat).view({16, 16}).sin() * 0.37).requires_grad_();
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               return cast_mm(cast_mm(args[0].toTensor(), w).tanh(), w);
-                             },
-                             {{"w", w}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             return cast_mm(cast_mm(args[0].toTensor(), w).tanh(), w);
+                           },
+                           {{"w", w}}};
   EXPECT_ERROR(capture(model, {{torch::arange(64, at::kFloat).cos().view({4, 16})}, {}}),
                CaptureError, "the graph does not give the model's gradient of w");
   EXPECT_FALSE(w.grad().defined());
 }
 
 TEST(CaptureRefuses, ThingsThatAGraphCannotHold) {
-  const TracedModel unnamed = {[](const Args& args, const Kwargs&) { return args[0]; },
-                               {{"no name", torch::ones({2})}}};
+  const StageBody unnamed = {[](const Args& args, const Kwargs&) { return args[0]; },
+                             {{"no name", torch::ones({2})}}};
   EXPECT_ERROR(capture(unnamed, {{torch::ones({2})}, {}}), CaptureError,
                "'no name' is no name for a parameter or buffer");
   EXPECT_ERROR(capture_of([](const Tensor& x) {
@@ -265,12 +265,12 @@ TEST(CaptureRefuses, ThingsThatAGraphCannotHold) {
 
 TEST(CaptureRefuses, BuffersThatAreWrittenByPointer) {
   const Tensor count = torch::zeros({2});
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               count.mutable_data_ptr<float>()[0] += 1;
-                               return args[0].toTensor() + 1;
-                             },
-                             {},
-                             {{"count", count}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             count.mutable_data_ptr<float>()[0] += 1;
+                             return args[0].toTensor() + 1;
+                           },
+                           {},
+                           {{"count", count}}};
   EXPECT_ERROR(capture(model, {{torch::ones({4})}, {}}), CaptureError,
                "the graph leaves other elements in %count than the model");
   EXPECT_EQ(count.sum().item<float>(), 0.F);
@@ -281,7 +281,7 @@ TEST(CaptureRefuses, SizesThatAreComparedWithEachOther) {
                                         {.name = "T", .places = {{"args[1]", 0}}}}};
   const Arguments example = {{torch::ones({4, 2}), torch::ones({6, 2})}, {}};
   auto refuse = [&](const std::function<c10::IValue(const Tensor&, const Tensor&)>& fn) {
-    const TracedModel model = {[&](const Args& args, const Kwargs&) {
+    const StageBody model = {[&](const Args& args, const Kwargs&) {
       return fn(args[0].toTensor(), args[1].toTensor());
     }};
     EXPECT_THROW(capture(model, example, two), CaptureError);
@@ -300,7 +300,7 @@ TEST(CaptureRefuses, EqualOfTwoTensors) {
   EXPECT_ERROR(capture_of(ask), CaptureError, "set CaptureOptions::equal_by_identity");
   EXPECT_EQ(capture_of(ask, 4, {.equal_by_identity = true}).parts().nodes.back().op.name,
             "aten::mul");
-  const TracedModel early = {[](const Args& args, const Kwargs&) -> c10::IValue {
+  const StageBody early = {[](const Args& args, const Kwargs&) -> c10::IValue {
     return args[0].toTensor().sum().item<double>();
   }};
   EXPECT_ERROR(capture(early, {{torch::ones({4})}, {}}), CaptureError,
@@ -438,13 +438,13 @@ TEST(CaptureRefuses, ModelsThatFailAtOtherSizes) {
 TEST(CaptureRefuses, LeavesNothingBehind) {
   const Tensor w = torch::ones({6}).requires_grad_();
   const Tensor count = torch::zeros({});
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               count.add_(1);
-                               const Tensor x = at::dropout(args[0].toTensor() * w, 0.5, true);
-                               return x.sum().item<double>();
-                             },
-                             {{"w", w}},
-                             {{"count", count}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             count.add_(1);
+                             const Tensor x = at::dropout(args[0].toTensor() * w, 0.5, true);
+                             return x.sum().item<double>();
+                           },
+                           {{"w", w}},
+                           {{"count", count}}};
   const Tensor random = at::globalContext().defaultGenerator(c10::kCPU).get_state();
   EXPECT_ERROR(capture(model, {{torch::ones({4, 6})}, {}}), CaptureError, "aten::item");
   EXPECT_EQ(count.item<float>(), 0.F);

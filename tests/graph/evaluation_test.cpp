@@ -42,7 +42,7 @@ std::vector<Tensor> clones(const torch::nn::Module& module) {
 /// in evaluation, bit for bit, whatever is drawn; and that nothing is updated.
 Graph expect_evaluation(torch::nn::Module& module, const Forward& forward, const Tensor& x,
                         bool differs = true) {
-  TracedModel model;
+  StageBody model;
   model.forward = [&](const Args& args, const Kwargs&) -> c10::IValue {
     return forward(args[0].toTensor());
   };

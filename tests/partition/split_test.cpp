@@ -37,8 +37,8 @@ struct Blocks {
       weights.push_back(torch::full({kSplitWidth, kSplitWidth}, 0.1 * (i + 1)).requires_grad_());
     }
   }
-  TracedModel model(bool has_markers = false) const {
-    TracedModel result;
+  StageBody model(bool has_markers = false) const {
+    StageBody result;
     for (std::size_t i = 0; i < weights.size(); ++i) {
       result.parameters.emplace_back("blocks." + std::to_string(i) + ".fc.weight", weights[i]);
     }
@@ -235,7 +235,7 @@ TEST(Split, TakesPoliciesOfOnesOwn) {
 
 /// Blocks of x + up(x) down, each with its own inner width.
 Graph uneven_blocks(const std::vector<int64_t>& widths) {
-  TracedModel model;
+  StageBody model;
   std::vector<std::pair<Tensor, Tensor>> weights;
   for (std::size_t i = 0; i < widths.size(); ++i) {
     const auto& [up, down] = weights.emplace_back(torch::ones({kSplitWidth, widths[i]}),

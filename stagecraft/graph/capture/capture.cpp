@@ -25,7 +25,7 @@ using Sizes = std::vector<int64_t>;
 
 class Capture {
  public:
-  Capture(const TracedModel& model, const Arguments& example, const CaptureOptions& options)
+  Capture(const StageBody& model, const Arguments& example, const CaptureOptions& options)
       : model_(model), inputs_(example, options.sizes) {
     options_.equal_by_identity = options.equal_by_identity;
   }
@@ -169,14 +169,14 @@ class Capture {
                     last.name, toString(last.op), failure));
   }
 
-  const TracedModel& model_;
+  const StageBody& model_;
   ExampleInputs inputs_;
   TraceOptions options_;
 };
 
 }  // namespace
 
-Graph capture(const TracedModel& model, const Arguments& example, const CaptureOptions& options) {
+Graph capture(const StageBody& model, const Arguments& example, const CaptureOptions& options) {
   return Capture(model, example, options).run();
 }
 

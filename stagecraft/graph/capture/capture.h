@@ -52,7 +52,6 @@ struct CaptureOptions {
 /// values read back to the host, sizes read from a shape that depends on elements, custom autograd
 /// functions, hooks set inside the forward, numbers that do not follow the sizes, operators that
 /// come and go with them, gradients that the graph would not give.
-Graph capture(const TracedModel& model, const Arguments& example,
-              const CaptureOptions& options = {});
+Graph capture(const StageBody& model, const Arguments& example, const CaptureOptions& options = {});
 
 }  // namespace stagecraft

@@ -138,7 +138,7 @@ at::Tensor output_grad(const at::Tensor& output) {
 
 class Replay {
  public:
-  Replay(const TracedModel& model, const Graph& graph, const Arguments& arguments,
+  Replay(const StageBody& model, const Graph& graph, const Arguments& arguments,
          bool has_input_grads)
       : model_(model),
         graph_(graph),
@@ -272,7 +272,7 @@ class Replay {
     return {};
   }
 
-  const TracedModel& model_;
+  const StageBody& model_;
   Graph graph_;
   const Arguments& arguments_;
   bool has_input_grads_;
@@ -284,7 +284,7 @@ class Replay {
 
 }  // namespace
 
-void check_replay(const TracedModel& model, const Graph& graph, const Arguments& arguments,
+void check_replay(const StageBody& model, const Graph& graph, const Arguments& arguments,
                   bool has_input_grads) {
   const c10::AutoGradMode with_grad(true);
   // A RandomScope around the capture: both runs draw from the default generators, which are put

@@ -13,7 +13,7 @@ namespace stagecraft {
 ///
 /// Gradients are not judged where they cannot be: where the model's own differ from run to run, its
 /// backward fails, or a parameter has hooks, which this must not call.
-void check_replay(const TracedModel& model, const Graph& graph, const Arguments& arguments,
+void check_replay(const StageBody& model, const Graph& graph, const Arguments& arguments,
                   bool has_input_grads);
 
 }  // namespace stagecraft

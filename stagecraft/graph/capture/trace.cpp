@@ -62,7 +62,7 @@ std::string module_of(std::string_view parameter) {
 
 class Tracer::Impl {
  public:
-  Impl(const TracedModel& model, const TraceOptions& options) : options_(options) {
+  Impl(const StageBody& model, const TraceOptions& options) : options_(options) {
     saved_.save_default_generator(c10::kCPU);
     add_states(model.parameters, GraphState::Kind::kParameter);
     add_states(model.buffers, GraphState::Kind::kBuffer);
@@ -542,7 +542,7 @@ class Tracer::Impl {
   std::optional<std::string> last_module_;  // empty for the outermost
 };
 
-Tracer::Tracer(const TracedModel& model, const TraceOptions& options)
+Tracer::Tracer(const StageBody& model, const TraceOptions& options)
     : impl_(std::make_unique<Impl>(model, options)) {}
 Tracer::~Tracer() = default;
 
@@ -556,8 +556,7 @@ void Tracer::leave_scope() {
   impl_->leave_scope();
 }
 
-GraphParts trace(const TracedModel& model, const Arguments& arguments,
-                 const TraceOptions& options) {
+GraphParts trace(const StageBody& model, const Arguments& arguments, const TraceOptions& options) {
   const c10::AutoGradMode with_grad(true);
   Tracer tracer(model, options);
   const Arguments given = tracer.impl_->take_inputs(arguments);
@@ -571,7 +570,7 @@ GraphParts trace(const TracedModel& model, const Arguments& arguments,
   return tracer.impl_->finish();
 }
 
-OtherElements trace_with_other_elements(const TracedModel& model, const Arguments& arguments,
+OtherElements trace_with_other_elements(const StageBody& model, const Arguments& arguments,
                                         ElementChange change, const TraceOptions& options) {
   const c10::AutoGradMode with_grad(true);
   Tracer tracer(model, options);

@@ -1,26 +1,13 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <string>
-#include <utility>
-#include <vector>
-
-#include <ATen/core/Tensor.h>
-#include <ATen/core/ivalue.h>
 
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
-
-/// What is captured: a function and the tensors that it holds, under their names. A tensor may come
-/// under several names.
-struct TracedModel {
-  std::function<c10::IValue(const Args& args, const Kwargs& kwargs)> forward;
-  std::vector<std::pair<std::string, at::Tensor>> parameters = {};
-  std::vector<std::pair<std::string, at::Tensor>> buffers = {};
-};
 
 /// How many elements are chosen where elements decide a shape.
 enum class ElementChange : uint8_t { kOne, kNone, kAll };
@@ -44,7 +31,7 @@ class CaptureError : public Error {
 /// Runs the model once and writes down every operator, with all numbers as they are at the sizes of
 /// these arguments. Buffers, gradients and random states are afterwards as before; what `forward`
 /// throws is passed on. It gets copies of the arguments. No verification, no dead code elimination.
-GraphParts trace(const TracedModel& model, const Arguments& arguments,
+GraphParts trace(const StageBody& model, const Arguments& arguments,
                  const TraceOptions& options = {});
 
 /// The same, but where elements decide the shape of a result, as in nonzero() or in indexing by a
@@ -55,7 +42,7 @@ struct OtherElements {
   GraphParts parts;
   std::string failure = {};  ///< what the model threw; empty where it came to its end
 };
-OtherElements trace_with_other_elements(const TracedModel& model, const Arguments& arguments,
+OtherElements trace_with_other_elements(const StageBody& model, const Arguments& arguments,
                                         ElementChange change, const TraceOptions& options = {});
 
 }  // namespace stagecraft

@@ -14,7 +14,7 @@ namespace stagecraft {
 /// Sees every operator of a thread while it is on, and writes it down.
 class Tracer {
  public:
-  Tracer(const TracedModel& model, const TraceOptions& options);
+  Tracer(const StageBody& model, const TraceOptions& options);
   ~Tracer();
   Tracer(const Tracer&) = delete;
   Tracer& operator=(const Tracer&) = delete;
@@ -25,11 +25,10 @@ class Tracer {
   void leave_scope();
 
  private:
-  friend GraphParts trace(const TracedModel& model, const Arguments& arguments,
+  friend GraphParts trace(const StageBody& model, const Arguments& arguments,
                           const TraceOptions& options);
-  friend OtherElements trace_with_other_elements(const TracedModel& model,
-                                                 const Arguments& arguments, ElementChange change,
-                                                 const TraceOptions& options);
+  friend OtherElements trace_with_other_elements(const StageBody& model, const Arguments& arguments,
+                                                 ElementChange change, const TraceOptions& options);
   class Impl;
   std::unique_ptr<Impl> impl_;
 };
