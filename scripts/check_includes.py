@@ -19,7 +19,7 @@ ALLOWED = {
     "viz": ["schedule", "sim"],
     "tree": ["base"],
     "attention": ["tree"],
-    "microbatch": ["attention"],
+    "microbatch": ["tree"],
     "graph": ["tree"],
     "exported": ["graph"],
     "stage": ["tree"],

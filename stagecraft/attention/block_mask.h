@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -117,6 +118,11 @@ class BlockMask final : public Opaque {
 
   /// "BlockMask[2, 1, 512, 512] blocks 128x128 sparsity 46.9%".
   std::string describe() const override;
+
+  /// The batch; any number of chunks if the batch is 1.
+  std::optional<int64_t> max_chunks() const override;
+  /// As split_block_mask.
+  std::vector<c10::intrusive_ptr<Opaque>> split(int64_t chunks) const override;
 
  private:
   struct Parts {

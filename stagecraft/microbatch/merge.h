@@ -18,9 +18,9 @@ struct MergeOptions {
 
 /// Merges the outputs of microbatches, in their order, into the output of the batch.
 ///
-/// Without a spec every leaf must be a tensor and is concatenated along kDefaultChunkDim; the
-/// result has the structure of chunk 0. With a spec the result has the structure of the spec, and
-/// each leaf is merged as its spec says:
+/// Without a spec every leaf must be a tensor, or an opaque leaf with Opaque::merge, and is
+/// concatenated along kDefaultChunkDim; the result has the structure of chunk 0. With a spec the
+/// result has the structure of the spec, and each leaf is merged as its spec says:
 ///
 ///   TensorChunkSpec(d)       concatenated along d
 ///   CustomReducer            folded from its initial value, in the order of the chunks

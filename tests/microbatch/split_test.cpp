@@ -251,8 +251,9 @@ TEST(SplitMisuse, LeavesThatCannotBeCutAsTheirSpecSays) {
                "args[0]: Tensor[4, 8] float32 is split by TensorChunkSpec or Replicate, got None");
   EXPECT_ERROR(split(x, LossReducer{}), ArgumentError, "got LossReducer");
   EXPECT_ERROR(split(3, NoSpec{}), ArgumentError, "args[0]: 3 is split by");
-  EXPECT_ERROR(split(3, 0), ArgumentError,
-               "args[0]: TensorChunkSpec(0) cuts tensors and block masks, got 3");
+  EXPECT_ERROR(
+      split(3, 0), ArgumentError,
+      "args[0]: TensorChunkSpec(0) splits tensors and opaque leaves that can be split, got 3");
   EXPECT_ERROR(split(c10::IValue(), 0), ArgumentError, "got None");
   EXPECT_ERROR(split(at::Tensor(), 0), ArgumentError, "got Tensor undefined");
   EXPECT_ERROR(split(at::zeros({2, 2}).to_sparse(), 0), ArgumentError,
