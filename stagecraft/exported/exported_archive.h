@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/tree/arguments.h"
 

@@ -13,12 +13,12 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/exported/guards.h"
 #include "stagecraft/exported/node_builder.h"
 #include "stagecraft/exported/shared_memory.h"
 #include "stagecraft/exported/size_table.h"
 #include "stagecraft/exported/tree_json.h"
-#include "stagecraft/graph/archive.h"
 #include "stagecraft/graph/names.h"
 
 namespace stagecraft::exported {

@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/exported/node_arguments.h"
-#include "stagecraft/graph/archive.h"
 #include "stagecraft/graph/op_types.h"
 
 namespace stagecraft::exported {

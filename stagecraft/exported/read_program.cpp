@@ -12,9 +12,9 @@
 #include <c10/core/MemoryFormat.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/exported/json_field.h"
 #include "stagecraft/exported/json_stream.h"
-#include "stagecraft/graph/archive.h"
 
 namespace stagecraft::exported {
 

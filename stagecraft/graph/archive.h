@@ -13,12 +13,6 @@
 
 namespace stagecraft {
 
-/// A file that is damaged, or is none of ours.
-class FileError : public Error {
- public:
-  using Error::Error;
-};
-
 /// Writes texts, graphs and tensors into one file: a zip archive with checksums. The file appears
 /// under its name when it is complete, and not before. FileError when it cannot be written.
 class ArchiveWriter {

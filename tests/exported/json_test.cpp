@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "stagecraft/base/error.h"
 #include "stagecraft/exported/json_field.h"
 #include "stagecraft/exported/json_stream.h"
-#include "stagecraft/graph/archive.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft::exported {

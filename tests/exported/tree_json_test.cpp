@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "tests/exported/small_archive.h"
 #include "tests/support/expect_error.h"
 

@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "tests/exported/zip_writer.h"
 #include "tests/support/expect_error.h"
 
