@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cstddef>
 #include <functional>
-#include <unordered_map>
-#include <unordered_set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -13,7 +11,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/capture/trace.h"
-#include "stagecraft/graph/effects.h"
+#include "stagecraft/graph/capture/trace_set.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/passes/run_pass.h"
@@ -40,24 +38,17 @@ bool is_same_argument(const Argument& a, const Argument& b) {
   return b.fixed_value() != nullptr && is_equal_fixed(*a.fixed_value(), *b.fixed_value());
 }
 
-/// Joins what several traces say into one. `traces[0]` is the model for the rest.
+/// Joins traces into one graph. Trace 0 is the model for the result.
 class Generaliser {
  public:
-  /// Where numbers may not differ, the first of two traces is what a graph says.
-  Generaliser(std::span<const GraphParts> traces, std::vector<GraphSize> sizes, bool may_differ)
-      : traces_(traces), sizes_(std::move(sizes)), may_differ_(may_differ) {
-    for (const GraphSize& size : sizes_) {
-      low_.push_back(size.example);
-      names_.push_back(size.name);
-    }
-  }
+  explicit Generaliser(TraceSet traces) : traces_(std::move(traces)) {}
 
   GraphParts run() {
-    check_structure();
+    traces_.check_structure();
     GraphParts result = traces_[0];
     for (std::size_t i = 0; i < result.nodes.size(); ++i) {
       for (std::size_t a = 0; a < result.nodes[i].arguments.size(); ++a) {
-        where_ = place_of(i);
+        where_ = traces_.place_of(i);
         const c10::FunctionSchema* schema = find_schema(result.nodes[i].op);
         const c10::Argument& formal = schema->arguments()[a];
         what_ = fmt::format("argument '{}'", formal.name());
@@ -73,81 +64,18 @@ class Generaliser {
                                c10::AnyType::get());
     }
     join_values(result);
-    check_states();
-    result.sizes = std::move(sizes_);
+    traces_.check_states();
     return result;
   }
 
  private:
   using Pick = std::function<const Argument&(const GraphParts&)>;
 
-  std::string place_of(std::size_t node) const {
-    const GraphNode& n = traces_[0].nodes[node];
-    std::string place = fmt::format("{} ({})", n.name, toString(n.op));
-    if (!n.scope.empty()) place += " in " + n.scope;
-    return place;
-  }
-
-  std::string corner(std::size_t trace) const {
-    const bool is_graph = !may_differ_ && trace == 0;
-    if (!may_differ_) trace = 0;
-    std::string text;
-    for (std::size_t i = 0; i < low_.size(); ++i) {
-      if (i > 0) text += ", ";
-      text += fmt::format("{} = {}", names_[i], low_[i] + static_cast<int64_t>(trace >> i & 1));
-    }
-    if (is_graph) text += " (as it follows from other sizes)";
-    return text;
-  }
-
   [[noreturn]] void fail(std::size_t trace, const std::string& here,
                          const std::string& there) const {
     throw CaptureError(fmt::format("{}: {} cannot follow the sizes: at {} it is {}, at {} it is {}",
-                                   where_, what_, corner(0), here, corner(trace), there));
-  }
-
-  void check_structure() {
-    for (std::size_t t = 1; t < traces_.size(); ++t) {
-      const auto& here = traces_[0].nodes;
-      const auto& there = traces_[t].nodes;
-      for (std::size_t i = 0; i < std::max(here.size(), there.size()); ++i) {
-        if (i < here.size() && i < there.size() && here[i].op == there[i].op &&
-            here[i].is_no_grad == there[i].is_no_grad && here[i].autocast == there[i].autocast &&
-            here[i].results.size() == there[i].results.size()) {
-          continue;
-        }
-        const auto name = [&](const std::vector<GraphNode>& nodes) {
-          return i < nodes.size() ? toString(nodes[i].op) : std::string("the end");
-        };
-        throw CaptureError(fmt::format(
-            "the model calls other operators at other sizes: behind {} comes {} at {}, {} at {}; "
-            "branches and loops on a size cannot be captured",
-            i == 0 ? std::string("the beginning") : place_of(i - 1), name(here), corner(0),
-            name(there), corner(t)));
-      }
-      for (std::size_t i = 0; i < here.size(); ++i) {
-        const std::size_t made = num_results(here[i]);
-        const std::size_t made_there = num_results(there[i]);
-        require<CaptureError>(
-            made == made_there,
-            "{}: it makes {} tensors at {}, {} at {}; a list whose length follows a "
-            "size cannot be captured",
-            place_of(i), made, corner(0), made_there, corner(t));
-      }
-      require<CaptureError>(traces_[0].output == traces_[t].output &&
-                                traces_[0].values.size() == traces_[t].values.size() &&
-                                traces_[0].states.size() == traces_[t].states.size(),
-                            "the model returns another structure at other sizes: {} tensors in all "
-                            "at {}, {} at {}",
-                            traces_[0].values.size(), corner(0), traces_[t].values.size(),
-                            corner(t));
-    }
-  }
-
-  static std::size_t num_results(const GraphNode& node) {
-    std::size_t count = 0;
-    for (const Argument& result : node.results) for_each_value(result, [&](ValueId) { ++count; });
-    return count;
+                                   where_, what_, traces_.corner(0), here, traces_.corner(trace),
+                                   there));
   }
 
   Argument join(const Pick& pick, const c10::TypePtr& type) const {
@@ -200,7 +128,7 @@ class Generaliser {
       Argument::List list;
       const std::size_t count = first.toListRef().size();
       for (std::size_t t = 1; t < all.size(); ++t) {
-        if (!may_differ_ || !all[t].isIntList() || all[t].toListRef().size() != count) {
+        if (!traces_.may_differ() || !all[t].isIntList() || all[t].toListRef().size() != count) {
           fail(t, describe(first), describe(all[t]));
         }
       }
@@ -215,7 +143,7 @@ class Generaliser {
     for (std::size_t t = 0; t < all.size(); ++t) {
       const bool is_number =
           all[t].isInt() && (takes_integer(type) || type->kind() == c10::TypeKind::AnyType);
-      if (!is_number || !may_differ_)
+      if (!is_number || !traces_.may_differ())
         fail(t == 0 ? 1 : t, describe(first), describe(all[t == 0 ? 1 : t]));
       corners.push_back(all[t].toInt());
     }
@@ -223,107 +151,44 @@ class Generaliser {
   }
 
   Argument join_numbers(std::span<const int64_t> corners) const {
-    SizeExpr size = SizeExpr::through(low_, corners);
+    SizeExpr size = SizeExpr::through(traces_.low(), corners);
     if (size.is_number()) return Argument::fixed(size.number());
     return size;
   }
 
-  /// Of each value, the first one that it shares memory with.
-  static std::vector<std::size_t> sharing(const GraphParts& parts) {
-    std::unordered_map<int32_t, std::size_t> first;
-    std::vector<std::size_t> result;
-    for (std::size_t v = 0; v < parts.values.size(); ++v) {
-      const int32_t memory = parts.values[v].memory;
-      result.push_back(memory < 0 ? v : first.try_emplace(memory, v).first->second);
-    }
-    return result;
-  }
-
-  /// Which values are in memory that an operator changes.
-  static std::vector<bool> changed(const GraphParts& parts) {
-    std::unordered_set<int32_t> memory;
-    for (const GraphNode& node : parts.nodes) {
-      for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
-        for_each_value(node.arguments[i], [&](ValueId value) {
-          memory.insert(parts.values[value.position()].memory);
-        });
-      }
-    }
-    std::vector<bool> result;
-    for (const GraphValue& value : parts.values) {
-      result.push_back(value.memory >= 0 && memory.contains(value.memory));
-    }
-    return result;
-  }
-
-  // Whether reshape and its like are views can depend on the size. Where the memory is changed,
-  // what can be dropped and where the graph may be cut depends on it.
-  void check_sharing() const {
-    const std::vector<std::size_t> here = sharing(traces_[0]);
-    const std::vector<bool> changed_here = changed(traces_[0]);
-    for (std::size_t t = 1; t < traces_.size(); ++t) {
-      const std::vector<std::size_t> there = sharing(traces_[t]);
-      const std::vector<bool> changed_there = changed(traces_[t]);
-      for (std::size_t v = 0; v < here.size(); ++v) {
-        require<CaptureError>(
-            here[v] == there[v] || (!changed_here[v] && !changed_there[v]),
-            "%{}: it is a view at one size and a copy at another ({} and {}), and "
-            "is changed in place",
-            traces_[0].values[v].name, corner(0), corner(t));
-      }
-    }
-  }
-
   void join_values(GraphParts& result) const {
-    check_sharing();
+    traces_.check_sharing();
     for (std::size_t v = 0; v < result.values.size(); ++v) {
       GraphValue& value = result.values[v];
       for (std::size_t t = 1; t < traces_.size(); ++t) {
         const GraphValue& other = traces_[t].values[v];
         require<CaptureError>(
             other.dtype == value.dtype && other.shape.size() == value.shape.size(),
-            "%{}: it is {} at {}, {} at {}", value.name, describe(value, names_), corner(0),
-            describe(other, names_), corner(t));
+            "%{}: it is {} at {}, {} at {}", value.name, describe(value, traces_.size_names()),
+            traces_.corner(0), describe(other, traces_.size_names()), traces_.corner(t));
       }
       for (std::size_t d = 0; d < value.shape.size(); ++d) {
         std::vector<int64_t> corners;
-        for (const GraphParts& trace : traces_)
-          corners.push_back(trace.values[v].shape[d].number());
+        for (std::size_t t = 0; t < traces_.size(); ++t) {
+          corners.push_back(traces_[t].values[v].shape[d].number());
+        }
         if ((value.open_dims >> d & 1) != 0) {
           value.shape[d] = SizeExpr(corners[0]);
           continue;
         }
-        if (may_differ_) {
-          value.shape[d] = SizeExpr::through(low_, corners);
+        if (traces_.may_differ()) {
+          value.shape[d] = SizeExpr::through(traces_.low(), corners);
           continue;
         }
         require<CaptureError>(
             corners[0] == corners[1],
             "%{}: a size of it does not follow: dimension {} is {} at {}, but {} at {}", value.name,
-            d, corners[1], corner(1), corners[0], corner(0));
+            d, corners[1], traces_.corner(1), corners[0], traces_.corner(0));
       }
     }
   }
 
-  void check_states() const {
-    for (std::size_t s = 0; s < traces_[0].states.size(); ++s) {
-      const GraphState& here = traces_[0].states[s];
-      for (std::size_t t = 1; t < traces_.size(); ++t) {
-        const at::Tensor& there = traces_[t].states[s].tensor;
-        require<CaptureError>(here.tensor.is_same(there) || tree::leaf_equal(here.tensor, there),
-                              "%{}: the model reads another constant at other sizes: {} at {}, {} "
-                              "at {}; make it with operators",
-                              traces_[0].values[here.value.position()].name, describe(here.tensor),
-                              corner(0), describe(there), corner(t));
-      }
-    }
-  }
-
-  std::span<const GraphParts> traces_;
-  std::vector<GraphSize> sizes_;
-  bool may_differ_;
-  std::vector<int64_t> low_;
-  std::vector<std::string> names_;
+  TraceSet traces_;
   std::string where_;
   std::string what_;
 };
@@ -357,7 +222,9 @@ GraphParts at_sizes(GraphParts parts, std::span<const int64_t> sizes) {
 }  // namespace
 
 GraphParts generalise(std::span<const GraphParts> traces, std::vector<GraphSize> sizes) {
-  return Generaliser(traces, std::move(sizes), true).run();
+  GraphParts result = Generaliser(TraceSet(traces, sizes, true)).run();
+  result.sizes = std::move(sizes);
+  return result;
 }
 
 void check_generalised(const GraphParts& graph, const GraphParts& trace,
@@ -369,7 +236,7 @@ void check_generalised(const GraphParts& graph, const GraphParts& trace,
   if (!std::ranges::equal(both[0].nodes, both[1].nodes, is_same_op)) {
     for (GraphParts& parts : both) parts = compact(without_whole_slices(std::move(parts)));
   }
-  Generaliser(both, std::move(here), false).run();
+  Generaliser(TraceSet(both, here, false)).run();
 }
 
 void open_dims(GraphParts& trace, const GraphParts& other) {
