@@ -7,7 +7,6 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/partition/node_costs.h"
 #include "stagecraft/partition/split_places.h"
 

@@ -1,31 +1,17 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 #include <variant>
 #include <vector>
 
 #include "stagecraft/base/index.h"
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/partition/cuts.h"
+#include "stagecraft/partition/sharing.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/tied_weight.h"
 
 namespace stagecraft {
-
-/// What becomes of a parameter that several stages use.
-enum class SharedParameter : uint8_t {
-  kReplicate,  ///< each stage has its own copy; their gradients are added up after every step
-  kTransmit,   ///< the first stage that uses it has it, sends its value and gets the gradients
-};
-
-/// What becomes of the parameters that several stages use.
-struct Sharing {
-  SharedParameter by_default = SharedParameter::kReplicate;
-  /// By any name of the parameter.
-  std::map<std::string, SharedParameter> by_name = {};
-};
 
 /// Where a positional argument of a stage comes from: one of the model, or another stage.
 struct FromArgument {

@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/partition/stage_plan.h"
+#include "stagecraft/partition/sharing.h"
 #include "stagecraft/partition/uses.h"
 #include "stagecraft/stage/tied_weight.h"
 
