@@ -7,24 +7,22 @@
 #include <exception>
 #include <optional>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
 
 #include <fmt/format.h>
 
 #include <ATen/core/stack.h>
 #include <c10/core/GradMode.h>
-#include <c10/core/TensorImpl.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/capture/element_shapes.h"
 #include "stagecraft/graph/capture/history.h"
+#include "stagecraft/graph/capture/traced_values.h"
 #include "stagecraft/graph/capture/tracer.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run/run_mode.h"
-#include "stagecraft/graph/run/saved_state.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 
@@ -63,9 +61,9 @@ std::string module_of(std::string_view parameter) {
 class Tracer::Impl {
  public:
   Impl(const StageBody& model, const TraceOptions& options) : options_(options) {
-    saved_.save_default_generator(c10::kCPU);
-    add_states(model.parameters, GraphState::Kind::kParameter);
-    add_states(model.buffers, GraphState::Kind::kBuffer);
+    values_.saved().save_default_generator(c10::kCPU);
+    values_.add_states(model.parameters, GraphState::Kind::kParameter);
+    values_.add_states(model.buffers, GraphState::Kind::kBuffer);
   }
 
   /// What the model is called with in the place of `arguments`.
@@ -98,13 +96,13 @@ class Tracer::Impl {
       parts_.outputs.push_back(convert(leaf, c10::AnyType::get(), "output"));
     }
     for (Argument& result : parts_.outputs) read_uninitialised(result, {});
-    if (const auto problem = histories_.find_problem(flat.leaves)) fail(*problem);
+    if (const auto problem = values_.histories().find_problem(flat.leaves)) fail(*problem);
   }
 
   void use_other_elements(ElementChange change) { change_ = change; }
 
   void check_parameters() {
-    const auto name = hooks_.take_new();
+    const auto name = values_.hooks().take_new();
     if (!name) return;
     throw CaptureError(
         fmt::format("a hook was put on %{} inside the forward; put it there once, outside", *name));
@@ -145,30 +143,33 @@ class Tracer::Impl {
       node.arguments.push_back(convert(given[i], formal.real_type(), formal.name()));
     }
     const auto written = written_arguments(schema, node.arguments);
-    for (const std::size_t i : written) save_before_change(given[i]);
+    for (const std::size_t i : written) values_.save_before_change(given[i]);
     call(op, node, stack);
 
     where_ = toString(op.operator_name());
     const std::size_t returned = schema.returns().size();
     std::unordered_set<int32_t> result_memory;
     const std::size_t first_result = stack.size() - returned;
-    for (std::size_t i = 0; i < returned; ++i) note_memory(stack[first_result + i], result_memory);
+    for (std::size_t i = 0; i < returned; ++i)
+      values_.collect_memory(stack[first_result + i], result_memory);
     for (std::size_t i = 0; i < count; ++i) {
       if (std::ranges::count(written, i) > 0) {
-        for_each_value(node.arguments[i], [&](ValueId v) { uninitialised_.erase(memory(v)); });
+        for_each_value(node.arguments[i],
+                       [&](ValueId v) { uninitialised_.erase(values_.memory(v)); });
       } else if (reads_elements(schema.name())) {
         read_uninitialised(node.arguments[i], result_memory);
       }
     }
-    node.name = names_.of_operator(schema.name());
+    node.name = values_.names().of_operator(schema.name());
     int result = 0;
     for (std::size_t i = 0; i < returned; ++i) {
       node.results.push_back(bind(stack[first_result + i], node, result));
     }
     if (std::ranges::count(kUninitialised, schema.name()) > 0) {
-      for_each_value(node.results.front(), [&](ValueId v) { uninitialised_.insert(memory(v)); });
+      for_each_value(node.results.front(),
+                     [&](ValueId v) { uninitialised_.insert(values_.memory(v)); });
     }
-    if (written.empty()) rebind_states(given, stack, first_result);
+    if (written.empty()) values_.rebind_states(given, stack, first_result);
     parts_.nodes.push_back(std::move(node));
   }
 
@@ -184,95 +185,6 @@ class Tracer::Impl {
   }
 
  private:
-  struct Entry {
-    ValueId value;
-    c10::weak_intrusive_ptr<c10::TensorImpl> alive;  // keeps the address from being used again
-    torch::autograd::Node* history = nullptr;
-    std::vector<int64_t> sizes = {};  // of what it looks at, to know it again
-    std::vector<int64_t> strides = {};
-    int64_t offset = 0;
-  };
-  struct Storage {
-    int32_t memory = 0;
-    c10::weak_intrusive_ptr<c10::StorageImpl> alive;
-    bool is_outside = false;
-    ValueId latest;
-  };
-
-  // Values ----------------------------------------------------------------------------------------
-
-  int32_t memory(ValueId value) const { return parts_.values[value.position()].memory; }
-
-  Storage* storage_of(const at::Tensor& tensor) {
-    if (!tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
-    c10::StorageImpl* impl = tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl();
-    const auto found = storages_.find(impl);
-    return found == storages_.end() ? nullptr : &found->second;
-  }
-
-  Storage* note_storage(const at::Tensor& tensor) {
-    if (!tensor.unsafeGetTensorImpl()->has_storage()) return nullptr;
-    const c10::Storage& storage = tensor.unsafeGetTensorImpl()->unsafe_storage();
-    const auto [found, is_new] = storages_.try_emplace(
-        storage.unsafeGetStorageImpl(), Storage{.memory = static_cast<int32_t>(storages_.size()),
-                                                .alive = storage.getWeakStorageImpl(),
-                                                .is_outside = false,
-                                                .latest = ValueId(-1)});
-    return &found->second;
-  }
-
-  ValueId make_value(const at::Tensor& tensor, std::string name) {
-    const ValueId id(static_cast<int32_t>(parts_.values.size()));
-    GraphValue value;
-    value.name = std::move(name);
-    value.dtype = tensor.scalar_type();
-    value.device = tensor.device();
-    for (const int64_t size : tensor.sizes()) value.shape.emplace_back(size);
-    if (Storage* storage = note_storage(tensor)) {
-      value.memory = storage->memory;
-      storage->latest = id;
-    }
-    parts_.values.push_back(std::move(value));
-    Entry entry{id, c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
-                history_of(tensor)};
-    histories_.note(entry.history);
-    if (tensor.unsafeGetTensorImpl()->has_storage()) {
-      entry.sizes = tensor.sizes().vec();
-      entry.strides = tensor.strides().vec();
-      entry.offset = tensor.storage_offset();
-    }
-    by_impl_.insert_or_assign(tensor.unsafeGetTensorImpl(), std::move(entry));
-    return id;
-  }
-
-  void add_states(const std::vector<std::pair<std::string, at::Tensor>>& tensors,
-                  GraphState::Kind kind) {
-    for (const auto& [name, tensor] : tensors) {
-      if (!tensor.defined()) continue;
-      require<CaptureError>(is_name(name), "'{}' is no name for a parameter or buffer", name);
-      const auto found = by_impl_.find(tensor.unsafeGetTensorImpl());
-      if (found != by_impl_.end()) {
-        GraphState& state = parts_.states[found->second.value.position()];
-        state.other_names.push_back(names_.make(name));
-        continue;
-      }
-      add_state(kind, tensor, names_.make(name));
-    }
-  }
-
-  ValueId add_state(GraphState::Kind kind, const at::Tensor& tensor, std::string name) {
-    const ValueId value = make_value(tensor, std::move(name));
-    if (Storage* storage = storage_of(tensor)) storage->is_outside = true;
-    if (!tensor.is_cpu()) saved_.save_default_generator(tensor.device());
-    GraphState state;
-    state.kind = kind;
-    state.value = value;
-    state.tensor = tensor;
-    if (tensor.requires_grad()) hooks_.watch(parts_.values.back().name, tensor);
-    parts_.states.push_back(std::move(state));
-    return value;
-  }
-
   c10::IValue add_input(const std::string& path, const c10::IValue& leaf) {
     if (!leaf.isTensor() || !leaf.toTensor().defined()) {
       parts_.inputs.push_back(Argument::fixed(leaf));
@@ -283,10 +195,10 @@ class Tracer::Impl {
       // Not a leaf, so that it may be changed in place.
       mine = mine.requires_grad_().clone(at::MemoryFormat::Preserve);
     }
-    if (!mine.is_cpu()) saved_.save_default_generator(mine.device());
-    const ValueId value = make_value(mine, names_.make(readable(path)));
-    if (Storage* storage = storage_of(mine)) storage->is_outside = true;
-    kept_.push_back(mine);
+    if (!mine.is_cpu()) values_.saved().save_default_generator(mine.device());
+    const ValueId value = values_.make_value(mine, values_.names().make(readable(path)));
+    if (auto* storage = values_.find_storage(mine)) storage->is_outside = true;
+    values_.keep(mine);
     parts_.inputs.push_back(value);
     return mine;
   }
@@ -348,7 +260,7 @@ class Tracer::Impl {
       if (given.toTensor().defined()) return value_of(given.toTensor());
       return type->kind() == c10::TypeKind::OptionalType ? Argument() : Argument::fixed(given);
     }
-    if (given.isGenerator()) saved_.save(given.toGenerator());
+    if (given.isGenerator()) values_.saved().save(given.toGenerator());
     if (given.isNone() || given.isScalar() || given.isString() || given.isDevice() ||
         given.isGenerator() || given.isIntList() || given.isBoolList() || given.isDoubleList()) {
       return Argument::fixed(given);
@@ -368,33 +280,34 @@ class Tracer::Impl {
   }
 
   ValueId value_of(const at::Tensor& tensor) {
-    const auto found = by_impl_.find(tensor.unsafeGetTensorImpl());
-    if (found == by_impl_.end()) return adopt(tensor);
-    check_history(found->second, tensor);
-    note_module(found->second.value);
-    return found->second.value;
+    const TracedValues::Entry* known = values_.find(tensor);
+    if (known == nullptr) return adopt(tensor);
+    check_history(*known, tensor);
+    note_module(known->value);
+    return known->value;
   }
 
   void note_module(ValueId value) {
     if (value.value() < static_cast<int32_t>(parts_.states.size()) &&
         parts_.states[value.position()].value == value) {
-      last_module_ = module_of(parts_.values[value.position()].name);
+      last_module_ = module_of(values_.name(value));
     }
   }
 
   // A custom function runs its operators with gradients off and then gives its results a history of
   // its own.
-  void check_history(const Entry& entry, const at::Tensor& tensor) const {
+  void check_history(const TracedValues::Entry& entry, const at::Tensor& tensor) const {
     torch::autograd::Node* history = history_of(tensor);
     if (history == nullptr) return;
-    const auto problem = histories_.find_problem(*history, history != entry.history);
+    const auto problem = values_.histories().find_problem(*history, history != entry.history);
     if (problem) fail(*problem);
   }
 
   // A tensor that no operator made here.
   ValueId adopt(const at::Tensor& tensor) {
-    Storage* storage = storage_of(tensor);
-    if (storage != nullptr && storage->latest.value() >= 0) return detached(tensor, *storage);
+    const TracedValues::Storage* storage = values_.find_storage(tensor);
+    if (storage != nullptr && storage->latest.value() >= 0)
+      return detached(tensor, storage->latest);
     if (tensor.requires_grad() && !tensor.is_leaf()) {
       fail(
           "it reads a tensor that was computed from parameters outside of the model; compute it "
@@ -408,108 +321,43 @@ class Tracer::Impl {
     }
     const bool is_parameter = tensor.requires_grad();
     const ValueId value =
-        add_state(is_parameter ? GraphState::Kind::kParameter : GraphState::Kind::kConstant, kept,
-                  names_.make(is_parameter ? "parameter_0" : "constant_0"));
-    if (!kept.is_same(tensor)) bind_also(tensor, value);
-    kept_.push_back(tensor);
+        values_.add_state(is_parameter ? GraphState::Kind::kParameter : GraphState::Kind::kConstant,
+                          kept, values_.names().make(is_parameter ? "parameter_0" : "constant_0"));
+    if (!kept.is_same(tensor)) values_.bind(tensor, value);
+    values_.keep(tensor);
     return value;
   }
 
-  void bind_also(const at::Tensor& tensor, ValueId value) {
-    by_impl_.insert_or_assign(
-        tensor.unsafeGetTensorImpl(),
-        Entry{value, c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()), nullptr});
-  }
-
-  // The same elements under another handle and without history, as Tensor::data() gives it.
-  ValueId detached(const at::Tensor& tensor, const Storage& storage) {
-    std::optional<ValueId> same;
-    for (const auto& [impl, entry] : by_impl_) {
-      if (memory(entry.value) != storage.memory) continue;
-      const GraphValue& value = parts_.values[entry.value.position()];
-      const bool is_same =
-          entry.offset == tensor.storage_offset() && tensor.sizes().equals(entry.sizes) &&
-          tensor.strides().equals(entry.strides) && value.dtype == tensor.scalar_type();
-      if (is_same && (!same || same->value() < entry.value.value())) same = entry.value;
-    }
+  // The same elements in a different tensor without history, as Tensor::data() returns it.
+  ValueId detached(const at::Tensor& tensor, ValueId latest) {
+    const std::optional<ValueId> same = values_.find_same(tensor);
     if (!same || tensor.requires_grad()) {
       fail(fmt::format(
           "it reads a tensor that shares memory with %{}, but that no operator made of it",
-          parts_.values[storage.latest.position()].name));
+          values_.name(latest)));
     }
     GraphNode node;
     node.op = {"aten::detach", ""};
-    node.name = names_.of_operator("detach");
+    node.name = values_.names().of_operator("detach");
     if (!scopes_.empty()) node.scope = scopes_.back();
     node.arguments.emplace_back(*same);
-    const ValueId value = make_value(tensor, node.name);
+    const ValueId value = values_.make_value(tensor, node.name);
     node.results.emplace_back(value);
     parts_.nodes.push_back(std::move(node));
     return value;
   }
 
-  void save_before_change(const c10::IValue& given) {
-    if (given.isList()) {
-      for (const c10::IValue& each : given.toListRef()) save_before_change(each);
-      return;
-    }
-    if (!given.isTensor() || !given.toTensor().defined()) return;
-    const Storage* storage = storage_of(given.toTensor());
-    if (storage == nullptr || !storage->is_outside) return;
-    for (const GraphState& state : parts_.states) {
-      if (memory(state.value) == storage->memory) saved_.save(state.tensor);
-    }
-  }
-
   // Results ---------------------------------------------------------------------------------------
-
-  // An operator that has nothing to do gives its argument back, as to() does. A state stays a state
-  // then, which every stage can hold for itself.
-  void rebind_states(const std::vector<c10::IValue>& given, const torch::jit::Stack& stack,
-                     std::size_t first_result) {
-    for (const c10::IValue& argument : given) {
-      if (!argument.isTensor() || !argument.toTensor().defined()) continue;
-      const at::Tensor& tensor = argument.toTensor();
-      for (std::size_t i = first_result; i < stack.size(); ++i) {
-        if (!stack[i].isTensor() || !stack[i].toTensor().is_same(tensor)) continue;
-        for (const GraphState& state : parts_.states) {
-          if (state.tensor.is_same(tensor)) {
-            by_impl_.at(tensor.unsafeGetTensorImpl()).value = state.value;
-          }
-        }
-      }
-    }
-  }
-
-  void note_memory(const c10::IValue& value, std::unordered_set<int32_t>& memory) {
-    if (value.isTensor() && value.toTensor().defined()) {
-      if (const Storage* storage = storage_of(value.toTensor())) memory.insert(storage->memory);
-    } else if (value.isTensorList()) {
-      for (const c10::IValue& each : value.toListRef()) note_memory(each, memory);
-    }
-  }
 
   // Elements of a tensor that was made without any, by pointer: they become a constant.
   void read_uninitialised(Argument& argument, const std::unordered_set<int32_t>& result_memory) {
     argument = map_values(argument, [&](ValueId value) -> Argument {
-      const int32_t shared = memory(value);
+      const int32_t shared = values_.memory(value);
       if (!uninitialised_.contains(shared) || result_memory.contains(shared)) return value;
-      return constant_of(value);
+      const auto constant = values_.freeze(value);
+      if (!constant) fail(fmt::format("%{} is read but was never written", values_.name(value)));
+      return *constant;
     });
-  }
-
-  ValueId constant_of(ValueId value) {
-    for (const auto& [impl, entry] : by_impl_) {
-      if (entry.value != value) continue;
-      const auto alive = entry.alive.lock();
-      if (alive.get() == nullptr) break;
-      const at::Tensor tensor = at::Tensor(alive).detach().clone(at::MemoryFormat::Preserve);
-      const ValueId constant =
-          add_state(GraphState::Kind::kConstant, tensor, names_.make("constant_0"));
-      by_impl_.at(impl).value = constant;
-      return constant;
-    }
-    fail(fmt::format("%{} is read but was never written", parts_.values[value.position()].name));
   }
 
   Argument bind(const c10::IValue& returned, const GraphNode& node, int& number) {
@@ -517,8 +365,8 @@ class Tracer::Impl {
       const at::Tensor& tensor = returned.toTensor();
       if (!tensor.defined()) return {};
       std::string name = node.name;
-      if (number++ > 0) name = names_.make(fmt::format("{}.{}", node.name, number - 1));
-      return make_value(tensor, std::move(name));
+      if (number++ > 0) name = values_.names().make(fmt::format("{}.{}", node.name, number - 1));
+      return values_.make_value(tensor, std::move(name));
     }
     if (!returned.isTensorList()) return {};
     Argument::List list;
@@ -527,16 +375,10 @@ class Tracer::Impl {
   }
 
   GraphParts parts_;
-  SavedState saved_;
-  std::vector<at::Tensor> kept_;
-  std::unordered_map<c10::TensorImpl*, Entry> by_impl_;
-  std::unordered_map<c10::StorageImpl*, Storage> storages_;
+  TracedValues values_{parts_};
   std::unordered_set<int32_t> uninitialised_;
-  HistoryCheck histories_;
-  ParameterHooks hooks_;
   TraceOptions options_;
   std::optional<ElementChange> change_;
-  UniqueNames names_;
   std::vector<std::string> scopes_;
   std::string where_;
   std::optional<std::string> last_module_;  // empty for the outermost
