@@ -57,7 +57,7 @@ class ExportedArchive::Impl {
       if (!name.starts_with(kModels) || !name.ends_with(kJson)) continue;
       programs_.push_back(name.substr(kModels.size(), name.size() - kModels.size() - kJson.size()));
     }
-    if (programs_.empty()) file_.fail("has no program in it");
+    if (programs_.empty()) file_.fail("contains no program");
   }
 
   const std::vector<std::string>& programs() const { return programs_; }
@@ -114,10 +114,10 @@ class ExportedArchive::Impl {
  private:
   void require_format() const {
     if (!file_.has("archive_format") || file_.text("archive_format") != "pt2") {
-      file_.fail("is no archive of torch.export: it does not say that its format is pt2");
+      file_.fail("is not an archive of torch.export: it does not say that its format is pt2");
     }
     if (file_.has("byteorder") && file_.text("byteorder") != "little") {
-      file_.fail("was written on a machine with another order of bytes");
+      file_.fail("was written on a machine with a different byte order");
     }
   }
 
@@ -130,8 +130,8 @@ class ExportedArchive::Impl {
     if (wish.empty()) {
       if (programs_.size() == 1) return programs_.front();
       require<ArgumentError>(std::ranges::count(programs_, "model") > 0,
-                             "{}: expected the name of a program, of which it has {}: {}",
-                             file_.path(), programs_.size(), fmt::join(programs_, ", "));
+                             "{}: expected the name of one of its {} programs: {}", file_.path(),
+                             programs_.size(), fmt::join(programs_, ", "));
       return "model";
     }
     require<ArgumentError>(std::ranges::count(programs_, wish) > 0,

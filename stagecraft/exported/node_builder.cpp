@@ -119,7 +119,7 @@ Argument NodeBuilder::resolve(const RawArgument& raw, const Scope& scope) {
     return found->second;
   }
   require<GraphError>(name->kind != RawName::Kind::kObject,
-                      "an object of the class {} cannot be made here", name->name);
+                      "an object of the class {} cannot be created outside Python", name->name);
   const auto made = scope.find(name->name);
   if (name->kind == RawName::Kind::kSymFloat && made != scope.end()) return made->second;
   return number_of(name->name);
@@ -138,7 +138,7 @@ void NodeBuilder::copy_back(const Argument& into, const Argument& value,
   node.name = names_.make(prefix_ + "copy_" + target);
   node.arguments = {into, value, Argument::fixed(false)};
   const ValueId* id = into.value();
-  require<GraphError>(id != nullptr && value.value() != nullptr, "{} is no tensor", target);
+  require<GraphError>(id != nullptr && value.value() != nullptr, "{} is not a tensor", target);
   node.is_no_grad = true;
   add_node(std::move(node), parts_.values[id->position()]);
 }

@@ -64,7 +64,8 @@ Payload::Found Payload::get(const std::string& name) const {
   const std::string piece = found->second.folder + raw.path;
   const std::span<std::byte> bytes = file_.member(piece);
   if (raw.is_pickled || !raw.tensor || !raw.tensor->is_strided) {
-    file_.fail(fmt::format("{}: only plain strided tensors can be read, and this is none", name));
+    file_.fail(fmt::format("{}: only plain strided tensors can be read, and this tensor is not one",
+                           name));
   }
   const RawTensor& meta = *raw.tensor;
   if (meta.sizes.size() != meta.strides.size()) {

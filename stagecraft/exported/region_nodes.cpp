@@ -42,10 +42,10 @@ void NodeBuilder::import_region(const RawNode& node, const std::string& kind, Sc
   } else if (kind == "cond") {
     import_cond(node, scope, mode);
   } else {
-    throw GraphError(fmt::format(
-        "the region {} cannot run here; those that can are cond, wrap_with_set_grad_enabled and "
-        "wrap_with_autocast",
-        kind));
+    throw GraphError(
+        fmt::format("the region {} is not supported; supported regions are cond, "
+                    "wrap_with_set_grad_enabled and wrap_with_autocast",
+                    kind));
   }
 }
 
@@ -94,7 +94,7 @@ void NodeBuilder::inline_region(const RawNode& node, std::size_t at, Scope& scop
   import_nodes(graph, inner, mode);
   const std::vector<RawArgument> made = flattened(graph.outputs);
   const std::vector<RawArgument> taken = flattened(node.outputs);
-  require<GraphError>(taken.size() <= made.size(), "the region returns {} values, taken are {}",
+  require<GraphError>(taken.size() <= made.size(), "the region returns {} values, expected {}",
                       made.size(), taken.size());
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const RawName* name = taken[i].name();
@@ -182,7 +182,7 @@ void NodeBuilder::build_branch(const RawGraph& graph, const std::vector<RawArgum
   for (const RawArgument& output : flattened(graph.outputs)) {
     branch.outputs.push_back(inner.resolve(output, scope));
     require<GraphError>(branch.outputs.back().value() != nullptr,
-                        "a branch returns something that is no tensor");
+                        "a branch returns something that is not a tensor");
   }
   branch.output = TreeSpec::tuple(std::vector<TreeSpec>(branch.outputs.size()));
   regions_ = std::max(regions_, inner.regions_);

@@ -65,7 +65,7 @@ TreeSpec tree_of(const JsonField& field, int depth) {
                        std::set<std::string>(keys->begin(), keys->end()).size() == keys->size();
   if (is_dict) return TreeSpec::dict(*keys, std::move(children));
   if (type.ends_with("dict") || type.ends_with("Dict")) {
-    field.fail("expected a dict whose keys are texts, each once");
+    field.fail("expected a dict with unique string keys");
   }
   return TreeSpec::tuple(std::move(children));
 }

@@ -57,15 +57,16 @@ void check_savable(const Graph& graph) {
   check_states_apart(graph.parts());
   for (const Argument& input : graph.parts().inputs) {
     const c10::IValue* fixed = input.fixed_value();
-    require<ArgumentError>(fixed == nullptr || !(fixed->isCapsule() || fixed->isGenerator()),
-                           "an input of the graph is fixed to an object, which no file can hold");
+    require<ArgumentError>(
+        fixed == nullptr || !(fixed->isCapsule() || fixed->isGenerator()),
+        "an input of the graph is fixed to an object, which cannot be saved in a file");
   }
   for (const GraphNode& node : graph.parts().nodes) {
     for (const Argument& argument : node.arguments) {
       const c10::IValue* fixed = argument.fixed_value();
-      require<ArgumentError>(fixed == nullptr || !fixed->isGenerator(),
-                             "{} draws from a generator of its own, which no file can hold",
-                             node.name);
+      require<ArgumentError>(
+          fixed == nullptr || !fixed->isGenerator(),
+          "{} draws from a generator of its own, which cannot be saved in a file", node.name);
     }
   }
 }
@@ -122,7 +123,7 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   const std::size_t number = found->second;
   if (!is_new) return number;
   require<ArgumentError>(tensor.layout() == at::kStrided,
-                         "a tensor of another layout than strided, which no file can hold");
+                         "a tensor that is not strided, which cannot be saved in a file");
   impl_->kept.push_back(tensor);
   // Dense in whatever order of dimensions: as it lies in memory. Otherwise row by row.
   at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg();
@@ -176,9 +177,9 @@ ArchiveReader::ArchiveReader(std::string path) : impl_(std::make_unique<Impl>())
   try {
     impl_->in.emplace(impl_->path);
   } catch (const std::exception&) {
-    fail("it is damaged, or no archive at all");
+    fail("it is damaged or not an archive");
   }
-  if (!has("format")) fail("it is an archive, but none of Stagecraft's");
+  if (!has("format")) fail("it is an archive, but was not written by Stagecraft");
   const std::string format = text("format");
   if (format != kFormat) fail(fmt::format("expected '{}', got '{}'", kFormat, format));
   impl_->index = try_json_from_text(text("tensors/index"));
@@ -219,13 +220,13 @@ at::Tensor ArchiveReader::tensor(std::size_t number) {
     int64_t bytes = static_cast<int64_t>(c10::elementSize(*dtype));
     for (const int64_t size : sizes) {
       if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
-        fail(record + " has absurd sizes");
+        fail(record + " has invalid sizes");
     }
     if (static_cast<int64_t>(impl_->in->getRecordSize(record)) != bytes) {
       fail(fmt::format("{} has {} bytes, expected {}", record, impl_->in->getRecordSize(record),
                        bytes));
     }
-    if (!detail::is_dense(sizes, strides)) fail(record + " has absurd strides");
+    if (!detail::is_dense(sizes, strides)) fail(record + " has invalid strides");
     at::Tensor read = at::empty_strided(sizes, strides, at::TensorOptions().dtype(*dtype));
     impl_->in->getRecord(record, read.mutable_data_ptr(), read.nbytes());
     if (checksum(read.const_data_ptr(), read.nbytes()) != entry.at("checksum").get<uint64_t>()) {

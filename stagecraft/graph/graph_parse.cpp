@@ -52,7 +52,7 @@ class Parser : private ArgumentReader {
     for (const auto& [size, name] : measured_) {
       const auto found = by_name_.find(name);
       if (found == by_name_.end()) {
-        in_.fail(fmt::format("size {} is measured at %{}, which is not there",
+        in_.fail(fmt::format("size {} is measured at %{}, which does not exist",
                              parts_.sizes[size].name, name));
       }
       parts_.sizes[size].measured->value = found->second;

@@ -41,7 +41,7 @@ class Verifier {
     }
     std::unordered_set<std::string> names;
     for (const GraphNode& node : parts_.nodes) {
-      check(is_name(node.name), "'{}' is no name for a node", node.name);
+      check(is_name(node.name), "'{}' is not a valid name for a node", node.name);
       check(names.insert(node.name).second, "two nodes are named {}", node.name);
       check_node(node);
     }
@@ -49,7 +49,7 @@ class Verifier {
           parts_.output.num_leaves(), parts_.outputs.size());
     for (const Argument& output : parts_.outputs) read(output, "return");
     for (std::size_t i = 0; i < parts_.values.size(); ++i) {
-      check(is_made_[i], "%{} is made by nothing", parts_.values[i].name);
+      check(is_made_[i], "%{} is not made by any node", parts_.values[i].name);
     }
     detail::check_known_sizes(parts_);
   }
@@ -65,7 +65,8 @@ class Verifier {
     const Argument::List* results = node.results.front().list();
     check(results != nullptr && parts.output.kind() == TreeSpec::Kind::kTuple &&
               parts.outputs.size() == results->size(),
-          "{}: a branch returns {} values, got another number", node.name, parts.outputs.size());
+          "{}: a branch returns {} values, got a different number", node.name,
+          parts.outputs.size());
   }
 
  private:
@@ -109,7 +110,7 @@ class Verifier {
     const GraphValue& value = parts_.values[state.value.position()];
     check(state.tensor.defined(), "%{} has no tensor", value.name);
     for (const std::string& name : state.other_names) {
-      check(is_name(name), "'{}' is no name for a state", name);
+      check(is_name(name), "'{}' is not a valid name for a state", name);
       check(other_names_.insert(name).second && name != value.name, "two states are named %{}",
             name);
     }
@@ -132,7 +133,7 @@ class Verifier {
       const c10::Argument& formal = schema->arguments()[i];
       read(node.arguments[i], node.name);
       check(detail::fits(parts_, node.arguments[i], formal.real_type()),
-            "{}: {} takes '{}' as {}, got another kind", node.name, toString(node.op),
+            "{}: {} takes '{}' as {}, got a different kind", node.name, toString(node.op),
             formal.name(), formal.real_type()->str());
     }
     const bool is_cond = node.op.name == kCondOperator;
@@ -141,7 +142,7 @@ class Verifier {
     for (const Graph& branch : node.branches) check_branch(node, branch);
     for (std::size_t i = 0; i < node.results.size(); ++i) {
       const c10::TypePtr type = schema->returns()[i].real_type();
-      check(detail::is_result(node.results[i], type), "{}: {} returns {}, got another kind",
+      check(detail::is_result(node.results[i], type), "{}: {} returns {}, got a different kind",
             node.name, toString(node.op), type->str());
       for_each_value(node.results[i], [&](ValueId id) { make(id, node.name); });
     }

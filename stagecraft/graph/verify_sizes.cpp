@@ -16,7 +16,7 @@ void check_sizes(const GraphParts& parts) {
         SizeExpr::kMaxSizes, parts.sizes.size());
   std::unordered_set<std::string> names;
   for (const GraphSize& size : parts.sizes) {
-    check(is_size_name(size.name), "'{}' is no name for a size", size.name);
+    check(is_size_name(size.name), "'{}' is not a valid name for a size", size.name);
     check(names.insert(size.name).second, "two sizes are named {}", size.name);
     const bool follows = size.rule || size.measured;
     const bool is_least = size.least >= 0 || parts.is_exported;
@@ -32,16 +32,16 @@ void check_sizes(const GraphParts& parts) {
   }
   const SizeSet all = (SizeSet{1} << parts.sizes.size()) - 1;
   for (const GraphGuard& guard : parts.guards) {
-    check((guard.holds.sizes() & ~all) == 0, "a guard has a size that the graph has not");
+    check((guard.holds.sizes() & ~all) == 0, "a guard has a size that the graph lacks");
   }
   names.clear();
   for (const GraphValue& value : parts.values) {
-    check(is_name(value.name), "'{}' is no name for a value", value.name);
+    check(is_name(value.name), "'{}' is not a valid name for a value", value.name);
     check(names.insert(value.name).second, "two values are named %{}", value.name);
     check(value.shape.size() >= 32 || value.open_dims >> value.shape.size() == 0,
           "%{} has an open dimension beyond its {}", value.name, value.shape.size());
     for (const SizeExpr& size : value.shape) {
-      check((size.sizes() & ~all) == 0, "%{} has a size that the graph has not", value.name);
+      check((size.sizes() & ~all) == 0, "%{} has a size that the graph lacks", value.name);
     }
   }
 }
@@ -50,7 +50,7 @@ void check_known_sizes(const GraphParts& parts) {
   SizeSet known = known_sizes(parts);
   auto check_size = [&](const SizeExpr& size, std::string_view where) {
     const SizeSet open = size.sizes() & ~known;
-    check(open == 0, "{}: the inputs do not tell the size {}", where,
+    check(open == 0, "{}: the inputs do not determine the size {}", where,
           open == 0 ? std::string()
                     : parts.sizes[static_cast<std::size_t>(std::countr_zero(open))].name);
   };
@@ -62,7 +62,7 @@ void check_known_sizes(const GraphParts& parts) {
     const auto v = how->value.position();
     check(how->value.value() >= 0 && v < parts.values.size() && how->dim >= -1 &&
               how->dim < static_cast<int32_t>(parts.values[v].shape.size()),
-          "size {}: it is measured at a value that is not there", parts.sizes[i].name);
+          "size {}: it is measured at a value that does not exist", parts.sizes[i].name);
     measured[how->value.value()] |= SizeSet{1} << i;
   }
   auto refuse = [&](ValueId value) {

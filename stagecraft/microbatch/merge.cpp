@@ -120,7 +120,7 @@ c10::IValue merge_equal(const Column& column) {
     throw MetadataError(fmt::format("{}: expected the value of chunk 0, {}, got {}{}",
                                     column.path(c), describe(column.value(0)),
                                     describe(column.value(c)),
-                                    column.value(c).isTensor() ? " with other elements" : ""));
+                                    column.value(c).isTensor() ? " with different elements" : ""));
   }
   return column.value(0);
 }

@@ -145,15 +145,14 @@ class Side {
     const auto& tensor = flat_.leaves[i].toTensor();
     if (tensor.is_nested() || tensor.layout() != at::kStrided) [[unlikely]] {
       throw ArgumentError(
-          fmt::format("{}: only dense tensors can be cut, got {}; give it Replicate", path(i),
+          fmt::format("{}: only dense tensors can be split, got {}; give it Replicate", path(i),
                       describe(tensor)));
     }
     const int64_t dims = tensor.dim();
     if (dims == 0) [[unlikely]] {
-      throw ArgumentError(
-          fmt::format("{}: a tensor without dimensions cannot be cut; give it "
-                      "Replicate, or a dimension",
-                      path(i)));
+      throw ArgumentError(fmt::format(
+          "{}: a tensor without dimensions cannot be split; give it Replicate, or a dimension",
+          path(i)));
     }
     if (dim < -dims || dim >= dims) [[unlikely]] {
       throw ArgumentError(
@@ -164,7 +163,7 @@ class Side {
 
   int64_t checked_size(std::size_t i, int64_t size) const {
     if (size == 0) [[unlikely]] {
-      throw ArgumentError(fmt::format("{}: {} of {} has no elements to cut", path(i),
+      throw ArgumentError(fmt::format("{}: {} of {} has no elements to split", path(i),
                                       to_text(specs_[i]), describe(flat_.leaves[i])));
     }
     return size;

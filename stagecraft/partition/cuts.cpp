@@ -46,7 +46,7 @@ CutPlaces::CutPlaces(const Graph& graph)
       }
       if (crossing.size() < 2) continue;
       why_not_[static_cast<std::size_t>(p)] =
-          fmt::format("{} changes %{} in place, of which %{} is a view", written,
+          fmt::format("{} changes %{} in place, and %{} is a view of it", written,
                       graph.value(crossing[0]).name, graph.value(crossing[1]).name);
     }
   }
@@ -66,7 +66,7 @@ std::size_t CutPlaces::best(std::size_t first, std::size_t last, std::size_t wis
     }
   }
   require<ArgumentError>(first <= last, "{}: a stage would be empty", what);
-  require<ArgumentError>(found != 0, "{}: it cannot be cut there: {}", what,
+  require<ArgumentError>(found != 0, "{}: the graph cannot be split there: {}", what,
                          why_not(std::clamp(wish, first, last)));
   return found;
 }

@@ -186,7 +186,7 @@ std::size_t find_loss(const TreeSpec& output, const std::optional<c10::IValue>& 
   if (spec) {
     const std::vector<c10::IValue> leaves = tree::flatten_as(output, *spec, "loss_spec");
     for (std::size_t i = 0; i < leaves.size(); ++i) {
-      require<ArgumentError>(leaves[i].isBool(), "{}: expected a bool, got another kind",
+      require<ArgumentError>(leaves[i].isBool(), "{}: expected a bool, got a different kind",
                              output.leaf_path(i, "loss_spec"));
       if (leaves[i].toBool()) return i;
     }
@@ -199,7 +199,7 @@ std::size_t find_loss(const TreeSpec& output, const std::optional<c10::IValue>& 
     if (output.key(i) == "loss" && output.children()[i].is_leaf()) return leaf;
     leaf += output.children()[i].num_leaves();
   }
-  throw ArgumentError("the output has no key \"loss\": say with a loss spec where the loss is");
+  throw ArgumentError("the output has no key \"loss\": pass a loss spec that marks the loss");
 }
 
 PipeInfo info_of(const Pipe& pipe) {

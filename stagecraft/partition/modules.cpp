@@ -128,7 +128,7 @@ ModuleExtents::Extent ModuleExtents::get(std::string_view name) const {
   }
   throw ArgumentError(fmt::format(
       "there is no module '{}' that reads a parameter or buffer, and no scope of that name{}", name,
-      hint.empty() ? "; the model has none at all" : hint));
+      hint.empty() ? "; the model has neither" : hint));
 }
 
 std::vector<std::string> ModuleExtents::names() const {

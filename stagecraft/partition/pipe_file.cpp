@@ -34,7 +34,7 @@ std::string stage_record(std::size_t stage) {
 }
 
 json read_plan(ArchiveReader& in) {
-  if (!in.has("pipe")) in.fail("it holds no pipe");
+  if (!in.has("pipe")) in.fail("it does not contain a pipe");
   json plan = try_json_from_text(in.text("pipe"));
   if (!plan.is_object() || !plan.contains("stages") || !plan["stages"].is_array() ||
       plan["stages"].empty()) {

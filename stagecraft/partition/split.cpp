@@ -40,9 +40,9 @@ CutList checked(const Graph& graph, const CutPlaces& places, std::vector<Wish> w
     require<ArgumentError>(place <= nodes.size() && has_operator(before, place),
                            "{}: the stage before it would be empty", wishes[i].what);
     require<ArgumentError>(place < nodes.size() && has_operator(place, nodes.size()),
-                           "{}: the stage behind it would be empty", wishes[i].what);
-    require<ArgumentError>(places.is_legal(place), "{}: it cannot be cut there: {}", wishes[i].what,
-                           places.why_not(place));
+                           "{}: the stage after it would be empty", wishes[i].what);
+    require<ArgumentError>(places.is_legal(place), "{}: the graph cannot be split there: {}",
+                           wishes[i].what, places.why_not(place));
     cuts.push_back(place);
   }
   return cuts;
@@ -75,7 +75,7 @@ CutList at_points(const Graph& graph, const Split& split) {
 CutList by_policy(const Graph& graph, const CutPlaces& places, const SplitPolicy& policy) {
   std::vector<Wish> wishes;
   for (const std::size_t place : policy(graph)) {
-    wishes.push_back({place, fmt::format("the policy's cut before node {}", place)});
+    wishes.push_back({place, fmt::format("the policy's split point before node {}", place)});
   }
   return checked(graph, places, std::move(wishes));
 }
@@ -102,7 +102,7 @@ CutList equal_shares(const Graph& graph, int32_t stages, std::vector<double> wei
   const CutList legal = candidates(graph, places);
   const auto count = static_cast<std::size_t>(stages);
   require<ArgumentError>(legal.size() + 1 >= count,
-                         "the model has no {} stages: it can be cut in {} at most", stages,
+                         "the model cannot be split into {} stages: it can have {} at most", stages,
                          legal.size() + 1);
   if (std::accumulate(weights.begin(), weights.end(), 0.0) <= 0) {
     std::ranges::fill(weights, 1.0);  // nothing to go by: operators

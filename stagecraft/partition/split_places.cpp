@@ -28,7 +28,7 @@ std::size_t SplitPlaces::place(const std::string& name, SplitPoint point) const 
   const std::size_t end = cuts_.num_nodes();
   const std::size_t wish = is_beginning ? extent.first : extent.last + 1;
   require<ArgumentError>(wish > 0, "{}: the stage before it would be empty", what);
-  require<ArgumentError>(wish < end, "{}: the stage behind it would be empty", what);
+  require<ArgumentError>(wish < end, "{}: the stage after it would be empty", what);
   if (extent.is_exact) return nearest_legal(cuts_, wish);
   if (is_beginning) {
     const auto other = modules_.last_other_before(extent.first, name);

@@ -34,7 +34,7 @@ void check(const GradRoot& root) {
   const auto& meta = root.edge.function->input_metadata(root.edge.input_nr);
   if (meta.is_same_shape(root.grad)) return;
   throw MetadataError(fmt::format(
-      "the gradient of an output has another shape: expected [{}], got {}",
+      "the gradient of an output has a different shape: expected [{}], got {}",
       fmt::join(C10_AS_INTARRAYREF_SLOW(meta.shape_as_dim_vector()), ", "), describe(root.grad)));
 }
 

@@ -315,11 +315,10 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
   const NoCastCache no_cache;
   StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
   const c10::IValue output = call_body(seen.args, seen.kwargs, options, context);
-  require<ArgumentError>(
-      !run.again->is_changed(),
-      "stage {}: its forward changes an argument in place, so that it cannot run "
-      "a second time: change a copy, or do without StageOptions::recompute",
-      index_.value());
+  require<ArgumentError>(!run.again->is_changed(),
+                         "stage {}: its forward changes an argument in place, so it cannot be "
+                         "recomputed: change a copy, or do not use StageOptions::recompute",
+                         index_.value());
   if (is_first) changing_buffers_ = run.again->keep_changed_buffers();
   for (const at::Tensor& loss : context.losses) {
     run.added_loss = run.added_loss.defined() ? at::add(run.added_loss, loss) : loss;
@@ -369,8 +368,9 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
                                              const std::vector<c10::IValue>& output_grads,
                                              double loss_weight, bool with_weights) {
   Run& run = get_run(microbatch, with_weights ? "backward" : "input backward");
-  require<ArgumentError>(!run.is_input_done, "stage {}: microbatch {} had its input backward",
-                         index_.value(), microbatch.value());
+  require<ArgumentError>(!run.is_input_done,
+                         "stage {}: microbatch {} already had its input backward", index_.value(),
+                         microbatch.value());
   const std::size_t num_outputs = run.has_loss ? 0
                                   : run.again  ? run.again->num_outputs()
                                                : run.outputs.size();
@@ -389,9 +389,10 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
       grads = run.again->take_output_grads();
     }
     run_again(run, microbatch);
-    require<Error>(grads.empty() || grads.size() == run.outputs.size(),
-                   "stage {}, microbatch {}: run again, its forward gives {} outputs, not {}",
-                   index_.value(), microbatch.value(), run.outputs.size(), grads.size());
+    require<Error>(
+        grads.empty() || grads.size() == run.outputs.size(),
+        "stage {}, microbatch {}: the recomputed forward returned {} outputs, expected {}",
+        index_.value(), microbatch.value(), run.outputs.size(), grads.size());
     roots = run.make_roots(grads, loss_weight, *loss_grad_);
     for (GradRoot& root : of_loss.roots) roots.push_back(std::move(root));
   }
@@ -455,10 +456,10 @@ void Stage::backward_weight(MicrobatchId microbatch) {
 }
 
 void Stage::set_recompute(bool recompute) {
-  require<ArgumentError>(num_pending() == 0,
-                         "stage {}: {} microbatches wait for their backward, set_recompute must "
-                         "come before their forward",
-                         index_.value(), num_pending());
+  require<ArgumentError>(
+      num_pending() == 0,
+      "stage {}: {} microbatches wait for their backward; call set_recompute before their forward",
+      index_.value(), num_pending());
   options_.recompute = recompute;
 }
 

@@ -414,7 +414,7 @@ TEST(Capture, TakesNoSizesThatWereNotTried) {
   auto padded = [](const Tensor& x) { return at::constant_pad_nd(x, {0, 0, 0, 64 - x.size(0)}); };
   const GraphProgram program(expect_same(model_of(padded), rows_of(3), {}, {1, 4, 19}));
   EXPECT_ERROR(program.run({batch(20, 3)}, {}), MetadataError,
-               "args[0]: B is 20, expected at most 19, up to which the model was tried; capture it "
+               "args[0]: B is 20, expected at most 19, the largest size that was tried; capture it "
                "with a larger SizeSpec::probe");
   const GraphProgram wider(
       expect_same(model_of(padded), rows_of(3), {.sizes = {{.probe = 60}}}, {1, 4, 60}));

@@ -174,7 +174,7 @@ TEST(LossPipe, NeedsALossThatIsATensor) {
   EXPECT_ERROR(LossPipe(pipe).run({loss_pipe_rows(4)}), ArgumentError,
                "the loss must be a tensor, got 4");
   EXPECT_ERROR(find_loss(TreeSpec::tuple({TreeSpec(), TreeSpec()})), ArgumentError,
-               "say with a loss spec where the loss is");
+               "pass a loss spec that marks the loss");
 }
 
 TEST(LossPipe, AddsUpCopiesAndHistories) {
@@ -213,7 +213,7 @@ TEST(LossWrapper, RefusesOtherArguments) {
   TrivialLossWrapper tuple(
       stage_body([](const Args& args, const Kwargs&) { return tree::tuple({args[0]}); }), mse);
   EXPECT_ERROR(tuple.forward({loss_pipe_rows(2), loss_pipe_rows(2)}, {}), ArgumentError,
-               "needs a model that gives a tensor");
+               "needs a model that returns a tensor");
 }
 
 }  // namespace

@@ -108,7 +108,7 @@ TEST(Split, RefusesEmptyStages) {
                  pipe_split();
                  return x;
                })),
-               ArgumentError, "pipe_split number 1: the stage behind it would be empty");
+               ArgumentError, "pipe_split number 1: the stage after it would be empty");
 }
 
 TEST(Split, MovesMarkersAwayFromChangesInPlace) {
@@ -154,7 +154,7 @@ TEST(Split, ChecksNames) {
   EXPECT_ERROR(at("blocks.0", SplitPoint::kBeginning), ArgumentError,
                "split at the beginning of blocks.0: the stage before it would be empty");
   EXPECT_ERROR(at("softmax", SplitPoint::kEnd), ArgumentError,
-               "split at the end of softmax: the stage behind it would be empty");
+               "split at the end of softmax: the stage after it would be empty");
   EXPECT_ERROR(find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kBeginning},
                                             {"blocks.1.fc", SplitPoint::kBeginning}}}),
                ArgumentError, "the stage before it would be empty");
@@ -176,7 +176,7 @@ TEST(Split, PoliciesBalance) {
   }
   EXPECT_ERROR(equal_cost(0), ArgumentError, "expected at least 1 stage, got 0");
   EXPECT_ERROR(find_cuts(graph_of(1), {.policy = equal_operators(40)}), ArgumentError,
-               "the model has no 40 stages: it can be cut in");
+               "the model cannot be split into 40 stages: it can have");
 }
 
 TEST(Split, SaysWhenNothingCanBeCut) {
@@ -191,8 +191,8 @@ TEST(Split, SaysWhenNothingCanBeCut) {
   EXPECT_ERROR(find_cuts(marked([](Tensor x) { return x + 1; }),
                          {.points = {{"block", SplitPoint::kBeginning}}}),
                ArgumentError,
-               "there is no module 'block' that reads a parameter or buffer, and no "
-               "scope of that name; the model has none at all");
+               "there is no module 'block' that reads a parameter or buffer, and no scope of that "
+               "name; the model has neither");
 }
 
 TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
@@ -209,10 +209,9 @@ TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
                                {},
                                {{"count", count}}},
                               {{torch::ones({4, kSplitWidth})}, {}});
-  EXPECT_ERROR(
-      Pipe(graph), ArgumentError,
-      "pipe_split number 1: it cannot be cut there: add_ changes %count in place, which is "
-      "used on both sides");
+  EXPECT_ERROR(Pipe(graph), ArgumentError,
+               "pipe_split number 1: the graph cannot be split there: add_ changes %count in "
+               "place, which is used on both sides");
 }
 
 TEST(Split, TakesTheFewestBytesOfPlacesThatBalanceAlike) {
@@ -230,7 +229,7 @@ TEST(Split, TakesPoliciesOfOnesOwn) {
   const Graph graph = graph_of(2);
   EXPECT_EQ(find_cuts(graph, {.policy = [](const Graph&) { return CutList{3}; }}), CutList{3});
   EXPECT_ERROR(find_cuts(graph, {.policy = [](const Graph&) { return CutList{300}; }}),
-               ArgumentError, "the policy's cut before node 300");
+               ArgumentError, "the policy's split point before node 300");
 }
 
 /// Blocks of x + up(x) down, each with its own inner width.

@@ -162,11 +162,10 @@ class Capture {
     }
     if (is_whole) return;
     const GraphNode& last = trace.nodes[std::min(farthest, trace.nodes.size()) - 1];
-    throw CaptureError(
-        fmt::format("{} ({}): the model fails there where fewer or more elements are chosen, as by "
-                    "nonzero() or "
-                    "a mask, so that it cannot be seen whether it reads how many there are: {}",
-                    last.name, toString(last.op), failure));
+    throw CaptureError(fmt::format(
+        "{} ({}): the model fails there if fewer or more elements are chosen, as by nonzero() or a "
+        "mask, so capture cannot check whether the model reads their number: {}",
+        last.name, toString(last.op), failure));
   }
 
   const StageBody& model_;

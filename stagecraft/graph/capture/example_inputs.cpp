@@ -60,7 +60,7 @@ std::vector<ExampleInputs::Leaf> ExampleInputs::tensors() const {
 }
 
 void ExampleInputs::add_size(const SizeSpec& spec, const std::vector<Leaf>& leaves) {
-  require<ArgumentError>(is_name(spec.name), "'{}' is no name for a size", spec.name);
+  require<ArgumentError>(is_name(spec.name), "'{}' is not a valid name for a size", spec.name);
   require<ArgumentError>(sizes_.size() < kMaxTracedSizes, "expected at most {} sizes that change",
                          kMaxTracedSizes);
   const std::size_t number = sizes_.size();

@@ -182,8 +182,8 @@ class Generaliser {
         }
         require<CaptureError>(
             corners[0] == corners[1],
-            "%{}: a size of it does not follow: dimension {} is {} at {}, but {} at {}", value.name,
-            d, corners[1], traces_.corner(1), corners[0], traces_.corner(0));
+            "%{}: a dimension does not follow the sizes: dimension {} is {} at {}, but {} at {}",
+            value.name, d, corners[1], traces_.corner(1), corners[0], traces_.corner(0));
       }
     }
   }
@@ -249,8 +249,8 @@ void open_dims(GraphParts& trace, const GraphParts& other) {
     }
     if (is_same) continue;
     throw CaptureError(fmt::format(
-        "{} ({}{}): it follows a number that was read from a shape which depends on elements, as "
-        "that of nonzero() or of indexing by a mask; a graph would freeze it",
+        "{} ({}{}): it depends on a number that was read from a shape that depends on elements, "
+        "such as that of nonzero() or of indexing by a mask; a graph would freeze the number",
         here.name, toString(here.op), here.scope.empty() ? "" : " in " + here.scope));
   }
   for (std::size_t v = 0; v < std::min(trace.values.size(), other.values.size()); ++v) {

@@ -60,7 +60,7 @@ std::optional<std::string> HistoryCheck::find_problem(Node& node, bool is_new) c
   // Parameters, whose nodes lead nowhere, may have hooks from before.
   if (node.num_outputs() == 0 || !has_hooks(node)) return std::nullopt;
   return fmt::format(
-      "a hook was put on a result of {} inside the forward; a graph has no place for it",
+      "a hook was registered on a result of {} inside the forward; a graph has no place for it",
       node.name());
 }
 

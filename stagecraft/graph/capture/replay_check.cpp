@@ -232,17 +232,16 @@ class Replay {
     for (std::size_t i = 0; i < pairs.size(); ++i) {
       require<CaptureError>(
           tree::leaf_equal(pairs[i].first, pairs[i].second),
-          "the graph does not give what the model gives, in {}: expected {}, got {} "
-          "with other elements; does the model read or write tensors by pointer?",
+          "the graph returns something different from the model, in {}: expected {}, got {} with "
+          "different elements; does the model read or write tensors by pointer?",
           graph_.parts().output.leaf_path(i, "output"), describe(pairs[i].first),
           describe(pairs[i].second));
     }
     for (std::size_t i = 0; i < expected.changed.size(); ++i) {
-      require<CaptureError>(
-          tree::leaf_equal(expected.changed[i].tensor, got.changed[i].tensor),
-          "the graph leaves other elements in %{} than the model; does the model write to it by "
-          "pointer?",
-          expected.changed[i].name);
+      require<CaptureError>(tree::leaf_equal(expected.changed[i].tensor, got.changed[i].tensor),
+                            "the graph leaves different elements in %{} than the model; does the "
+                            "model write to it by pointer?",
+                            expected.changed[i].name);
     }
   }
 

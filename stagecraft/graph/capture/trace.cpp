@@ -104,8 +104,8 @@ class Tracer::Impl {
   void check_parameters() {
     const auto name = values_.hooks().take_new();
     if (!name) return;
-    throw CaptureError(
-        fmt::format("a hook was put on %{} inside the forward; put it there once, outside", *name));
+    throw CaptureError(fmt::format(
+        "a hook was registered on %{} inside the forward; register it once, outside", *name));
   }
 
   GraphParts finish() { return std::move(parts_); }
@@ -126,7 +126,7 @@ class Tracer::Impl {
       fail(fmt::format(
           "it reads a value back to the host, which a graph would freeze as it is now{}",
           schema.name() == "aten::equal"
-              ? "; where different tensors may count as unequal, as in the attention of torch::nn, "
+              ? "; if different tensors may count as unequal, as in the attention of torch::nn, "
                 "set CaptureOptions::equal_by_identity"
               : ""));
     }
@@ -178,8 +178,8 @@ class Tracer::Impl {
     if (!last_module_) {
       place += " before the first module that reads a parameter";
     } else {
-      place += last_module_->empty() ? std::string(" in or behind the model itself")
-                                     : fmt::format(" in or behind module {}", *last_module_);
+      place += last_module_->empty() ? std::string(" in or after the model itself")
+                                     : fmt::format(" in or after module {}", *last_module_);
     }
     throw CaptureError(fmt::format("{}{}: {}", where_, place, message));
   }
@@ -333,7 +333,7 @@ class Tracer::Impl {
     const std::optional<ValueId> same = values_.find_same(tensor);
     if (!same || tensor.requires_grad()) {
       fail(fmt::format(
-          "it reads a tensor that shares memory with %{}, but that no operator made of it",
+          "it reads a tensor that shares memory with %{}, but was not made from it by an operator",
           values_.name(latest)));
     }
     GraphNode node;

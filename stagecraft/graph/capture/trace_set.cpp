@@ -94,11 +94,11 @@ void TraceSet::check_structure() const {
       const auto name = [&](const std::vector<GraphNode>& nodes) {
         return i < nodes.size() ? toString(nodes[i].op) : std::string("the end");
       };
-      throw CaptureError(fmt::format(
-          "the model calls other operators at other sizes: behind {} comes {} at {}, {} at {}; "
-          "branches and loops on a size cannot be captured",
-          i == 0 ? std::string("the beginning") : place_of(i - 1), name(here), corner(0),
-          name(there), corner(t)));
+      throw CaptureError(
+          fmt::format("the model calls different operators at different sizes: after {} comes {} "
+                      "at {}, {} at {}; branches and loops on a size cannot be captured",
+                      i == 0 ? std::string("the beginning") : place_of(i - 1), name(here),
+                      corner(0), name(there), corner(t)));
     }
     for (std::size_t i = 0; i < here.size(); ++i) {
       const std::size_t made = num_results(here[i]);
@@ -112,8 +112,8 @@ void TraceSet::check_structure() const {
     require<CaptureError>(traces_[0].output == traces_[t].output &&
                               traces_[0].values.size() == traces_[t].values.size() &&
                               traces_[0].states.size() == traces_[t].states.size(),
-                          "the model returns another structure at other sizes: {} tensors in all "
-                          "at {}, {} at {}",
+                          "the model returns a different structure at different sizes: {} tensors "
+                          "in total at {}, {} at {}",
                           traces_[0].values.size(), corner(0), traces_[t].values.size(), corner(t));
   }
 }
@@ -126,8 +126,8 @@ void TraceSet::check_sharing() const {
     const std::vector<bool> changed_there = changed_in(traces_[t]);
     for (std::size_t v = 0; v < here.size(); ++v) {
       require<CaptureError>(here[v] == there[v] || (!changed_here[v] && !changed_there[v]),
-                            "%{}: it is a view at one size and a copy at another ({} and {}), and "
-                            "is changed in place",
+                            "%{}: it is a view at one size and a copy at a different one ({} and "
+                            "{}), and is changed in place",
                             traces_[0].values[v].name, corner(0), corner(t));
     }
   }
@@ -139,8 +139,8 @@ void TraceSet::check_states() const {
     for (std::size_t t = 1; t < traces_.size(); ++t) {
       const at::Tensor& there = traces_[t].states[s].tensor;
       require<CaptureError>(here.tensor.is_same(there) || tree::leaf_equal(here.tensor, there),
-                            "%{}: the model reads another constant at other sizes: {} at {}, {} "
-                            "at {}; make it with operators",
+                            "%{}: the model reads a different constant at different sizes: {} at "
+                            "{}, {} at {}; make it with operators",
                             traces_[0].values[here.value.position()].name, describe(here.tensor),
                             corner(0), describe(there), corner(t));
     }

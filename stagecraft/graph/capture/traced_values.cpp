@@ -57,7 +57,8 @@ ValueId TracedValues::make_value(const at::Tensor& tensor, std::string name) {
 void TracedValues::add_states(const NamedTensors& tensors, GraphState::Kind kind) {
   for (const auto& [name, tensor] : tensors) {
     if (!tensor.defined()) continue;
-    require<CaptureError>(is_name(name), "'{}' is no name for a parameter or buffer", name);
+    require<CaptureError>(is_name(name), "'{}' is not a valid name for a parameter or buffer",
+                          name);
     const auto found = by_impl_.find(tensor.unsafeGetTensorImpl());
     if (found != by_impl_.end()) {
       GraphState& state = parts_.states[found->second.value.position()];

@@ -45,7 +45,7 @@ c10::DispatchKey dispatch_key() {
     }
   }();
   require<Error>(problem.empty(),
-                 "capture needs the dispatch key {}, which is taken in this program: {}",
+                 "capture needs the dispatch key {}, which is already in use in this program: {}",
                  toString(kKey), problem);
   return kKey;
 }

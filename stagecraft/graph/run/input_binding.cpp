@@ -67,8 +67,8 @@ std::vector<c10::IValue> InputBinding::leaves(const Args& args, const Kwargs& kw
     for (const auto& [name, value] : kwargs) {
       bool is_known = false;
       for (std::size_t i = 0; i < named.size(); ++i) is_known |= parts.kwargs.key(i) == name;
-      require<MetadataError>(is_known, "got an argument by name '{}', which the graph has not",
-                             name);
+      require<MetadataError>(is_known,
+                             "got an argument by name '{}', which the graph does not take", name);
     }
   }
   for (std::size_t leaf = 0; leaf < result.size(); ++leaf) check_leaf(leaf, result[leaf]);
@@ -139,7 +139,7 @@ std::vector<int64_t> InputBinding::sizes(std::span<const c10::IValue> leaves) co
           all[size].greatest,
           graph_.parts().is_exported
               ? "for which the model was exported"
-              : "up to which the model was tried; capture it with a larger SizeSpec::probe"));
+              : "the largest size that was tried; capture it with a larger SizeSpec::probe"));
     }
     result[size] = *solved;
   }
