@@ -3,7 +3,7 @@
 #include <algorithm>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/partition/split_places.h"
+#include "stagecraft/partition/split_locator.h"
 
 namespace stagecraft {
 
@@ -14,13 +14,13 @@ std::size_t depth_of(const std::string& module) {
 }
 
 /// Beginnings come before ends, and outer modules before inner modules.
-void add_names(const SplitPlaces& places, std::vector<Boundary>& boundaries) {
-  std::vector<std::string> modules = places.modules().names();
+void add_names(const SplitLocator& locator, std::vector<Boundary>& boundaries) {
+  std::vector<std::string> modules = locator.modules().names();
   std::ranges::stable_sort(modules, {}, depth_of);
   for (const SplitPoint point : {SplitPoint::kBeginning, SplitPoint::kEnd}) {
     for (const std::string& name : modules) {
       try {
-        const std::size_t position = places.place(name, point);
+        const std::size_t position = locator.position(name, point);
         if (position == 0 || position > boundaries.size()) continue;
         boundaries[position - 1].names.push_back(point == SplitPoint::kEnd ? name + kModuleEnd
                                                                            : name);
@@ -38,7 +38,7 @@ bool Boundary::begins_module(std::size_t depth) const {
 }
 
 std::vector<Boundary> find_boundaries(const Graph& graph, const NodeCosts& costs) {
-  const SplitPlaces places(graph);
+  const SplitLocator locator(graph);
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
   std::vector<Boundary> boundaries;
   int64_t flops = 0;
@@ -49,12 +49,12 @@ std::vector<Boundary> find_boundaries(const Graph& graph, const NodeCosts& costs
     boundaries.push_back({.position = p,
                           .node = nodes[p].name,
                           .module = nodes[p].scope,
-                          .bytes = places.cuts().bytes(p),
+                          .bytes = locator.candidates().bytes(p),
                           .flops_before = flops,
                           .parameters_before = parameters,
-                          .why_not = places.cuts().why_not(p)});
+                          .why_not = locator.candidates().why_not(p)});
   }
-  add_names(places, boundaries);
+  add_names(locator, boundaries);
   return boundaries;
 }
 

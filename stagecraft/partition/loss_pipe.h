@@ -14,9 +14,10 @@
 
 namespace stagecraft {
 
-/// Which leaf of an output is the loss. `spec` is a tree of bools with the structure of the output,
-/// True at the loss; without it, the whole output if that is a leaf, else the value of the key
-/// "loss" of a dict. MetadataError for another structure, ArgumentError when there is none.
+/// The number of the output's leaf that is the loss. `spec` is a tree of bools with the structure
+/// of the output, True at the loss. Without `spec`, the loss is the whole output if that is a leaf,
+/// otherwise the value of the key "loss" of a dict. MetadataError for a different structure,
+/// ArgumentError if there is no loss.
 std::size_t find_loss(const TreeSpec& output, const std::optional<c10::IValue>& spec = {});
 
 /// One line of the program that trains a pipe once: a stage is called, or its backward, or two
@@ -34,7 +35,7 @@ struct PipeStep {
   StageId from = {};
 };
 
-/// What a pipe is, in short.
+/// A pipe in short.
 struct PipeInfo {
   std::string graph;  ///< the program, as text
   int32_t num_stages = 0;
@@ -43,23 +44,24 @@ struct PipeInfo {
 
 PipeInfo info_of(const Pipe& pipe);
 
-/// A pipe whose output has a loss in it: forward and backward of every stage as one program, which
-/// runs here, without a pipeline. The backward of a stage begins with the gradients of its outputs
-/// alone: stages share values, not history.
+/// A pipe whose output contains the loss: forward and backward of every stage as one program, which
+/// runs on the calling thread, without a pipeline. The backward of a stage starts from the
+/// gradients of its outputs only: stages share values, not history.
 ///
 ///   LossPipe training(pipeline(loss_body(wrapper), {{x, target}, {}}, {.policy = equal_cost(2)}));
 ///   c10::IValue loss = training.run({x, target});    // parameters have their gradients now
 class LossPipe {
  public:
-  /// Throws as find_loss does.
+  /// Throws what find_loss throws.
   explicit LossPipe(Pipe pipe, const std::optional<c10::IValue>& loss_spec = {});
 
   const Pipe& pipe() const { return pipe_; }
   PipeInfo info() const;
   const std::vector<PipeStep>& steps() const { return steps_; }
 
-  /// The output. Gradients are added to the parameters' and to those of arguments that require
-  /// them; they are those of plain autograd. ArgumentError for a loss that has not one element.
+  /// Returns the output. Gradients are added to those of the parameters, and to those of arguments
+  /// that require gradients. They are the gradients of plain autograd. ArgumentError for a loss
+  /// that does not have one element.
   c10::IValue run(const Args& args, const Kwargs& kwargs = {}) const;
 
  private:

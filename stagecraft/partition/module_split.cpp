@@ -32,16 +32,16 @@ std::optional<ModuleSplit> best_module_split(const std::vector<Boundary>& bounda
                                              int64_t total_flops, std::size_t stages,
                                              std::size_t depth) {
   // Candidates: the beginning of the model, boundaries, and its end.
-  std::vector<const Boundary*> places;
+  std::vector<const Boundary*> candidates;
   for (const Boundary& boundary : boundaries) {
-    if (boundary.is_legal() && boundary.begins_module(depth)) places.push_back(&boundary);
+    if (boundary.is_legal() && boundary.begins_module(depth)) candidates.push_back(&boundary);
   }
-  const std::size_t end = places.size() + 1;
-  if (stages < 2 || places.size() + 1 < stages || stages * end * end > kMostSteps) return {};
+  const std::size_t end = candidates.size() + 1;
+  if (stages < 2 || candidates.size() + 1 < stages || stages * end * end > kMostSteps) return {};
   auto flops_before = [&](std::size_t i) {
-    return i == 0 ? 0 : i == end ? total_flops : places[i - 1]->flops_before;
+    return i == 0 ? 0 : i == end ? total_flops : candidates[i - 1]->flops_before;
   };
-  auto bytes_at = [&](std::size_t i) { return i == 0 ? 0 : places[i - 1]->bytes; };
+  auto bytes_at = [&](std::size_t i) { return i == 0 ? 0 : candidates[i - 1]->bytes; };
   // best[s][i]: stages 0 to s end before candidate i.
   std::vector<std::vector<Choice>> best(stages, std::vector<Choice>(end + 1));
   for (std::size_t i = 1; i <= end; ++i) best[0][i] = {{flops_before(i), 0}, 0};
@@ -60,8 +60,8 @@ std::optional<ModuleSplit> best_module_split(const std::vector<Boundary>& bounda
   std::size_t at = end;
   for (std::size_t s = stages - 1; s > 0; --s) {
     at = best[s][at].begin;
-    split.positions.push_back(places[at - 1]->position);
-    split.names.push_back(places[at - 1]->names.front());
+    split.positions.push_back(candidates[at - 1]->position);
+    split.names.push_back(candidates[at - 1]->names.front());
   }
   std::ranges::reverse(split.positions);
   std::ranges::reverse(split.names);
@@ -70,7 +70,7 @@ std::optional<ModuleSplit> best_module_split(const std::vector<Boundary>& bounda
 
 SplitPolicy best_at_modules(int32_t stages, std::size_t depth) {
   require<ArgumentError>(stages >= 1, "expected at least 1 stage, got {}", stages);
-  return [stages, depth](const Graph& graph) -> CutList {
+  return [stages, depth](const Graph& graph) -> SplitPositions {
     if (stages == 1) return {};
     const NodeCosts costs(graph);
     const std::vector<Boundary> boundaries = find_boundaries(graph, costs);

@@ -8,8 +8,8 @@ namespace stagecraft {
 
 /// How stages share a parameter that several of them use.
 enum class SharedParameter : uint8_t {
-  kReplicate,  ///< each stage has its own copy; their gradients are added up after every step
-  kTransmit,   ///< the first stage that uses it has it, sends its value and gets the gradients
+  kReplicate,  ///< each stage has a copy; the gradients of the copies are summed after every step
+  kTransmit,  ///< the first stage that uses it holds it, sends its value and receives the gradients
 };
 
 /// How stages share the parameters that several of them use.

@@ -4,10 +4,12 @@
 
 namespace stagecraft {
 
-StageDrafts::StageDrafts(const Graph& graph, const CutList& cuts, const Sharing& sharing)
-    : graph_(graph), uses_(graph), drafts_(cuts.size() + 1) {
+StageDrafts::StageDrafts(const Graph& graph, const SplitPositions& positions,
+                         const Sharing& sharing)
+    : graph_(graph), uses_(graph), drafts_(positions.size() + 1) {
   for (std::size_t n = 0; n < graph.parts().nodes.size(); ++n) {
-    stage_of_.push_back(static_cast<int32_t>(std::ranges::upper_bound(cuts, n) - cuts.begin()));
+    stage_of_.push_back(
+        static_cast<int32_t>(std::ranges::upper_bound(positions, n) - positions.begin()));
   }
   find_inputs();
   states_ = plan_states(graph, uses_, stage_of_, last() + 1, sharing);

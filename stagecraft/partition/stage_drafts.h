@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/partition/cuts.h"
 #include "stagecraft/partition/sharing.h"
+#include "stagecraft/partition/split_candidates.h"
 #include "stagecraft/partition/state_plan.h"
 #include "stagecraft/partition/uses.h"
 
@@ -30,7 +30,7 @@ struct StageDraft {
 /// Decides for each stage of a split graph what it takes and from where.
 class StageDrafts {
  public:
-  StageDrafts(const Graph& graph, const CutList& cuts, const Sharing& sharing);
+  StageDrafts(const Graph& graph, const SplitPositions& positions, const Sharing& sharing);
 
   const Graph& graph() const { return graph_; }
   const ValueUses& uses() const { return uses_; }

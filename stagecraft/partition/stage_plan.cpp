@@ -105,8 +105,8 @@ Ports ports_of(const std::vector<StagePlan>& stages) {
   return ports;
 }
 
-PipePlan plan_stages(const Graph& graph, const CutList& cuts, const Sharing& sharing) {
-  StageDrafts drafts(graph, cuts, sharing);
+PipePlan plan_stages(const Graph& graph, const SplitPositions& positions, const Sharing& sharing) {
+  StageDrafts drafts(graph, positions, sharing);
   for (int32_t k = 0; k <= drafts.last(); ++k) tell_sizes(drafts, k);
   PipePlan plan{.stages = {}, .ties = drafts.states().ties};
   for (int32_t k = 0; k <= drafts.last(); ++k) plan.stages.push_back(build_plan(drafts, k));

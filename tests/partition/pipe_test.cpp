@@ -241,8 +241,8 @@ TEST(Pipe, KeepsUpdatedBuffersInOneStage) {
   });
   body.buffers = {{"count", count}};
   const Graph graph = capture({body.forward, {}, body.buffers}, pipe_batch(4));
-  EXPECT_ERROR(Pipe(graph, {.policy = [](const Graph&) { return CutList{2}; }}), ArgumentError,
-               "add_ changes %count in place, which is used on both sides");
+  EXPECT_ERROR(Pipe(graph, {.policy = [](const Graph&) { return SplitPositions{2}; }}),
+               ArgumentError, "add_ changes %count in place, which is used on both sides");
   EXPECT_EQ(Pipe(graph, {.policy = equal_operators(2)}).num_stages(), 2);
 }
 

@@ -61,7 +61,7 @@ Graph graph_of(int blocks, bool has_markers = false) {
   return capture(Blocks(blocks).model(has_markers), {{torch::ones({4, kSplitWidth})}, {}});
 }
 
-std::vector<std::string> first_nodes(const Graph& graph, const CutList& cuts) {
+std::vector<std::string> first_nodes(const Graph& graph, const SplitPositions& cuts) {
   std::vector<std::string> names;
   for (const std::size_t cut : cuts) names.push_back(graph.parts().nodes[cut].name);
   return names;
@@ -69,7 +69,7 @@ std::vector<std::string> first_nodes(const Graph& graph, const CutList& cuts) {
 
 TEST(Split, CutsAtMarkers) {
   const Graph graph = graph_of(3, true);
-  const CutList cuts = find_cuts(graph, {});
+  const SplitPositions cuts = find_split_positions(graph, {});
   EXPECT_EQ(first_nodes(graph, cuts), (std::vector<std::string>{"pipe_split", "pipe_split_1"}));
   const Pipe pipe(graph);
   ASSERT_EQ(pipe.num_stages(), 3);
@@ -78,7 +78,7 @@ TEST(Split, CutsAtMarkers) {
       EXPECT_NE(node.op.name, kSplitOperator);
     }
   }
-  EXPECT_TRUE(find_cuts(graph_of(2), {}).empty());
+  EXPECT_TRUE(find_split_positions(graph_of(2), {}).empty());
 }
 
 Graph marked(const std::function<Tensor(Tensor)>& fn) {
@@ -131,21 +131,22 @@ TEST(Split, MovesMarkersAwayFromChangesInPlace) {
 TEST(Split, CutsAtModulesWhereTheFewestBytesAre) {
   const Graph graph = graph_of(3);
   // Behind the sum of block 0, not between its relu and the sum, where two tensors would go.
-  EXPECT_EQ(
-      first_nodes(graph, find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kBeginning}}})),
-      std::vector<std::string>{"t_1"});
-  EXPECT_EQ(first_nodes(graph, find_cuts(graph, {.points = {{"blocks.1.fc", SplitPoint::kEnd}}})),
+  EXPECT_EQ(first_nodes(graph, find_split_positions(
+                                   graph, {.points = {{"blocks.1", SplitPoint::kBeginning}}})),
+            std::vector<std::string>{"t_1"});
+  EXPECT_EQ(first_nodes(graph, find_split_positions(
+                                   graph, {.points = {{"blocks.1.fc", SplitPoint::kEnd}}})),
             std::vector<std::string>{"t_2"});
-  EXPECT_EQ(
-      first_nodes(graph, find_cuts(graph, {.points = {{"softmax", SplitPoint::kBeginning},
+  EXPECT_EQ(first_nodes(graph, find_split_positions(
+                                   graph, {.points = {{"softmax", SplitPoint::kBeginning},
                                                       {"blocks.2", SplitPoint::kBeginning}}})),
-      (std::vector<std::string>{"t_2", "softmax"}));
+            (std::vector<std::string>{"t_2", "softmax"}));
 }
 
 TEST(Split, ChecksNames) {
   const Graph graph = graph_of(3);
   auto at = [&](const std::string& name, SplitPoint point) {
-    return find_cuts(graph, {.points = {{name, point}}});
+    return find_split_positions(graph, {.points = {{name, point}}});
   };
   EXPECT_ERROR(
       at("block.1", SplitPoint::kBeginning), ArgumentError,
@@ -155,12 +156,12 @@ TEST(Split, ChecksNames) {
                "split at the beginning of blocks.0: the stage before it would be empty");
   EXPECT_ERROR(at("softmax", SplitPoint::kEnd), ArgumentError,
                "split at the end of softmax: the stage after it would be empty");
-  EXPECT_ERROR(find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kBeginning},
-                                            {"blocks.1.fc", SplitPoint::kBeginning}}}),
+  EXPECT_ERROR(find_split_positions(graph, {.points = {{"blocks.1", SplitPoint::kBeginning},
+                                                       {"blocks.1.fc", SplitPoint::kBeginning}}}),
                ArgumentError, "the stage before it would be empty");
-  EXPECT_ERROR(
-      find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kEnd}}, .policy = equal_cost(2)}),
-      ArgumentError, "expected split points or a policy, got both");
+  EXPECT_ERROR(find_split_positions(
+                   graph, {.points = {{"blocks.1", SplitPoint::kEnd}}, .policy = equal_cost(2)}),
+               ArgumentError, "expected split points or a policy, got both");
 }
 
 TEST(Split, PoliciesBalance) {
@@ -175,7 +176,7 @@ TEST(Split, PoliciesBalance) {
     }
   }
   EXPECT_ERROR(equal_cost(0), ArgumentError, "expected at least 1 stage, got 0");
-  EXPECT_ERROR(find_cuts(graph_of(1), {.policy = equal_operators(40)}), ArgumentError,
+  EXPECT_ERROR(find_split_positions(graph_of(1), {.policy = equal_operators(40)}), ArgumentError,
                "the model cannot be split into 40 stages: it can have");
 }
 
@@ -186,10 +187,11 @@ TEST(Split, SaysWhenNothingCanBeCut) {
        {{"only.weight", w}}},
       {{torch::ones({4, kSplitWidth})}, {}});
   for (const SplitPoint point : {SplitPoint::kBeginning, SplitPoint::kEnd}) {
-    EXPECT_ERROR(find_cuts(one, {.points = {{"only", point}}}), ArgumentError, "would be empty");
+    EXPECT_ERROR(find_split_positions(one, {.points = {{"only", point}}}), ArgumentError,
+                 "would be empty");
   }
-  EXPECT_ERROR(find_cuts(marked([](Tensor x) { return x + 1; }),
-                         {.points = {{"block", SplitPoint::kBeginning}}}),
+  EXPECT_ERROR(find_split_positions(marked([](Tensor x) { return x + 1; }),
+                                    {.points = {{"block", SplitPoint::kBeginning}}}),
                ArgumentError,
                "there is no module 'block' that reads a parameter or buffer, and no scope of that "
                "name; the model has neither");
@@ -221,15 +223,17 @@ TEST(Split, TakesTheFewestBytesOfPlacesThatBalanceAlike) {
                                 return args[0].toTensor().mm(wide).narrow(1, 0, 1).mm(narrow);
                               }},
                               {{torch::ones({4, kSplitWidth})}, {}});
-  EXPECT_EQ(first_nodes(graph, find_cuts(graph, {.policy = equal_cost(2)})),
+  EXPECT_EQ(first_nodes(graph, find_split_positions(graph, {.policy = equal_cost(2)})),
             std::vector<std::string>{"mm_1"});
 }
 
 TEST(Split, TakesPoliciesOfOnesOwn) {
   const Graph graph = graph_of(2);
-  EXPECT_EQ(find_cuts(graph, {.policy = [](const Graph&) { return CutList{3}; }}), CutList{3});
-  EXPECT_ERROR(find_cuts(graph, {.policy = [](const Graph&) { return CutList{300}; }}),
-               ArgumentError, "the policy's split point before node 300");
+  EXPECT_EQ(find_split_positions(graph, {.policy = [](const Graph&) { return SplitPositions{3}; }}),
+            SplitPositions{3});
+  EXPECT_ERROR(
+      find_split_positions(graph, {.policy = [](const Graph&) { return SplitPositions{300}; }}),
+      ArgumentError, "the policy's split point before node 300");
 }
 
 /// Blocks of x + up(x) down, each with its own inner width.
@@ -276,7 +280,7 @@ TEST(Split, BestAtModulesIsTheBestOfAll) {
     }
     EXPECT_EQ(largest_stage(graph, {.policy = best_at_modules(stages)}), best) << stages;
   }
-  EXPECT_TRUE(find_cuts(graph, {.policy = best_at_modules(1)}).empty());
+  EXPECT_TRUE(find_split_positions(graph, {.policy = best_at_modules(1)}).empty());
   // Inner modules allow a better split.
   EXPECT_LT(largest_stage(graph, {.policy = best_at_modules(6, 3)}),
             largest_stage(graph, {.policy = best_at_modules(6)}));
@@ -285,7 +289,7 @@ TEST(Split, BestAtModulesIsTheBestOfAll) {
 TEST(Split, BestAtModulesNeedsModules) {
   const Graph graph = uneven_blocks({1, 2, 3});
   EXPECT_ERROR(best_at_modules(0), ArgumentError, "expected at least 1 stage, got 0");
-  EXPECT_ERROR(find_cuts(graph, {.policy = best_at_modules(4)}), ArgumentError,
+  EXPECT_ERROR(find_split_positions(graph, {.policy = best_at_modules(4)}), ArgumentError,
                "the model cannot be split into 4 stages at modules of depth 2 or less: 2 of them "
                "begin where it can be split");
 }

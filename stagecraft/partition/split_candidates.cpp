@@ -1,4 +1,4 @@
-#include "stagecraft/partition/cuts.h"
+#include "stagecraft/partition/split_candidates.h"
 
 #include <algorithm>
 #include <numeric>
@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-CutPlaces::CutPlaces(const Graph& graph)
+SplitCandidates::SplitCandidates(const Graph& graph)
     : bytes_(graph.parts().nodes.size(), 0), why_not_(graph.parts().nodes.size()) {
   const ValueUses uses(graph);
   const GraphParts& parts = graph.parts();
@@ -52,8 +52,8 @@ CutPlaces::CutPlaces(const Graph& graph)
   }
 }
 
-std::size_t CutPlaces::best(std::size_t first, std::size_t last, std::size_t wish,
-                            const std::string& what) const {
+std::size_t SplitCandidates::best(std::size_t first, std::size_t last, std::size_t wish,
+                                  const std::string& what) const {
   std::size_t found = 0;
   first = std::max<std::size_t>(first, 1);
   last = std::min(last, num_nodes() == 0 ? 0 : num_nodes() - 1);

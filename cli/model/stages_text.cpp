@@ -1,4 +1,4 @@
-#include "cli/model/cut_text.h"
+#include "cli/model/stages_text.h"
 
 #include <algorithm>
 #include <charconv>
@@ -67,11 +67,11 @@ std::vector<std::string> part_names(const std::vector<StagePart>& parts) {
   return names;
 }
 
-std::string stages_table(const ProgramView& view, const CutFacts& cut) {
+std::string stages_table(const ProgramView& view, const SplitFacts& split) {
   TextTable table({"stage", "begins at", "operators", "parameters", "bytes", "FLOP", "", "sends"},
                   2);
-  for (std::size_t s = 0; s < cut.stages.size(); ++s) {
-    const StageFacts& stage = cut.stages[s];
+  for (std::size_t s = 0; s < split.stages.size(); ++s) {
+    const StageFacts& stage = split.stages[s];
     const StageSummary& summary = stage.summary;
     table.add({fmt::format("{}", s), s == 0 ? "-" : place_text(stage.begins, stage.node),
                grouped(static_cast<int64_t>(summary.operators)), short_count(summary.parameters),
@@ -81,18 +81,19 @@ std::string stages_table(const ProgramView& view, const CutFacts& cut) {
   return indented(table.to_string());
 }
 
-std::string at_modules_text(const ProgramView& view, const ModuleSplit& cut) {
+std::string at_modules_text(const ProgramView& view, const ModuleSplit& split) {
   return fmt::format(
-      "  Between modules: --split {}\n    at most {} of the FLOP in a stage, {} across a border\n",
-      fmt::join(cut.names, ","), percent_of(cut.flops, view.costs.total_flops),
-      short_bytes(cut.bytes));
+      "  Between modules: --split {}\n    at most {} of the FLOP in a stage, {} across a "
+      "boundary\n",
+      fmt::join(split.names, ","), percent_of(split.flops, view.costs.total_flops),
+      short_bytes(split.bytes));
 }
 
 std::string crossing_text(std::size_t number, const StageFacts& stage) {
   int64_t bytes = 0;
   for (const CrossingFacts& value : stage.receives) bytes += value.bytes;
   std::string text = fmt::format(
-      "  Border before stage {}: {}, {}\n", number,
+      "  Boundary before stage {}: {}, {}\n", number,
       format_count(static_cast<long long>(stage.receives.size()), "value"), short_bytes(bytes));
   if (stage.receives.empty()) return text;
   TextTable table({"value", "type", "from stage", "to", "bytes"}, 4);
@@ -103,17 +104,17 @@ std::string crossing_text(std::size_t number, const StageFacts& stage) {
   return text + indented(indented(table.to_string()));
 }
 
-std::string details(const CutFacts& cut) {
+std::string details(const SplitFacts& split) {
   std::string text;
-  for (std::size_t s = 0; s < cut.stages.size(); ++s) {
-    std::vector<std::string> words = part_names(cut.stages[s].parts);
+  for (std::size_t s = 0; s < split.stages.size(); ++s) {
+    std::vector<std::string> words = part_names(split.stages[s].parts);
     for (std::size_t i = 0; i + 1 < words.size(); ++i) words[i] += ",";
     text += fmt::format("\n  Stage {} runs\n{}", s, wrapped(words, 4));
   }
-  for (std::size_t s = 1; s < cut.stages.size(); ++s) {
-    text += '\n' + crossing_text(s, cut.stages[s]);
+  for (std::size_t s = 1; s < split.stages.size(); ++s) {
+    text += '\n' + crossing_text(s, split.stages[s]);
   }
-  for (const TiedWeight& tie : cut.ties) {
+  for (const TiedWeight& tie : split.ties) {
     std::vector<std::string> copies;
     for (const ParameterRef& copy : tie) {
       copies.push_back(fmt::format("stage {} as {}", copy.stage.value(), shown(copy.name)));
@@ -126,7 +127,7 @@ std::string details(const CutFacts& cut) {
 
 }  // namespace
 
-std::string borders_text(const ProgramView& view, std::size_t depth) {
+std::string boundaries_text(const ProgramView& view, std::size_t depth) {
   const bool is_every = depth == SIZE_MAX;
   std::vector<std::string> header = {"  a stage can begin at", "bytes across", "FLOP before",
                                      "parameters before"};
@@ -134,60 +135,60 @@ std::string borders_text(const ProgramView& view, std::size_t depth) {
   TextTable table(header, is_every ? 3 : 1);
   std::size_t legal = 0;
   std::size_t listed = 0;
-  for (const Boundary& border : view.borders) {
-    if (!border.is_legal()) continue;
+  for (const Boundary& boundary : view.boundaries) {
+    if (!boundary.is_legal()) continue;
     ++legal;
-    const std::string name = border.names.empty() ? "" : border.names.front();
-    if (!is_every && !border.begins_module(depth)) continue;
+    const std::string name = boundary.names.empty() ? "" : boundary.names.front();
+    if (!is_every && !boundary.begins_module(depth)) continue;
     ++listed;
     std::vector<std::string> row = {
-        "  " + (name.empty() ? "-" : shown(name, kWidestName)), short_bytes(border.bytes),
-        percent_of(border.flops_before, view.costs.total_flops),
-        percent_of(border.parameters_before, view.costs.total_parameters)};
+        "  " + (name.empty() ? "-" : shown(name, kWidestName)), short_bytes(boundary.bytes),
+        percent_of(boundary.flops_before, view.costs.total_flops),
+        percent_of(boundary.parameters_before, view.costs.total_parameters)};
     if (is_every) {
-      row.insert(row.begin() + 1,
-                 {fmt::format("{} {}", border.position, shown(border.node)), where(border.module)});
+      row.insert(row.begin() + 1, {fmt::format("{} {}", boundary.position, shown(boundary.node)),
+                                   where(boundary.module)});
     }
     table.add(std::move(row));
   }
-  const std::size_t refused = view.borders.size() - legal;
-  std::string text = "Borders\n";
+  const std::size_t refused = view.boundaries.size() - legal;
+  std::string text = "Boundaries\n";
   if (listed > 0) text += table.to_string();
   if (listed < legal) {
-    text += fmt::format("  {} in all; --borders shows them\n",
-                        format_count(static_cast<long long>(legal), "place"));
+    text += fmt::format("  {} in all; --boundaries shows them\n",
+                        format_count(static_cast<long long>(legal), "position"));
   }
   if (refused > 0) {
-    text += fmt::format("  {} cannot be cut; --refused says why\n",
-                        format_count(static_cast<long long>(refused), "place"));
+    text += fmt::format("  {} cannot be split; --refused says why\n",
+                        format_count(static_cast<long long>(refused), "position"));
   }
-  if (view.borders.empty()) text += "  none: there are no two operators\n";
+  if (view.boundaries.empty()) text += "  none: there are no two operators\n";
   return text + '\n';
 }
 
 std::string refused_text(const ProgramView& view) {
   TextTable table({"  before node", "of module", "why not"}, 3);
   bool has_any = false;
-  for (const Boundary& border : view.borders) {
-    if (border.is_legal()) continue;
+  for (const Boundary& boundary : view.boundaries) {
+    if (boundary.is_legal()) continue;
     has_any = true;
-    table.add({fmt::format("  {} {}", border.position, shown(border.node)), where(border.module),
-               shown(border.why_not, 120)});
+    table.add({fmt::format("  {} {}", boundary.position, shown(boundary.node)),
+               where(boundary.module), shown(boundary.why_not, 120)});
   }
-  return "Places that cannot be cut\n" + (has_any ? table.to_string() : "  none\n") + '\n';
+  return "Positions that cannot be split\n" + (has_any ? table.to_string() : "  none\n") + '\n';
 }
 
-std::string cuts_text(const ProgramView& view, bool is_whole) {
+std::string splits_text(const ProgramView& view, bool is_whole) {
   std::string text;
-  for (const CutFacts& cut : view.cuts) {
-    const auto count = static_cast<long long>(cut.stages.size());
+  for (const SplitFacts& split : view.splits) {
+    const auto count = static_cast<long long>(split.stages.size());
     text += is_whole ? format_count(count, "stage")
-                     : fmt::format("Best cut into {}", format_count(count, "stage"));
-    if (cut.split) text += fmt::format(": --split {}", *cut.split);
-    if (!cut.split && count > 1) text += ", not all at modules";
-    text += '\n' + stages_table(view, cut);
-    if (cut.at_modules) text += at_modules_text(view, *cut.at_modules);
-    if (is_whole) text += details(cut);
+                     : fmt::format("Best split into {}", format_count(count, "stage"));
+    if (split.split) text += fmt::format(": --split {}", *split.split);
+    if (!split.split && count > 1) text += ", not all at modules";
+    text += '\n' + stages_table(view, split);
+    if (split.at_modules) text += at_modules_text(view, *split.at_modules);
+    if (is_whole) text += details(split);
     text += '\n';
   }
   return text;
