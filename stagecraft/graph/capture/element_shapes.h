@@ -10,13 +10,12 @@
 
 namespace stagecraft {
 
-/// Which argument's elements decide what shape the result of an operator has, as in nonzero() or in
-/// indexing by a mask; nothing for most operators.
+/// The argument whose elements determine the shape of an operator's result, as in nonzero() or in
+/// indexing by a mask. Nothing for most operators.
 std::optional<std::size_t> shape_deciding_argument(const c10::FunctionSchema& schema);
 
-/// That argument of an operator which has one, with other elements, so that another shape comes
-/// out. Where elements decide
-/// nothing (indices that are no masks) the same.
+/// The shape-deciding argument with different elements, so that the result has a different shape.
+/// The same argument if elements do not matter (indices that are not masks).
 c10::IValue with_other_elements(const c10::IValue& argument, const c10::FunctionSchema& schema,
                                 ElementChange change);
 

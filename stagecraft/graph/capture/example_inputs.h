@@ -14,16 +14,16 @@
 
 namespace stagecraft {
 
-/// The example of a capture, and how to make arguments of other sizes of it: by repeating it, or a
-/// part of it.
+/// The example of a capture. Makes arguments of other sizes by repeating the example, or a part of
+/// it.
 class ExampleInputs {
  public:
-  /// ArgumentError for sizes that the example has not.
+  /// ArgumentError for sizes that the example does not have.
   ExampleInputs(const Arguments& example, const std::vector<SizeSpec>& specs);
 
   const std::vector<GraphSize>& sizes() const { return sizes_; }
   int64_t probe(std::size_t size) const { return probes_[size]; }
-  /// One for each of sizes().
+  /// `sizes` has one entry for each of sizes().
   Arguments at(std::span<const int64_t> sizes) const;
 
  private:

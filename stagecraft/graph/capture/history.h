@@ -12,26 +12,27 @@
 
 namespace stagecraft {
 
-/// A tensor's history as it stands: asking a view for it may make it anew, or throw.
+/// The current history of a tensor. It does not call grad_fn(), which can create the history of a
+/// view, or throw.
 torch::autograd::Node* history_of(const at::Tensor& tensor);
 
-/// Looks for what autograd does behind the back of the dispatcher, so that a graph of operators
-/// would lose it: custom functions, and hooks. Answers are texts for messages.
+/// Finds what autograd does without the dispatcher, which a graph of operators would lose: custom
+/// functions and hooks. Results are texts for messages.
 class HistoryCheck {
  public:
-  /// What an operator gave its result: it belongs to the operator.
+  /// Notes the history that an operator gave its result.
   void note(const torch::autograd::Node* node);
 
-  /// What is wrong with one node; `is_new`: it is not the one that the operator gave.
+  /// The problem with one node. `is_new`: it is not the node that the operator created.
   std::optional<std::string> find_problem(torch::autograd::Node& node, bool is_new) const;
-  /// The same for all that the tensors among these values were made of.
+  /// The first problem in the history of the tensors among these values.
   std::optional<std::string> find_problem(const std::vector<c10::IValue>& values) const;
 
  private:
   std::unordered_set<const torch::autograd::Node*> known_functions_;
 };
 
-/// Finds hooks that are put on parameters from now on.
+/// Finds hooks that are registered on parameters from now on.
 class ParameterHooks {
  public:
   ParameterHooks() = default;
@@ -40,7 +41,7 @@ class ParameterHooks {
   ParameterHooks& operator=(const ParameterHooks&) = delete;
 
   void watch(const std::string& name, const at::Tensor& parameter);
-  /// Takes the new ones away again. The name of the first parameter that had one, or nothing.
+  /// Removes the new hooks. Returns the name of the first parameter that had one.
   std::optional<std::string> take_new();
 
  private:

@@ -4,8 +4,8 @@
 
 namespace stagecraft {
 
-/// Names a part of a forward, as a split point and for messages, where no module with parameters
-/// does. Outside a capture it does nothing. Regions nest: "decoder.mask".
+/// Names a part of a forward that is not a module with parameters. The name can be a split point,
+/// and appears in messages. Regions nest: "decoder.mask". Outside a capture it does nothing.
 ///
 ///   torch::Tensor forward(torch::Tensor x) {
 ///     auto region = stagecraft::scope("mask");
@@ -25,7 +25,7 @@ inline ScopeGuard scope(const std::string& name) {
   return ScopeGuard(name);
 }
 
-/// Called inside a forward: a stage may end here. Outside a capture it does nothing.
+/// Called inside a forward, it marks a split point. Outside a capture it does nothing.
 void pipe_split();
 
 }  // namespace stagecraft

@@ -11,7 +11,7 @@
 
 namespace stagecraft {
 
-/// Sees every operator of a thread while it is on, and writes it down.
+/// Records every operator that a thread calls while the tracer is on.
 class Tracer {
  public:
   Tracer(const StageBody& model, const TraceOptions& options);
@@ -33,11 +33,11 @@ class Tracer {
   std::unique_ptr<Impl> impl_;
 };
 
-/// The tracer that is on on this thread; null when none is.
+/// The tracer that is on for this thread; null if none is.
 Tracer* current_tracer();
 
-/// Switches a tracer on for this thread. Throws Error when one is on already, or where the dispatch
-/// key that this uses is taken by another library.
+/// Switches a tracer on for this thread. Throws Error if one is on already, or if a different
+/// library uses its dispatch key.
 class TracerScope {
  public:
   explicit TracerScope(Tracer& tracer);

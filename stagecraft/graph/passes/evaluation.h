@@ -4,11 +4,10 @@
 
 namespace stagecraft {
 
-/// The same graph as the model's eval() would give it: without dropout, and with the running
-/// statistics of batch normalisation instead of the batch's own, which it then does not update.
-/// What else the model does to its buffers it still does: Trainer puts them back after an
-/// evaluation. The graph shares its tensors and has the same nodes, so it is cut at the same
-/// places.
+/// The graph of the model in eval() mode: without dropout, and with the running statistics of batch
+/// normalisation, which it does not update. Other changes of buffers remain; Trainer restores the
+/// buffers after an evaluation. The result shares the tensors and has the same nodes, so it can be
+/// split at the same positions.
 Graph for_evaluation(const Graph& graph);
 
 }  // namespace stagecraft

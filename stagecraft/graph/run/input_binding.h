@@ -15,18 +15,18 @@
 
 namespace stagecraft {
 
-/// How the arguments of a call become the inputs of a graph: takes trees apart, checks every leaf
-/// and finds the sizes.
+/// Turns the arguments of a call into the inputs of a graph: flattens trees, checks every leaf and
+/// determines the sizes.
 class InputBinding {
  public:
   explicit InputBinding(const Graph& graph);
 
-  /// The leaves, in the order of GraphParts::inputs. Throws MetadataError for another structure,
-  /// another fixed value, another dtype or a shape that the graph was not made for: `args[0]:
+  /// The leaves, in the order of GraphParts::inputs. Throws MetadataError for a different
+  /// structure, fixed value or dtype, or a shape that the graph does not take: `args[0]:
   /// expected Tensor[B, 16] float32, got Tensor[4, 8] float32`.
   std::vector<c10::IValue> leaves(const Args& args, const Kwargs& kwargs) const;
-  /// The size of each of GraphParts::sizes; 0 for one that the inputs do not tell. MetadataError
-  /// for sizes that the graph was not made for, and where a guard does not hold.
+  /// The value of each of GraphParts::sizes; 0 if the inputs do not determine it. MetadataError for
+  /// sizes that the graph does not take, and for a guard that is violated.
   std::vector<int64_t> sizes(std::span<const c10::IValue> leaves) const;
 
  private:

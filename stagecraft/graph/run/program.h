@@ -14,21 +14,21 @@ namespace stagecraft {
 
 /// Options of one run of a program.
 struct RunOptions {
-  /// Calls an operator that draws random numbers, given its node; where there is none it is simply
-  /// called. The way to give each of them numbers of its own.
+  /// Is called around every operator that draws random numbers, to give each operator random
+  /// numbers of its own. If empty, operators are simply called.
   std::function<void(const GraphNode& node, const std::function<void()>& call)> around_random = {};
 };
 
-/// A graph made ready to run: operators looked up, arguments laid out, and for each tensor the
-/// place where it is used last, after which it is let go of.
+/// A graph that is ready to run: operators are looked up, arguments are laid out, and each tensor
+/// is released after its last use.
 ///
 ///   GraphProgram program(graph);
 ///   c10::IValue output = program.run({x}, {{"mask", mask}});
 ///
-/// Runs with autograd as the model itself would and gives the same bits; autocast and gradients
-/// that the caller has switched on or off count as they would for the model, except in regions
-/// where the model had them as they were outside of it when it was captured. May run on several
-/// threads at a time, as far as the model's own operators may (buffers that it updates are shared).
+/// Runs with autograd like the model itself, with bitwise equal results. Grad mode and autocast of
+/// the caller have the same effect as for the model, except in regions where the model set them
+/// itself. May run on several threads at the same time if the model's own operators may (buffers
+/// that it updates are shared).
 class GraphProgram {
  public:
   explicit GraphProgram(Graph graph);
@@ -38,8 +38,8 @@ class GraphProgram {
 
   const Graph& graph() const;
 
-  /// Throws MetadataError for arguments that the graph was not made for, and GraphError, which
-  /// names the node, for an operator that fails.
+  /// Throws MetadataError for arguments that the graph does not take, and GraphError, which names
+  /// the node, for an operator that fails.
   c10::IValue run(const Args& args, const Kwargs& kwargs = {},
                   const RunOptions& options = {}) const;
 

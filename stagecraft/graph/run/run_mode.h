@@ -8,9 +8,8 @@
 
 namespace stagecraft {
 
-/// Puts this thread into the state that a node was captured in, node after node, and back into its
-/// own at the end: gradients off where they were off, autocast on or off where a region switched
-/// it. Where there was neither, the caller's state stays.
+/// Sets grad mode and autocast of this thread to the state in which each node was captured, and
+/// restores them at the end. Where the model did not change them, the caller's state stays.
 class RunMode {
  public:
   RunMode();
@@ -38,7 +37,7 @@ class RunMode {
   c10::ScalarType old_dtype_ = c10::ScalarType::BFloat16;
 };
 
-/// The state of autocast on this thread; nothing where it is off.
+/// The autocast state of this thread; nothing if it is off.
 std::optional<AutocastState> current_autocast();
 
 }  // namespace stagecraft

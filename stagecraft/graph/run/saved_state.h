@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// Remembers tensors and random generators as they are, and puts them back.
+/// Saves tensors and random generators, and restores them.
 class SavedState {
  public:
   SavedState() = default;
@@ -17,13 +17,13 @@ class SavedState {
   SavedState(const SavedState&) = delete;
   SavedState& operator=(const SavedState&) = delete;
 
-  /// The first time counts.
+  /// Only the first call for a tensor counts.
   void save(const at::Tensor& tensor);
   void save(const at::Generator& generator);
-  /// The generator that operators on that device draw from by default.
+  /// The default generator of the device.
   void save_default_generator(c10::Device device);
 
-  /// Puts everything back and forgets it.
+  /// Restores everything and forgets it.
   void restore();
 
  private:
