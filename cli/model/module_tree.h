@@ -49,7 +49,7 @@ class ModuleTree {
   std::vector<std::size_t> module_at_;
 };
 
-/// The part of a name behind its last dot.
+/// The part of a name after its last dot.
 std::string_view last_part(std::string_view name);
 /// What is before it; empty for a name without dots.
 std::string_view parent_part(std::string_view name);

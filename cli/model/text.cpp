@@ -137,7 +137,7 @@ std::string view_text(const ModelCommand& command, const std::vector<std::string
   if (command.is_all || command.has_refused) text += refused_text(view);
   if (is_whole || is_about_splits) text += splits_text(view, is_about_splits);
   text += lines_text("Cannot be split", view.not_split);
-  text.pop_back();  // the empty line behind the last section
+  text.pop_back();  // the empty line after the last section
   return text;
 }
 

@@ -9,15 +9,16 @@
 
 namespace stagecraft::exported {
 
-/// A program as a graph, and what a reader of it should know.
+/// A program as a graph, and warnings about it.
 struct ImportedProgram {
   GraphParts parts;
   std::vector<std::string> warnings;
 };
 
-/// Turns a program into a graph: regions without gradients or with autocast become nodes that run
-/// so, cond keeps its branches, numbers follow the inputs' sizes. GraphError, which names the node
-/// and its operator, for what a graph cannot hold; FileError for a program that contradicts itself.
+/// Imports a program as the parts of a graph, with dead code. Nodes of regions without gradients or
+/// with autocast carry that state, cond keeps its branches, and numbers become expressions of the
+/// inputs' sizes. GraphError, which names the node and its operator, for what a graph cannot
+/// represent; FileError for a program that contradicts itself.
 ImportedProgram import_program(const RawProgram& program, const Payload& payload);
 
 }  // namespace stagecraft::exported

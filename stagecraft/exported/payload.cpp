@@ -51,7 +51,7 @@ c10::Storage Payload::storage_of(const std::string& piece, std::span<std::byte> 
     whole = at::from_blob(
         bytes.data(), {size}, [memory = file_.memory()](void*) {}, at::kByte);
   } else {
-    // Written by somebody who does not align: then it has to be copied after all.
+    // The writer did not align the tensor, so it must be copied.
     whole = at::from_blob(bytes.data(), {size}, at::kByte).clone();
   }
   return storages_.emplace(piece, whole.storage()).first->second;

@@ -40,7 +40,7 @@ uint64_t checksum(const void* data, std::size_t size) {
   return detail::checksum({static_cast<const std::byte*>(data), size});
 }
 
-/// A text behind its checksum, and the way back; nothing when they do not fit.
+/// A text after its checksum, and the inverse; nothing if they do not match.
 std::string sealed(const std::string& text) {
   return fmt::format("{:016x}\n{}", checksum(text.data(), text.size()), text);
 }

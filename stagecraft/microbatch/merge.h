@@ -31,7 +31,7 @@ struct MergeOptions {
 ///   LossReducer{}}}));
 ///
 /// Throws ArgumentError if there are no chunks, and MetadataError that names the path
-/// (`chunks[2]["logits"]`) when a chunk has another structure or a leaf cannot be merged.
+/// (`chunks[2]["logits"]`) if a chunk has a different structure or a leaf cannot be merged.
 c10::IValue merge_chunks(std::span<const c10::IValue> chunks,
                          const std::optional<ChunkSpec>& spec = std::nullopt,
                          const MergeOptions& options = {});

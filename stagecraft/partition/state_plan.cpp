@@ -91,7 +91,7 @@ class StatePlanner {
       hold(state, owner, names_of(state), state.tensor);
       return;
     }
-    // What nobody trains needs no copies: the stages hold one tensor.
+    // A state that is not trained needs no copies: the stages hold one tensor.
     const bool is_trained = is_parameter && state.tensor.requires_grad();
     TiedWeight tie;
     for (auto& [stage, own] : names) {

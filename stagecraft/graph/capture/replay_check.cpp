@@ -37,11 +37,11 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-/// What a run leaves behind.
+/// The effects of a run.
 struct Outcome {
   c10::IValue output;
   std::vector<NamedTensor> changed;
-  /// Undefined where there is none; nothing where the backward failed.
+  /// Undefined without a gradient; nothing if the backward failed.
   std::optional<std::vector<NamedTensor>> grads;
   std::string backward_problem;
 };

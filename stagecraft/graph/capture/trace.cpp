@@ -314,7 +314,7 @@ class Tracer::Impl {
           "inside, or detach it");
     }
     at::Tensor kept = tensor;
-    // Memory that somebody else owns (from_blob) may be gone when the graph runs.
+    // Memory that the tensor does not own (from_blob) may be gone when the graph runs.
     if (tensor.unsafeGetTensorImpl()->has_storage() &&
         tensor.unsafeGetTensorImpl()->unsafe_storage().data_ptr().get_context() == nullptr) {
       kept = tensor.detach().clone(at::MemoryFormat::Preserve);

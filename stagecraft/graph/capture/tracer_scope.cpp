@@ -25,7 +25,7 @@ void record(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stac
   }
 }
 
-/// What this library adds to the engine's registry; nothing when that failed.
+/// The registrations of capture with torch's dispatcher.
 struct Registrations {
   Registrations() {
     auto& dispatcher = c10::Dispatcher::singleton();

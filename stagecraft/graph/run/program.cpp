@@ -65,7 +65,7 @@ struct Call {
   c10::OperatorHandle op;
   std::size_t node = 0;
   std::vector<Operand> operands;
-  std::vector<Operand> results;  // kValue, kTensors, or kFixed for what nobody reads
+  std::vector<Operand> results;  // kValue, kTensors, or kFixed for results that are not read
   bool is_random = false;
   Learned learned = {};
   std::vector<GraphProgram> branches = {};
@@ -263,7 +263,7 @@ class GraphProgram::Impl {
     return result;
   }
 
-  // The last reader takes a value out of its slot; what nobody reads is never put there.
+  // The last reader takes a value out of its slot. A value that is not read is never stored.
   void find_last_uses() {
     std::vector<bool> is_read(graph_.parts().values.size(), false);
     for (std::size_t i = outputs_.size(); i-- > 0;) mark(outputs_[i], is_read);
