@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,8 @@
 #include "stagecraft/tree/tree_spec.h"
 
 namespace stagecraft {
+
+class Pipeline;
 
 /// The number of the output's leaf that is the loss. `spec` is a tree of bools with the structure
 /// of the output, True at the loss. Without `spec`, the loss is the whole output if that is a leaf,
@@ -44,8 +47,9 @@ struct PipeInfo {
 
 PipeInfo info_of(const Pipe& pipe);
 
-/// A pipe whose output contains the loss: forward and backward of every stage as one program, which
-/// runs on the calling thread, without a pipeline. The backward of a stage starts from the
+/// A pipe whose output contains the loss: forward and backward of every stage as one program. It
+/// runs on the calling thread, as a Pipeline of one rank with one microbatch. Copies share that
+/// Pipeline, so only one thread at a time may call run. The backward of a stage starts from the
 /// gradients of its outputs only: stages share values, not history.
 ///
 ///   LossPipe training(pipeline(loss_body(wrapper), {{x, target}, {}}, {.policy = equal_cost(2)}));
@@ -61,13 +65,13 @@ class LossPipe {
 
   /// Returns the output. Gradients are added to those of the parameters, and to those of arguments
   /// that require gradients. They are the gradients of plain autograd. ArgumentError for a loss
-  /// that does not have one element.
+  /// that is not a tensor with one element. If a stage fails, throws what the stage threw.
   c10::IValue run(const Args& args, const Kwargs& kwargs = {}) const;
 
  private:
   Pipe pipe_;
-  std::size_t loss_;
   std::vector<PipeStep> steps_;
+  std::shared_ptr<Pipeline> pipeline_;
 };
 
 }  // namespace stagecraft

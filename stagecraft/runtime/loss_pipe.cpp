@@ -1,6 +1,6 @@
-#include "stagecraft/partition/loss_pipe.h"
+#include "stagecraft/runtime/loss_pipe.h"
 
-#include <algorithm>
+#include <exception>
 #include <map>
 #include <set>
 #include <utility>
@@ -8,13 +8,9 @@
 
 #include <fmt/format.h>
 
-#include <ATen/ops/add.h>
-#include <c10/core/GradMode.h>
-
 #include "stagecraft/base/check.h"
-#include "stagecraft/stage/backward.h"
-#include "stagecraft/stage/grad_value.h"
-#include "stagecraft/tree/describe.h"
+#include "stagecraft/base/error.h"
+#include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -22,10 +18,6 @@ namespace stagecraft {
 namespace {
 
 using Port = std::pair<int32_t, int32_t>;  // stage and output
-
-std::size_t index_of(StageId stage) {
-  return stage.position();
-}
 
 std::optional<OutputPort> output_port(const StageSource& source) {
   if (const auto* output = std::get_if<OutputPort>(&source)) return *output;
@@ -39,7 +31,7 @@ std::vector<bool> live_stages(const Pipe& pipe) {
   for (std::size_t k = live.size(); k-- > 0;) {
     if (!live[k]) continue;
     for (const StageSource& source : pipe.plan().stages[k].sources) {
-      if (const auto output = output_port(source)) live[index_of(output->stage)] = true;
+      if (const auto output = output_port(source)) live[output->stage.position()] = true;
     }
   }
   return live;
@@ -118,68 +110,6 @@ std::string steps_text(const Pipe& pipe, const std::vector<PipeStep>& steps) {
   return text + "return " + output + "\n";
 }
 
-using ArgumentGrads = std::vector<std::pair<at::Tensor, at::Tensor>>;
-
-void note_argument(const c10::IValue& value, const c10::IValue& grad, ArgumentGrads& found) {
-  const std::vector<at::Tensor> tensors = tensors_of(value);
-  const std::vector<at::Tensor> grads = grads_of(grad, tensors.size());
-  for (std::size_t i = 0; i < tensors.size(); ++i) {
-    if (tensors[i].defined() && tensors[i].requires_grad() && grads[i].defined()) {
-      found.emplace_back(tensors[i], grads[i]);
-    }
-  }
-}
-
-/// The copies of shared parameters: what a run gives to each is added up, last stage first, and
-/// each gets the sum, on top of what it had.
-class TiedCopies {
- public:
-  explicit TiedCopies(const Pipe& pipe) {
-    for (const TiedWeight& tie : pipe.ties()) {
-      auto& copies = groups_.emplace_back();
-      for (const ParameterRef& ref : tie) {
-        copies.push_back(pipe.stage_graph(ref.stage).find_state(ref.name)->tensor);
-        earlier_.push_back(std::exchange(copies.back().mutable_grad(), at::Tensor()));
-      }
-    }
-  }
-
-  /// Where a run has failed, each has what it had.
-  ~TiedCopies() {
-    auto earlier = earlier_.begin();
-    for (const std::vector<at::Tensor>& copies : groups_) {
-      for (const at::Tensor& copy : copies) {
-        if (!is_added_) copy.mutable_grad() = std::move(*earlier++);
-      }
-    }
-  }
-  TiedCopies(const TiedCopies&) = delete;
-  TiedCopies& operator=(const TiedCopies&) = delete;
-
-  void add_up() {
-    const c10::NoGradGuard no_grad;
-    is_added_ = true;
-    auto earlier = earlier_.begin();
-    for (const std::vector<at::Tensor>& copies : groups_) {
-      at::Tensor sum;
-      for (std::size_t i = copies.size(); i-- > 0;) {
-        const at::Tensor& grad = copies[i].grad();
-        if (grad.defined()) sum = sum.defined() ? at::add(sum, grad) : grad.clone();
-      }
-      for (const at::Tensor& copy : copies) {
-        at::Tensor before = std::move(*earlier++);
-        if (before.defined() && sum.defined()) before.add_(sum);
-        copy.mutable_grad() = before.defined() || !sum.defined() ? before : sum.clone();
-      }
-    }
-  }
-
- private:
-  std::vector<std::vector<at::Tensor>> groups_;
-  std::vector<at::Tensor> earlier_;
-  bool is_added_ = false;
-};
-
 }  // namespace
 
 std::size_t find_loss(const TreeSpec& output, const std::optional<c10::IValue>& spec) {
@@ -208,9 +138,14 @@ PipeInfo info_of(const Pipe& pipe) {
 }
 
 LossPipe::LossPipe(Pipe pipe, const std::optional<c10::IValue>& loss_spec)
-    : pipe_(std::move(pipe)),
-      loss_(find_loss(pipe_.graph().parts().output, loss_spec)),
-      steps_(make_steps(pipe_)) {}
+    : pipe_(std::move(pipe)), steps_(make_steps(pipe_)) {
+  const auto find = [leaf = find_loss(pipe_.graph().parts().output, loss_spec)](
+                        const c10::IValue& output, const c10::IValue&, const Kwargs&) {
+    return tree::leaves(output)[leaf];
+  };
+  pipeline_ = std::make_shared<Pipeline>(
+      pipe_, PipelineOptions{.schedule = "GPipe", .ranks = 1, .loss = find});
+}
 
 PipeInfo LossPipe::info() const {
   return {.graph = steps_text(pipe_, steps_),
@@ -219,59 +154,16 @@ PipeInfo LossPipe::info() const {
 }
 
 c10::IValue LossPipe::run(const Args& args, const Kwargs& kwargs) const {
-  const MicrobatchId m(0);
-  pipe_.check_arguments(args, kwargs);
-  std::vector<Stage> stages = pipe_.build_stages();
-  TiedCopies ties(pipe_);
-  ArgumentGrads argument_grads;
-  std::vector<std::vector<c10::IValue>> outputs(stages.size());
-  std::vector<Arguments> given(stages.size());
-  std::map<Port, c10::IValue> grads;    // of outputs, as far as they are added up
-  std::map<Port, c10::IValue> further;  // that of the last backward, to be added
-  c10::IValue result;
-  for (const PipeStep& step : steps_) {
-    const std::size_t k = index_of(step.stage);
-    const StagePlan& plan = pipe_.plan().stages[k];
-    if (step.kind == PipeStep::Kind::kForward) {
-      given[k] = pipe_.arguments_of(step.stage, args, kwargs, outputs);
-      result = stages[k].forward(m, given[k]);
-      if (k + 1 < stages.size()) {
-        outputs[k] = outputs_of(result);
-        continue;
-      }
-      const c10::IValue loss = tree::leaves(result)[loss_];
-      if (!loss.isTensor()) throw ArgumentError("the loss must be a tensor, got " + describe(loss));
-      stages[k].set_loss(m, loss.toTensor());
-    } else if (step.kind == PipeStep::Kind::kBackward) {
-      std::vector<c10::IValue> output_grads;
-      for (std::size_t o = 0; k + 1 < stages.size() && o < plan.graph.parts().outputs.size(); ++o) {
-        output_grads.push_back(grads[{step.stage.value(), static_cast<int32_t>(o)}]);
-      }
-      const std::vector<c10::IValue> input_grads = stages[k].backward(m, output_grads);
-      further.clear();
-      for (std::size_t i = 0; i < step.targets.size(); ++i) {
-        if (!step.targets[i]) {
-          note_argument(given[k].args[i], input_grads[i], argument_grads);
-          continue;
-        }
-        const Port port{step.targets[i]->stage.value(), step.targets[i]->output};
-        if (!grads.try_emplace(port, input_grads[i]).second) further[port] = input_grads[i];
-      }
-      std::size_t number = step.targets.size();
-      for (const auto& [name, value] : given[k].kwargs) {
-        note_argument(value, input_grads[number++], argument_grads);
-      }
-    } else {
-      const Port port{step.targets.front()->stage.value(), step.targets.front()->output};
-      grads[port] = add_grad_values(grads[port], further[port]);
-    }
+  try {
+    Microbatches batch;
+    batch.inputs.push_back({args, kwargs});
+    return pipeline_
+        ->step(std::move(batch), {.scale = LossScale::kSum, .outputs = OutputMode::kEach})
+        .outputs.front();
+  } catch (const StageError& error) {
+    if (error.cause() == nullptr) throw;
+    std::rethrow_exception(error.cause());
   }
-  ties.add_up();
-  backward_into(argument_grads);
-  return tree::map(result, [](const c10::IValue& leaf) -> c10::IValue {
-    return leaf.isTensor() && leaf.toTensor().defined() ? c10::IValue(leaf.toTensor().detach())
-                                                        : leaf;
-  });
 }
 
 }  // namespace stagecraft

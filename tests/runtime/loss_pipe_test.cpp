@@ -1,4 +1,4 @@
-#include "stagecraft/partition/loss_pipe.h"
+#include "stagecraft/runtime/loss_pipe.h"
 
 #include <memory>
 #include <string>
@@ -40,7 +40,7 @@ Tensor mse(const Tensor& y, const Tensor& t) {
 }
 
 /// Three stages; what stage 0 gives is read by both others.
-struct Model {
+struct LossPipeModel {
   Tensor w0 = loss_pipe_weight(0.3), w1 = loss_pipe_weight(0.5), w2 = loss_pipe_weight(0.7);
   StageBody body() const {
     return stage_body(
@@ -64,7 +64,7 @@ struct Model {
 };
 
 TEST(LossPipe, GivesTheGradientsOfPlainAutograd) {
-  const Model model;
+  const LossPipeModel model;
   const auto wrapper = std::make_shared<TrivialLossWrapper>(model.body(), mse);
   const LossPipe training(
       pipeline(loss_body(wrapper), {{loss_pipe_rows(4), loss_pipe_rows(4)}, {}}));
@@ -82,7 +82,7 @@ TEST(LossPipe, GivesTheGradientsOfPlainAutograd) {
 }
 
 TEST(LossPipe, IsAProgramWithOneBackwardAStage) {
-  const Model model;
+  const LossPipeModel model;
   const auto wrapper = std::make_shared<TrivialLossWrapper>(model.body(), mse);
   const LossPipe training(
       pipeline(loss_body(wrapper), {{loss_pipe_rows(4), loss_pipe_rows(4)}, {}}));
@@ -113,7 +113,7 @@ struct WithPenalty : LossWrapper {
 };
 
 TEST(LossPipe, FindsTheLossByKeyOrBySpec) {
-  const Model model;
+  const LossPipeModel model;
   const auto wrapper = std::make_shared<WithPenalty>(model.body());
   const Pipe pipe =
       pipeline(loss_body(wrapper), {{loss_pipe_rows(4)}, {{"target", loss_pipe_rows(4)}}});
@@ -172,7 +172,7 @@ TEST(LossPipe, NeedsALossThatIsATensor) {
                                  {{"w", w}}),
                              {{loss_pipe_rows(4)}, {}});
   EXPECT_ERROR(LossPipe(pipe).run({loss_pipe_rows(4)}), ArgumentError,
-               "the loss must be a tensor, got 4");
+               "the loss must be a tensor with one element, got 4");
   EXPECT_ERROR(find_loss(TreeSpec::tuple({TreeSpec(), TreeSpec()})), ArgumentError,
                "pass a loss spec that marks the loss");
 }
@@ -206,7 +206,7 @@ TEST(LossPipe, AddsUpCopiesAndHistories) {
 }
 
 TEST(LossWrapper, RefusesOtherArguments) {
-  const Model model;
+  const LossPipeModel model;
   TrivialLossWrapper wrapper(model.body(), mse);
   EXPECT_ERROR(wrapper.forward({loss_pipe_rows(2)}, {}), ArgumentError,
                "takes two tensors, x and target, got 1");
