@@ -56,11 +56,10 @@ std::string module_of(std::string_view parameter) {
   return dot == std::string_view::npos ? std::string() : std::string(parameter.substr(0, dot));
 }
 
-}  // namespace
-
-class Tracer::Impl {
+/// Records the operators of a forward as the parts of a graph.
+class OperatorRecorder final : public Tracer {
  public:
-  Impl(const StageBody& model, const TraceOptions& options) : options_(options) {
+  OperatorRecorder(const StageBody& model, const TraceOptions& options) : options_(options) {
     values_.saved().save_default_generator(c10::kCPU);
     values_.add_states(model.parameters, GraphState::Kind::kParameter);
     values_.add_states(model.buffers, GraphState::Kind::kBuffer);
@@ -110,14 +109,14 @@ class Tracer::Impl {
 
   GraphParts finish() { return std::move(parts_); }
 
-  void enter_scope(const std::string& name) {
+  void enter_scope(const std::string& name) override {
     require<ArgumentError>(is_name(name), "scope: expected letters, digits, '_' and '.', got '{}'",
                            name);
     scopes_.push_back(scopes_.empty() ? name : scopes_.back() + "." + name);
   }
-  void leave_scope() { scopes_.pop_back(); }
+  void leave_scope() override { scopes_.pop_back(); }
 
-  void record(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
+  void record(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
     const c10::FunctionSchema& schema = op.schema();
     where_ = toString(op.operator_name());
     if (schema.name() == "aten::equal" && answer_equal(stack)) return;
@@ -384,48 +383,36 @@ class Tracer::Impl {
   std::optional<std::string> last_module_;  // empty for the outermost
 };
 
-Tracer::Tracer(const StageBody& model, const TraceOptions& options)
-    : impl_(std::make_unique<Impl>(model, options)) {}
-Tracer::~Tracer() = default;
-
-void Tracer::record(const c10::OperatorHandle& op, torch::jit::Stack& stack) {
-  impl_->record(op, stack);
-}
-void Tracer::enter_scope(const std::string& name) {
-  impl_->enter_scope(name);
-}
-void Tracer::leave_scope() {
-  impl_->leave_scope();
-}
+}  // namespace
 
 GraphParts trace(const StageBody& model, const Arguments& arguments, const TraceOptions& options) {
   const c10::AutoGradMode with_grad(true);
-  Tracer tracer(model, options);
-  const Arguments given = tracer.impl_->take_inputs(arguments);
+  OperatorRecorder recorder(model, options);
+  const Arguments given = recorder.take_inputs(arguments);
   c10::IValue output;
   {
-    const TracerScope on(tracer);
+    const TracerScope on(recorder);
     output = model.forward(given.args, given.kwargs);
   }
-  tracer.impl_->check_parameters();
-  tracer.impl_->take_output(output);
-  return tracer.impl_->finish();
+  recorder.check_parameters();
+  recorder.take_output(output);
+  return recorder.finish();
 }
 
 OtherElements trace_with_other_elements(const StageBody& model, const Arguments& arguments,
                                         ElementChange change, const TraceOptions& options) {
   const c10::AutoGradMode with_grad(true);
-  Tracer tracer(model, options);
-  tracer.impl_->use_other_elements(change);
-  const Arguments given = tracer.impl_->take_inputs(arguments);
+  OperatorRecorder recorder(model, options);
+  recorder.use_other_elements(change);
+  const Arguments given = recorder.take_inputs(arguments);
   OtherElements result;
   try {
-    const TracerScope on(tracer);
+    const TracerScope on(recorder);
     model.forward(given.args, given.kwargs);
   } catch (const std::exception& error) {
     result.failure = message_of(error);
   }
-  result.parts = tracer.impl_->finish();
+  result.parts = recorder.finish();
   return result;
 }
 

@@ -6,6 +6,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/capture/tracer.h"
+#include "stagecraft/graph/graph.h"
 #include "stagecraft/graph/own_operators.h"
 
 namespace stagecraft {
@@ -58,10 +59,6 @@ const c10::OperatorHandle& split_operator() {
 }
 
 }  // namespace
-
-Tracer* current_tracer() {
-  return tracer_of_thread;
-}
 
 TracerScope::TracerScope(Tracer& tracer) : on_(dispatch_key()) {
   require<Error>(tracer_of_thread == nullptr, "a capture is running on this thread already");
