@@ -75,7 +75,7 @@ class NodeBuilder {
   void import_item(const RawNode& node, Scope& scope, const Mode& mode);
   void check_item(const RawNode& node, const RawSymbol& symbol, Scope& scope, const Mode& mode);
   ValueId add_copy(GraphNode node, ValueId value);
-  /// Adds a node with one result, which has the name of the node and is otherwise like `like`.
+  /// Adds a node with one result, which has the name of the node and is otherwise `result`.
   ValueId add_node(GraphNode node, GraphValue result);
 
   // float_nodes.cpp
