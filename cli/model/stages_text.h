@@ -10,7 +10,7 @@ namespace stagecraft::cli {
 /// The positions where the model can be split: at modules down to `depth`, or everywhere for
 /// SIZE_MAX.
 std::string boundaries_text(const ProgramView& view, std::size_t depth);
-/// Those where it cannot, and why.
+/// The positions where the model cannot be split, and why.
 std::string refused_text(const ProgramView& view);
 /// The stages of every split. `is_whole`: with the modules of each stage, and the values that cross
 /// each boundary.

@@ -105,7 +105,7 @@ ArchiveWriter::~ArchiveWriter() {
   try {
     if (!impl_->out->finalized()) impl_->out->writeEndOfFile();
   } catch (const std::exception&) {
-    // It is thrown away in any case.
+    // The incomplete file is removed in any case.
   }
   impl_->out.reset();
   std::error_code ignored;
@@ -125,7 +125,7 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   require<ArgumentError>(tensor.layout() == at::kStrided,
                          "a tensor that is not strided, which cannot be saved in a file");
   impl_->kept.push_back(tensor);
-  // Dense in whatever order of dimensions: as it lies in memory. Otherwise row by row.
+  // A dense tensor is written in the order of its memory, any other tensor row by row.
   at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg();
   if (!data.is_non_overlapping_and_dense()) data = data.contiguous();
   impl_->tensors.push_back({{"dtype", dtype_name(data.scalar_type())},
@@ -216,7 +216,7 @@ at::Tensor ArchiveReader::tensor(std::size_t number) {
     const auto sizes = entry.at("sizes").get<std::vector<int64_t>>();
     const auto strides = entry.at("strides").get<std::vector<int64_t>>();
     if (!dtype) fail(record + " has an unknown dtype");
-    // Nothing is allocated for what the record does not have.
+    // Allocate nothing before the size of the record is checked.
     int64_t bytes = static_cast<int64_t>(c10::elementSize(*dtype));
     for (const int64_t size : sizes) {
       if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))

@@ -20,7 +20,7 @@ namespace stagecraft {
 
 namespace {
 
-/// Operators that change running statistics when a flag of theirs is set.
+/// Operators that change running statistics if the flag is set.
 struct RunningStatistics {
   std::string_view op;
   std::string_view flag;
@@ -101,7 +101,7 @@ bool is_random(const c10::OperatorName& op) {
 
 namespace {
 
-/// Operators that draw only where an argument says so.
+/// Whether an argument disables the random numbers of an operator.
 bool is_switched_off(const GraphNode& node) {
   const c10::FunctionSchema* schema = find_schema(node.op);
   for (std::size_t i = 0; schema != nullptr && i < node.arguments.size(); ++i) {

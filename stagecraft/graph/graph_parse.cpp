@@ -172,7 +172,7 @@ class Parser : private ArgumentReader {
     const c10::FunctionSchema* schema = find_schema(node.op);
     if (schema == nullptr) start.fail(fmt::format("there is no operator {}", toString(node.op)));
     read_arguments(node, *schema);
-    // Only now: an operator does not read what it makes.
+    // After the arguments, because an operator does not read its own results.
     for (PendingResult& result : results) node.results.push_back(make_result(result, start));
     if (skip_blanks(), in_.accept(":")) {
       for (std::size_t i = 0; i < node.results.size(); ++i) {

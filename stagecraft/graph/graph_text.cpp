@@ -171,7 +171,7 @@ class Printer {
                       region > 0 ? fmt::format(", region {}", region) : "");
     }
     if (!node.scope.empty()) state += " in " + node.scope;
-    // A node is named as its first result, unless that has no name or another.
+    // The name of a node is written only if it differs from that of its first result.
     std::string name;
     const ValueId* first = node.results.empty() ? nullptr : node.results.front().value();
     if (first == nullptr || name_of(*first) != node.name) name = node.name + ": ";

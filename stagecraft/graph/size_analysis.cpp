@@ -35,7 +35,8 @@ std::vector<SizeStep> plan_sizes(const GraphParts& parts) {
       const std::vector<SizeExpr>& shape = parts.values[value->position()].shape;
       for (std::size_t dim = 0; dim < shape.size(); ++dim) {
         const SizeSet open = shape[dim].sizes() & ~known;
-        // A size that follows from others may be told by a shape that none of them is in.
+        // Skip sizes with a rule: they are computed from other sizes, which a shape may not
+        // contain.
         if (std::popcount(open) != 1 || (open & following) != 0) continue;
         steps.push_back({std::countr_zero(open), leaf, dim});
         known |= open;

@@ -54,7 +54,7 @@ void check_known_sizes(const GraphParts& parts) {
           open == 0 ? std::string()
                     : parts.sizes[static_cast<std::size_t>(std::countr_zero(open))].name);
   };
-  // What is measured is known from where its value is made.
+  // A measured size is known after the node that makes its value.
   std::unordered_map<int32_t, SizeSet> measured;
   for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
     const auto& how = parts.sizes[i].measured;

@@ -21,7 +21,8 @@ bool is_result(const Argument& result, const c10::TypePtr& type) {
 bool fits(const GraphParts& parts, const Argument& argument, const c10::TypePtr& type) {
   if (type->kind() == c10::TypeKind::AnyType) return true;
   if (argument.value() != nullptr) return is_of(type, c10::TypeKind::TensorType);
-  // A number is a tensor too, as in Python: it does not count for the dtype of the result.
+  // A number can be passed for a tensor, as in Python. It does not count for the dtype of the
+  // result.
   if (argument.size() != nullptr) {
     if (is_of(type, c10::TypeKind::BoolType)) return is_truth(parts, *argument.size());
     return takes_integer(type) || is_of(type, c10::TypeKind::TensorType);

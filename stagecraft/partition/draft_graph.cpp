@@ -75,7 +75,7 @@ void add_inputs(const GraphParts& all, const StageDraft& draft, GraphParts& part
       if (!is_taken) continue;
       const ValueId* value = all.inputs[leaf].value();
       if (value != nullptr && draft.from.contains(*value)) {
-        // A stage before has changed this leaf of a tree: what the caller gave is not read.
+        // An earlier stage has changed this leaf of a tree, so the caller's value is not read.
         parts.inputs.push_back(add_value(parts, *value, ".given"));
       } else {
         parts.inputs.push_back(all.inputs[leaf]);

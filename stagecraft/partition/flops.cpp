@@ -179,7 +179,7 @@ bool is_view(const Graph& graph, const GraphNode& node) {
 }  // namespace
 
 int64_t example_flops(const Graph& graph, const GraphNode& node) {
-  // Of two branches the dearer.
+  // The more expensive of the two branches.
   int64_t dearest = 0;
   for (const Graph& branch : node.branches) {
     int64_t sum = 0;

@@ -23,14 +23,14 @@ std::size_t at(StageId stage) {
   return stage.position();
 }
 
-/// Where a graph computes: where its tensors are, else what it makes.
+/// The device of a graph: that of its states, otherwise that of its values.
 c10::Device device_of(const Graph& graph) {
   const GraphParts& parts = graph.parts();
   if (!parts.states.empty()) return parts.states.front().tensor.device();
   return parts.values.empty() ? c10::Device(c10::kCPU) : parts.values.front().device;
 }
 
-/// FNV-1a: fixed for ever, since saved runs rely on it.
+/// FNV-1a. It must never change, because saved runs rely on it.
 uint64_t hash_of(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;

@@ -98,7 +98,7 @@ SplitPositions positions_apart(const Graph& graph, const SplitCandidates& candid
   return result;
 }
 
-/// Cuts where the sum of weights reaches each share of the whole.
+/// Splits where the sum of weights reaches each share of the total.
 SplitPositions equal_shares(const Graph& graph, int32_t stages, std::vector<double> weights) {
   const SplitCandidates candidates(graph);
   const SplitPositions legal = positions_apart(graph, candidates);
@@ -121,7 +121,8 @@ SplitPositions equal_shares(const Graph& graph, int32_t stages, std::vector<doub
     const std::size_t end = legal.size() - (count - 1 - s);
     double least_miss = miss(next);
     for (std::size_t i = next; i < end; ++i) least_miss = std::min(least_miss, miss(i));
-    // Places whose sum is within a tenth of a stage, or no farther than the nearest, by bytes.
+    // Of the positions within a tenth of a stage, or no farther than the nearest, take the one with
+    // the fewest bytes.
     auto is_near = [&](std::size_t i) { return miss(i) <= std::max(share / 10, least_miss); };
     std::size_t best = next;
     for (std::size_t i = next + 1; i < end; ++i) {

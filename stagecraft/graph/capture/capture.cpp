@@ -58,8 +58,8 @@ class Capture {
   }
 
  private:
-  // What a model computes once and keeps is there from the second run on. Some operators cannot
-  // give gradients to some of their arguments, and refuse those that ask for one.
+  // The first run is not used, because a model may compute values once and keep them. Some
+  // operators refuse arguments that require gradients.
   void first_trace(const Sizes& sizes) {
     try {
       trace(model_, inputs_.at(sizes), options_);
@@ -91,7 +91,8 @@ class Capture {
     }
   }
 
-  // All at their probe, each alone, and all equal: models compare their sizes with each other.
+  // All sizes at their probe, each size alone at its probe, and all sizes equal, because models
+  // compare sizes with each other.
   static std::vector<Sizes> far_sizes(const Sizes& sizes, const Sizes& probe) {
     std::vector<Sizes> result;
     if (sizes.empty()) return result;
@@ -140,8 +141,8 @@ class Capture {
     for (std::size_t i = 0; i < sizes.size(); ++i) parts.sizes[i].least = all_least[i];
   }
 
-  // Where elements decide a shape, it may seem to follow the sizes: when every row has the same
-  // number of them.
+  // A shape that depends on elements can look like one that depends on sizes, if every row has the
+  // same number of chosen elements.
   void find_open_dims(GraphParts& trace, std::span<const int64_t> sizes) const {
     const bool depends = std::ranges::any_of(trace.nodes, [](const GraphNode& node) {
       return shape_deciding_argument(*find_schema(node.op)).has_value();

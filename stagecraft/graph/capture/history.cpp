@@ -16,8 +16,8 @@ namespace {
 
 using torch::autograd::Node;
 
-/// The name of a custom autograd function, or of a class of nodes that is not the engine's; empty
-/// for any other node.
+/// The name of a custom autograd function, or of a node class that is not torch's; empty for other
+/// nodes.
 std::string custom_function(const Node& node) {
   const std::string type = c10::demangle(typeid(node).name());
   const std::size_t found = type.find("CppNode<");

@@ -83,9 +83,9 @@ at::Tensor copy_of(const at::Tensor& tensor) {
   return tensor.detach().clone(at::MemoryFormat::Preserve);
 }
 
-/// The arguments of one run: copies, and what gradients are asked for. Varied ones have other
-/// values in most places, so that what a model has read of the example by pointer shows: rows come
-/// in another order, and floating-point numbers are scaled.
+/// The arguments of one run: copies, and whether gradients are computed. Varied arguments have
+/// different values in most positions, to detect elements of the example that the model has read by
+/// pointer: rows have a different order, and floating-point numbers are scaled.
 class Given {
  public:
   Given(const Arguments& arguments, bool is_varied, bool has_grads)
@@ -109,7 +109,7 @@ class Given {
     if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
     at::Tensor mine = leaf.toTensor().detach();
     const bool is_float = mine.is_floating_point() || mine.is_complex();
-    // Columns of whole numbers may mean different things.
+    // Columns of integers may have different meanings.
     if (is_varied_ && mine.layout() == at::kStrided && mine.dim() > 0) mine = mine.flip(0);
     if (is_varied_ && is_float) mine = mine.mul(0.9375);
     if (!is_float || !has_grads_) return mine.clone(at::MemoryFormat::Preserve);
@@ -128,7 +128,7 @@ bool tensor_has_hooks(const at::Tensor& tensor) {
   return meta != nullptr && !meta->hooks_.empty();
 }
 
-/// Weights that no symmetry of the output cancels.
+/// Weights for the outputs, chosen so that no symmetry cancels a difference.
 at::Tensor output_grad(const at::Tensor& output) {
   return at::arange(output.numel(), output.options().dtype(at::kFloat))
       .cos()
@@ -170,7 +170,7 @@ class Replay {
  private:
   using Forward = std::function<c10::IValue(const Args& args, const Kwargs& kwargs)>;
 
-  // Values that a model never gets may be too much for it.
+  // A model may fail on values that it never gets.
   Outcome run_model() {
     try {
       return run(model_.forward);
@@ -245,7 +245,7 @@ class Replay {
     }
   }
 
-  /// What is wrong with the gradients; empty when nothing is, or nothing can be said.
+  /// The difference in gradients; empty if there is none, or if they cannot be compared.
   static std::string find_other_grad(const Outcome& expected, const Outcome& got) {
     if (!expected.grads) return {};
     if (!got.grads) {

@@ -30,7 +30,7 @@ namespace stagecraft {
 
 namespace {
 
-/// Operators that return something else than tensors and read no elements to do so.
+/// Operators that return something different from tensors and read no elements.
 constexpr std::array<std::string_view, 26> kMetadataOperators = {
     "aten::is_same_size",   "aten::result_type",
     "aten::can_cast",       "aten::is_floating_point",
@@ -65,7 +65,7 @@ class OperatorRecorder final : public Tracer {
     values_.add_states(model.buffers, GraphState::Kind::kBuffer);
   }
 
-  /// What the model is called with in the place of `arguments`.
+  /// The arguments that the model is called with instead of `arguments`.
   Arguments take_inputs(const Arguments& arguments) {
     Arguments given;
     std::vector<c10::IValue> args;
@@ -225,7 +225,7 @@ class OperatorRecorder final : public Tracer {
     return true;
   }
 
-  // Of a tensor that was not written yet, empty_like and its kind read the shape alone.
+  // empty_like and similar operators read only the shape of their argument.
   static bool reads_elements(std::string_view op) {
     return !op.ends_with("_like") && !op.starts_with("aten::new_");
   }
@@ -293,8 +293,8 @@ class OperatorRecorder final : public Tracer {
     }
   }
 
-  // A custom function runs its operators with gradients off and then gives its results a history of
-  // its own.
+  // A custom autograd function runs its operators without gradients, and then sets its own history
+  // on the results.
   void check_history(const TracedValues::Entry& entry, const at::Tensor& tensor) const {
     torch::autograd::Node* history = history_of(tensor);
     if (history == nullptr) return;
@@ -348,7 +348,8 @@ class OperatorRecorder final : public Tracer {
 
   // Results ---------------------------------------------------------------------------------------
 
-  // Elements of a tensor that was made without any, by pointer: they become a constant.
+  // A tensor that was allocated without elements was filled by pointer. Its elements become a
+  // constant.
   void read_uninitialised(Argument& argument, const std::unordered_set<int32_t>& result_memory) {
     argument = map_values(argument, [&](ValueId value) -> Argument {
       const int32_t shared = values_.memory(value);

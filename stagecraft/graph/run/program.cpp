@@ -49,7 +49,7 @@ struct Operand {
   std::vector<Operand> elements;
 };
 
-/// Sizes that are known from some place on.
+/// Sizes that are known after a node.
 struct Learned {
   struct Measure {
     std::size_t size = 0;
@@ -80,7 +80,7 @@ at::Tensor wrapped_number(const c10::Scalar& number) {
   return tensor;
 }
 
-/// What a list is for the operator that takes it.
+/// The kind of list that an operator takes.
 Kind list_kind(const c10::TypePtr& type) {
   const c10::TypePtr element = element_type(type);
   if (element == nullptr) return Kind::kAny;

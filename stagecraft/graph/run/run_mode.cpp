@@ -23,8 +23,8 @@ void RunMode::set_no_grad(bool is_no_grad) {
   is_no_grad_ = is_no_grad;
 }
 
-// What was cast is kept until the outermost region ends; where that is not known, until the end of
-// the run, as for a model with one region around it in which others are switched off.
+// Casts are kept until the outermost region ends. If the region is not known, they are kept until
+// the end of the run.
 void RunMode::set_autocast(const std::optional<AutocastState>& state) {
   namespace autocast = at::autocast;
   if (autocast_) {

@@ -45,10 +45,11 @@ void SavedState::save_default_generator(c10::Device device) {
 
 void SavedState::restore() {
   const c10::NoGradGuard no_grad;
-  // The last saved first: of two views of one memory, the earlier copy is that before all changes.
+  // Restore the last saved tensor first: of two views of one memory, the earlier copy has the state
+  // before all changes.
   std::ranges::reverse(tensors_);
   for (auto& [tensor, copy] : tensors_) {
-    // A model may have given it another shape.
+    // A model may have changed its shape.
     if (!tensor.sizes().equals(copy.sizes())) tensor.resize_(copy.sizes());
     if (!tensor.equal(copy)) tensor.detach().copy_(copy);
   }
