@@ -1,6 +1,6 @@
 // A captured stage beside a call of the model itself, and how long capture takes.
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 
 #include <chrono>
 #include <cstdint>
@@ -22,7 +22,7 @@
 #include <torch/nn/modules/normalization.h>
 
 #include "benchmarks/harness.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/stage/callable.h"
 
 namespace {
@@ -63,12 +63,11 @@ void compare(bench::Suite& suite, int64_t hidden, double goal) {
 void time_capture(bench::Suite& suite) {
   torch::nn::Sequential model = make_model(16);
   const StageBody body = stage_body(model);
-  const TracedModel traced{body.forward, body.parameters, body.buffers};
   const Arguments example{{at::randn({4, 16})}, {}};
   const auto start = std::chrono::steady_clock::now();
   const int repeats = 20;
   std::size_t operators = 0;
-  for (int i = 0; i < repeats; ++i) operators += capture(traced, example).parts().nodes.size();
+  for (int i = 0; i < repeats; ++i) operators += capture(body, example).parts().nodes.size();
   const double seconds =
       std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
   suite.report(

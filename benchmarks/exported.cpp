@@ -24,7 +24,7 @@
 #include "benchmarks/harness.h"
 #include "benchmarks/python_reference.h"
 #include "stagecraft/exported/exported_archive.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/tree/tree.h"
 
 namespace {

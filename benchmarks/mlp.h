@@ -11,7 +11,7 @@
 #include <ATen/ops/randn.h>
 #include <ATen/ops/relu.h>
 
-#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft::bench {
 

@@ -25,11 +25,11 @@
 
 #include "benchmarks/harness.h"
 #include "benchmarks/python_reference.h"
+#include "cli/train/gpt.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/train/adamw.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/clip.h"
-#include "stagecraft/train/gpt.h"
 #include "stagecraft/train/learning_rate.h"
 #include "stagecraft/train/text_data.h"
 #include "stagecraft/train/trainer.h"

@@ -215,7 +215,7 @@ void add_draw(CLI::App& app, DrawCommand& command) {
   add_count(sub, "--width", command.width, 40, "N",
             "columns of a terminal, pixels of an SVG; default: the terminal's, 960");
   sub->add_flag("--memory", command.memory, "SVG: memory of each rank under its lane");
-  sub->add_flag("--transfers", command.transfers, "SVG: lines for what goes to another rank");
+  sub->add_flag("--transfers", command.transfers, "SVG: lines for transfers to a different rank");
   add_choice(sub, "--color", command.color, {"auto", "always", "never"},
              "of a terminal drawing; auto, the default: if it goes to one");
   add_output(sub, command.output);

@@ -19,7 +19,7 @@ ALLOWED = {
     "viz": ["schedule", "sim"],
     "tree": ["base"],
     "attention": ["tree"],
-    "microbatch": ["attention"],
+    "microbatch": ["tree"],
     "graph": ["tree"],
     "exported": ["graph"],
     "stage": ["tree"],
@@ -32,9 +32,9 @@ ALLOWED = {
 QUOTED = {
     "stagecraft": ["stagecraft"],
     "cli": ["stagecraft", "cli"],
-    "tests": ["stagecraft", "tests", "benchmarks"],
+    "tests": ["stagecraft", "cli", "tests", "benchmarks"],
     "examples": ["stagecraft", "examples"],
-    "benchmarks": ["stagecraft", "benchmarks"],
+    "benchmarks": ["stagecraft", "cli", "benchmarks"],
 }
 TORCH_FREE = {"stagecraft/base", "stagecraft/schedule", "stagecraft/sim", "stagecraft/viz", "stagecraft/transport/core",
               "stagecraft/runtime/record", "cli"}

@@ -11,9 +11,9 @@ struct ModelCommand {
   std::string file;
   std::string program;           ///< empty: the only one, or a list of all
   std::optional<int32_t> depth;  ///< of modules; nothing: as deep as there are layers
-  bool is_all = false;           ///< every module, every border, every reason
-  bool has_borders = false;      ///< every border
-  bool has_refused = false;      ///< the places that cannot be cut
+  bool is_all = false;           ///< every module, every boundary, every reason
+  bool has_boundaries = false;   ///< every boundary
+  bool has_refused = false;      ///< the positions that cannot be split
   std::optional<int32_t> stages;
   std::optional<std::string> split;
   bool is_json = false;

@@ -10,7 +10,7 @@
 
 namespace stagecraft::cli {
 
-/// One leaf of what a model takes or returns.
+/// One leaf of the inputs or outputs of a model.
 struct LeafFacts {
   enum class Kind : uint8_t { kTensor, kNumber, kFixed };
 
@@ -22,17 +22,17 @@ struct LeafFacts {
   std::string value;               ///< of all others: a name of a size, or the fixed value
 };
 
-/// One size that the shapes speak of.
+/// One size of the shapes.
 struct SizeFacts {
   std::string name;
   int64_t example = 0;
-  std::optional<int64_t> least;     ///< of those that the inputs tell
-  std::optional<int64_t> greatest;  ///< likewise, where there is a limit
-  std::string follows;              ///< how the others follow
-  bool is_visible = true;           ///< an input or output speaks of it
+  std::optional<int64_t> least;     ///< if the inputs determine the size
+  std::optional<int64_t> greatest;  ///< the same, if there is a limit
+  std::string follows;              ///< how other sizes are computed
+  bool is_visible = true;           ///< an input or output has it
 };
 
-/// So many tensors, and what is in them.
+/// A number of tensors, and their elements and bytes.
 struct TensorsFacts {
   int64_t tensors = 0;
   int64_t elements = 0;

@@ -52,15 +52,15 @@ Json to_json(const ModuleFacts& module) {
           {"flops", module.flops}};
 }
 
-Json to_json(const BorderFacts& border) {
-  return {{"place", border.place},
-          {"before", border.node},
-          {"module", border.module},
-          {"split", border.names},
-          {"bytes", border.bytes},
-          {"flops_before", border.flops_before},
-          {"parameters_before", border.parameters_before},
-          {"why_not", optional_text(border.why_not)}};
+Json to_json(const Boundary& boundary) {
+  return {{"position", boundary.position},
+          {"before", boundary.node},
+          {"module", boundary.module},
+          {"split", boundary.names},
+          {"bytes", boundary.bytes},
+          {"flops_before", boundary.flops_before},
+          {"parameters_before", boundary.parameters_before},
+          {"why_not", optional_text(boundary.why_not)}};
 }
 
 Json to_json(const StageFacts& stage) {
@@ -78,7 +78,7 @@ Json to_json(const StageFacts& stage) {
                         {"to", value.to}});
   }
   return {{"name", stage.summary.name},
-          {"place", stage.first},
+          {"position", stage.first},
           {"begins", optional_text(stage.begins)},
           {"operators", stage.summary.operators},
           {"parameters", stage.summary.parameters},
@@ -89,11 +89,11 @@ Json to_json(const StageFacts& stage) {
           {"crossing", std::move(receives)}};
 }
 
-Json to_json(const CutFacts& cut) {
+Json to_json(const SplitFacts& split) {
   Json stages = Json::array();
-  for (const StageFacts& stage : cut.stages) stages.push_back(to_json(stage));
+  for (const StageFacts& stage : split.stages) stages.push_back(to_json(stage));
   Json ties = Json::array();
-  for (const TiedWeight& tie : cut.ties) {
+  for (const TiedWeight& tie : split.ties) {
     Json copies = Json::array();
     for (const ParameterRef& copy : tie) {
       copies.push_back({{"stage", copy.stage.value()}, {"name", copy.name}});
@@ -101,12 +101,12 @@ Json to_json(const CutFacts& cut) {
     ties.push_back(std::move(copies));
   }
   Json at_modules;
-  if (cut.at_modules) {
-    at_modules = {{"split", cut.at_modules->names},
-                  {"flops", cut.at_modules->flops},
-                  {"bytes", cut.at_modules->bytes}};
+  if (split.at_modules) {
+    at_modules = {{"split", split.at_modules->names},
+                  {"flops", split.at_modules->flops},
+                  {"bytes", split.at_modules->bytes}};
   }
-  return {{"split", cut.split ? Json(*cut.split) : Json()},
+  return {{"split", split.split ? Json(*split.split) : Json()},
           {"at_modules", std::move(at_modules)},
           {"stages", std::move(stages)},
           {"tied", std::move(ties)}};
@@ -141,9 +141,9 @@ Json to_json(const ProgramView& view) {
           {"constants", to_json(view.facts.constants)},
           {"tied", view.facts.tied},
           {"modules", std::move(modules)},
-          {"borders", list_of(view.borders)},
-          {"cuts", list_of(view.cuts)},
-          {"not_cut", view.not_cut}};
+          {"boundaries", list_of(view.boundaries)},
+          {"splits", list_of(view.splits)},
+          {"not_split", view.not_split}};
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ class TreeText {
       const std::size_t first = children[i];
       add(label(tree.module(first).name), first);
       add_children(first);
-      // Those behind it that are like it.
+      // Later modules that are like it.
       std::size_t end = i + 1;
       while (end < children.size() && is_numbered(tree.module(first).name) &&
              is_numbered(tree.module(children[end]).name) && tree.is_alike(first, children[end])) {

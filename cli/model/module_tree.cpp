@@ -84,18 +84,6 @@ std::vector<std::size_t> ModuleTree::in_order() const {
   return order;
 }
 
-std::size_t ModuleTree::depth_of_layers() const {
-  constexpr std::size_t kLeast = 2;
-  std::size_t depth = SIZE_MAX;
-  for (const ModuleFacts& module : modules_) {
-    const auto numbered = std::ranges::count_if(module.children, [&](std::size_t child) {
-      return is_numbered(modules_[child].name) && modules_[child].operators > 0;
-    });
-    if (numbered >= 2) depth = std::min(depth, module.depth + 1);
-  }
-  return depth == SIZE_MAX ? kLeast : std::max(depth, kLeast);
-}
-
 bool ModuleTree::is_alike(std::size_t a, std::size_t b) const {
   const ModuleFacts& left = modules_[a];
   const ModuleFacts& right = modules_[b];

@@ -7,8 +7,8 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/model/costs.h"
 #include "stagecraft/graph/graph.h"
+#include "stagecraft/partition/node_costs.h"
 
 namespace stagecraft::cli {
 
@@ -37,8 +37,6 @@ class ModuleTree {
   std::size_t module_at(std::size_t node) const { return module_at_[node]; }
   /// All of them, each before its children.
   std::vector<std::size_t> in_order() const;
-  /// The least depth at which there are layers (siblings that are numbered), and at least 2.
-  std::size_t depth_of_layers() const;
   /// Whether two modules have the same numbers, and so have their children.
   bool is_alike(std::size_t a, std::size_t b) const;
 
@@ -51,7 +49,7 @@ class ModuleTree {
   std::vector<std::size_t> module_at_;
 };
 
-/// The part of a name behind its last dot.
+/// The part of a name after its last dot.
 std::string_view last_part(std::string_view name);
 /// What is before it; empty for a name without dots.
 std::string_view parent_part(std::string_view name);

@@ -16,7 +16,7 @@ namespace {
 
 constexpr std::string_view kFooter =
     R"(Numbers are those of one forward at the sizes of the example that the model was exported with. A stage begins
-at each module that --split names, or behind it: layers.3:end. Without options about cuts, all is shown.
+at each module that --split names, or after it: layers.3:end. Without options about splits, all is shown.
 
 Exit status: 0 good, 1 a program that cannot run without Python, 2 bad usage (or a file that cannot be read).
 
@@ -24,7 +24,7 @@ Examples:
   stagecraft model llama.pt2
   stagecraft model llama.pt2 --stages 4
   stagecraft model llama.pt2 --split model.layers.1,lm_head
-  stagecraft model llama.pt2 --borders
+  stagecraft model llama.pt2 --boundaries
   stagecraft model llama.pt2 --json)";
 
 void add_options(CLI::App* app, ModelCommand& command) {
@@ -36,19 +36,21 @@ void add_options(CLI::App* app, ModelCommand& command) {
       app->add_flag("--json", command.is_json, "everything as JSON")->excludes(text);
   CLI::Option* depth = add_count(app, "--depth", command.depth, 1, "N",
                                  "levels of modules to show; default: down to the layers");
-  CLI::Option* all = app->add_flag("--all", command.is_all,
-                                   "every module, every border, and the places that cannot be cut");
-  CLI::Option* borders = app->add_flag("--borders", command.has_borders,
-                                       "every place where the model can be cut, and what it costs");
-  CLI::Option* refused =
-      app->add_flag("--refused", command.has_refused, "the places where it cannot be cut, and why");
+  CLI::Option* all =
+      app->add_flag("--all", command.is_all,
+                    "every module, every boundary, and the positions that cannot be split");
+  CLI::Option* boundaries =
+      app->add_flag("--boundaries", command.has_boundaries,
+                    "every position where the model can be split, and what it costs");
+  CLI::Option* refused = app->add_flag("--refused", command.has_refused,
+                                       "the positions where it cannot be split, and why");
   CLI::Option* stages = add_count(app, "--stages", command.stages, 1, "N",
-                                  "the stages of the best cut into N; default: 2, 4 and 8");
+                                  "the stages of the best split into N; default: 2, 4 and 8");
   CLI::Option* split = add_text(app, "--split", command.split, "NAME,...",
-                                "the stages of a cut at these modules: layers.4,layers.8");
+                                "the stages of a split at these modules: layers.4,layers.8");
   depth->excludes(all);
   split->excludes(stages);
-  for (CLI::Option* option : {depth, all, borders, refused, stages, split}) {
+  for (CLI::Option* option : {depth, all, boundaries, refused, stages, split}) {
     option->excludes(text)->group("What to show");
   }
   for (CLI::Option* option : {text, json}) option->group("How to show it");
@@ -58,7 +60,7 @@ void add_options(CLI::App* app, ModelCommand& command) {
 
 std::variant<ModelCommand, std::string> parse_model_options(const std::vector<std::string>& words) {
   ModelCommand command;
-  CLI::App app("Say what an exported model takes, holds and costs, and where it can be cut.",
+  CLI::App app("Say what an exported model takes, holds and costs, and where it can be split.",
                "stagecraft model");
   app.set_version_flag("--version", "stagecraft " + std::string(version()));
   app.formatter(std::make_shared<HelpFormatter>());

@@ -7,9 +7,9 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/model/module_cut.h"
 #include "stagecraft/base/error.h"
-#include "stagecraft/partition/split_places.h"
+#include "stagecraft/partition/module_split.h"
+#include "stagecraft/partition/modules.h"
 #include "stagecraft/partition/split_text.h"
 
 namespace stagecraft::cli {
@@ -17,9 +17,9 @@ namespace {
 
 constexpr std::array<int32_t, 3> kDefaultStages = {2, 4, 8};
 
-int64_t most_flops(const CutFacts& cut) {
+int64_t most_flops(const SplitFacts& split) {
   int64_t most = 0;
-  for (const StageFacts& stage : cut.stages) most = std::max(most, stage.summary.flops);
+  for (const StageFacts& stage : split.stages) most = std::max(most, stage.summary.flops);
   return most;
 }
 
@@ -34,40 +34,41 @@ ProgramView::ProgramView(const ExportedArchive& archive, std::string program,
       facts(facts_of(graph)),
       costs(graph),
       tree(graph, costs),
-      borders(borders_of(graph, costs, tree, SplitPlaces(graph))) {
+      layer_depth(ModuleExtents(graph).layer_depth()),
+      boundaries(find_boundaries(graph, costs)) {
   if (command.split) {
-    cuts.push_back(cut_of(graph, parse_split(*command.split), tree, borders));
+    splits.push_back(split_facts(graph, parse_split(*command.split), tree, boundaries));
     return;
   }
   if (command.stages) {
-    add_best_cut(*command.stages);
+    add_best_split(*command.stages);
     return;
   }
   for (const int32_t stages : kDefaultStages) {
     if (stages > num_legal() + 1) break;
     try {
-      add_best_cut(stages);
+      add_best_split(stages);
     } catch (const Error& error) {
       // All else is as good as before.
-      not_cut.push_back(fmt::format("into {} stages: {}", stages, error.what()));
+      not_split.push_back(fmt::format("into {} stages: {}", stages, error.what()));
     }
   }
 }
 
 int64_t ProgramView::num_legal() const {
-  return std::ranges::count_if(borders, &BorderFacts::is_legal);
+  return std::ranges::count_if(boundaries, &Boundary::is_legal);
 }
 
-void ProgramView::add_best_cut(int32_t stages) {
-  CutFacts cut = cut_of(graph, {.policy = equal_cost(stages)}, tree, borders);
-  auto at_modules = cut_at_modules(borders, costs.total_flops, static_cast<std::size_t>(stages),
-                                   tree.depth_of_layers());
+void ProgramView::add_best_split(int32_t stages) {
+  SplitFacts split = split_facts(graph, {.policy = equal_cost(stages)}, tree, boundaries);
+  auto at_modules = best_module_split(boundaries, costs.total_flops,
+                                      static_cast<std::size_t>(stages), layer_depth);
   const bool is_another =
-      at_modules && fmt::format("{}", fmt::join(at_modules->names, ",")) != cut.split;
-  if (is_another && 2 * at_modules->flops <= 3 * most_flops(cut)) {
-    cut.at_modules = std::move(at_modules);
+      at_modules && fmt::format("{}", fmt::join(at_modules->names, ",")) != split.split;
+  if (is_another && 2 * at_modules->flops <= 3 * most_flops(split)) {
+    split.at_modules = std::move(at_modules);
   }
-  cuts.push_back(std::move(cut));
+  splits.push_back(std::move(split));
 }
 
 }  // namespace stagecraft::cli

@@ -5,20 +5,21 @@
 #include <string>
 #include <vector>
 
-#include "cli/model/borders.h"
 #include "cli/model/command.h"
-#include "cli/model/costs.h"
 #include "cli/model/facts.h"
 #include "cli/model/module_tree.h"
 #include "cli/model/stages.h"
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/graph.h"
+#include "stagecraft/partition/boundaries.h"
+#include "stagecraft/partition/node_costs.h"
 
 namespace stagecraft::cli {
 
-/// All that there is to say of one program of an archive.
+/// Everything that is shown about one program of an archive.
 struct ProgramView {
-  /// ArgumentError for a cut that is not possible, otherwise as ExportedArchive::graph.
+  /// ArgumentError for a split that is not possible; otherwise throws what ExportedArchive::graph
+  /// throws.
   ProgramView(const ExportedArchive& archive, std::string program, const ModelCommand& command);
 
   std::string name;
@@ -28,15 +29,17 @@ struct ProgramView {
   ModelFacts facts;
   NodeCosts costs;
   ModuleTree tree;
-  std::vector<BorderFacts> borders;
-  /// Those that were asked for; otherwise the best into 2, 4 and 8 stages, where there are so many.
-  std::vector<CutFacts> cuts;
-  /// Why one of those that nobody asked for could not be made.
-  std::vector<std::string> not_cut;
+  std::size_t layer_depth = 2;  ///< ModuleExtents::layer_depth
+  std::vector<Boundary> boundaries;
+  /// The requested split; otherwise the best splits into 2, 4 and 8 stages, as far as they are
+  /// possible.
+  std::vector<SplitFacts> splits;
+  /// Why a split into 2, 4 or 8 stages is not possible.
+  std::vector<std::string> not_split;
 
  private:
   int64_t num_legal() const;
-  void add_best_cut(int32_t stages);
+  void add_best_split(int32_t stages);
 };
 
 }  // namespace stagecraft::cli

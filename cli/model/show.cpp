@@ -20,7 +20,7 @@ std::string show(const ModelCommand& command) {
   const bool has_several = command.program.empty() && programs.size() > 1;
   if (!command.program.empty()) programs = {command.program};
   if (has_several && (command.is_text || command.stages || command.split)) {
-    throw BadUsage(fmt::format("{} has several programs: say which with --program: {}",
+    throw BadUsage(fmt::format("{} has several programs: choose one with --program: {}",
                                command.file, fmt::join(programs, ", ")));
   }
   if (command.is_text) return to_text(archive.graph(programs.front()));

@@ -6,7 +6,7 @@
 
 #include "cli/failure.h"
 #include "cli/model/facts.h"
-#include "stagecraft/partition/cuts.h"
+#include "stagecraft/partition/split_candidates.h"
 #include "stagecraft/partition/stage_plan.h"
 
 namespace stagecraft::cli {
@@ -40,13 +40,13 @@ std::vector<StagePart> parts_of(const ModuleTree& tree, std::size_t first, std::
   return parts;
 }
 
-std::vector<CrossingFacts> crossing(const Pipe& pipe, int32_t border) {
+std::vector<CrossingFacts> crossing(const Pipe& pipe, int32_t boundary) {
   std::vector<CrossingFacts> values;
   std::vector<OutputPort> seen;
   for (const Ports::Connection& connection : pipe.ports().connections()) {
     const int32_t from = connection.from.stage.value();
     const int32_t to = connection.to.stage.value();
-    if (from >= border || to < border) continue;
+    if (from >= boundary || to < boundary) continue;
     const auto found = std::ranges::find(seen, connection.from);
     if (found != seen.end()) {
       values[static_cast<std::size_t>(found - seen.begin())].to.push_back(to);
@@ -75,31 +75,31 @@ std::vector<CrossingFacts> crossing(const Pipe& pipe, int32_t border) {
 
 }  // namespace
 
-CutFacts cut_of(const Graph& graph, const Split& split, const ModuleTree& tree,
-                const std::vector<BorderFacts>& borders) {
-  const CutList cuts = find_cuts(graph, split);
-  const Pipe pipe = Pipe::of_plan(graph, plan_stages(graph, cuts, {}));
+SplitFacts split_facts(const Graph& graph, const Split& split, const ModuleTree& tree,
+                       const std::vector<Boundary>& boundaries) {
+  const SplitPositions positions = find_split_positions(graph, split);
+  const Pipe pipe = Pipe::of_plan(graph, plan_stages(graph, positions, {}));
   const std::vector<StageSummary> summary = pipe.summary();
-  CutFacts facts;
+  SplitFacts facts;
   facts.ties = pipe.ties();
   std::vector<std::string> names;
   for (std::size_t s = 0; s < summary.size(); ++s) {
     StageFacts& stage = facts.stages.emplace_back();
     stage.summary = summary[s];
-    stage.first = s == 0 ? 0 : cuts[s - 1];
-    const std::size_t last = s < cuts.size() ? cuts[s] : graph.parts().nodes.size();
+    stage.first = s == 0 ? 0 : positions[s - 1];
+    const std::size_t last = s < positions.size() ? positions[s] : graph.parts().nodes.size();
     if (stage.first < graph.parts().nodes.size()) {
       stage.node = graph.parts().nodes[stage.first].name;
     }
     stage.parts = parts_of(tree, stage.first, last);
     if (s == 0) continue;
     stage.receives = crossing(pipe, static_cast<int32_t>(s));
-    const BorderFacts& border = borders[stage.first - 1];
-    if (border.names.empty()) continue;
-    stage.begins = border.names.front();
+    const Boundary& boundary = boundaries[stage.first - 1];
+    if (boundary.names.empty()) continue;
+    stage.begins = boundary.names.front();
     names.push_back(stage.begins);
   }
-  if (!cuts.empty() && names.size() == cuts.size()) {
+  if (!positions.empty() && names.size() == positions.size()) {
     facts.split = names.front();
     for (std::size_t i = 1; i < names.size(); ++i) *facts.split += "," + names[i];
   }

@@ -6,8 +6,8 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
-#include "cli/model/cut_text.h"
 #include "cli/model/module_text.h"
+#include "cli/model/stages_text.h"
 #include "cli/model/units.h"
 #include "cli/output.h"
 
@@ -116,13 +116,13 @@ std::string headline(const ModelCommand& command, const std::vector<std::string>
 
 std::string view_text(const ModelCommand& command, const std::vector<std::string>& programs,
                       const ProgramView& view) {
-  const bool is_about_cuts = command.split || command.stages;
-  const bool is_part = is_about_cuts || command.has_borders || command.has_refused;
+  const bool is_about_splits = command.split || command.stages;
+  const bool is_part = is_about_splits || command.has_boundaries || command.has_refused;
   const bool is_whole = command.is_all || !is_part;
   std::string text = headline(command, programs, view);
   const std::size_t depth = command.is_all  ? SIZE_MAX
                             : command.depth ? static_cast<std::size_t>(*command.depth)
-                                            : view.tree.depth_of_layers();
+                                            : view.layer_depth;
   if (is_whole) {
     text += leaves_text("Inputs", view.facts.inputs);
     text += leaves_text("Outputs", view.facts.outputs);
@@ -131,13 +131,13 @@ std::string view_text(const ModelCommand& command, const std::vector<std::string
     text += holds_text(view.facts);
   }
   if (is_whole || command.depth) text += modules_text(view, depth, command.is_all);
-  if (is_whole || command.has_borders) {
-    text += borders_text(view, command.is_all || command.has_borders ? SIZE_MAX : depth);
+  if (is_whole || command.has_boundaries) {
+    text += boundaries_text(view, command.is_all || command.has_boundaries ? SIZE_MAX : depth);
   }
   if (command.is_all || command.has_refused) text += refused_text(view);
-  if (is_whole || is_about_cuts) text += cuts_text(view, is_about_cuts);
-  text += lines_text("Cannot be cut", view.not_cut);
-  text.pop_back();  // the empty line behind the last section
+  if (is_whole || is_about_splits) text += splits_text(view, is_about_splits);
+  text += lines_text("Cannot be split", view.not_split);
+  text.pop_back();  // the empty line after the last section
   return text;
 }
 

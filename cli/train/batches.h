@@ -6,9 +6,9 @@
 #include <string>
 
 #include "cli/train/command.h"
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/train/tensor_data.h"
 #include "stagecraft/train/text_data.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft::cli {
 

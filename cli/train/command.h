@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "stagecraft/train/gpt.h"
+#include "cli/train/gpt.h"
 #include "stagecraft/train/learning_rate.h"
 
 namespace stagecraft::cli {

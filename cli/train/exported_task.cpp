@@ -18,9 +18,9 @@
 #include "cli/failure.h"
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/evaluation.h"
-#include "stagecraft/graph/input_binding.h"
-#include "stagecraft/graph/move.h"
+#include "stagecraft/graph/passes/evaluation.h"
+#include "stagecraft/graph/passes/move.h"
+#include "stagecraft/graph/run/input_binding.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft::cli {

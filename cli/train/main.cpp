@@ -12,7 +12,6 @@
 #include "cli/train/options.h"
 #include "cli/train/session.h"
 #include "stagecraft/base/error.h"
-#include "stagecraft/graph/archive.h"
 
 using namespace stagecraft;
 using namespace stagecraft::cli;

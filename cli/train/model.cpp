@@ -20,12 +20,12 @@
 
 #include "cli/failure.h"
 #include "cli/train/exported_task.h"
+#include "cli/train/gpt.h"
 #include "cli/train/options.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/partition/split_text.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/load.h"
-#include "stagecraft/train/gpt.h"
 
 namespace stagecraft::cli {
 namespace {

@@ -8,8 +8,8 @@
 
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/loss.h"
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft::cli {
 

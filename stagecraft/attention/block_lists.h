@@ -18,10 +18,9 @@ constexpr int64_t blocks_in(int64_t length, int64_t block) {
 /// in rising order. With `transposed`, rows and columns change places.
 BlockList list_blocks(const BlockGrid& grid, BlockKind kind, bool transposed, at::Device device);
 
-/// The grid that a pair of lists stands for; `full` may hold undefined tensors. Copies the lists to
-/// the host. Lists of another dtype or shape, counts and columns out of range, and a block that is
-/// named twice are ArgumentErrors; what comes after the first `num_blocks` entries is not looked
-/// at.
+/// The grid of a pair of lists. `full` may have undefined tensors. Copies the lists to the host.
+/// Lists of a wrong dtype or shape, counts and columns out of range, and a block that is listed
+/// twice are ArgumentErrors. Entries after the first `num_blocks` are ignored.
 BlockGrid read_blocks(const BlockList& partial, const BlockList& full);
 
 }  // namespace stagecraft::detail

@@ -36,7 +36,7 @@ void check_lengths(const BlockGrid& grid, const BlockSize& block, const MaskLeng
 
 int64_t whole_length(int64_t blocks, int64_t block) {
   require<ArgumentError>(blocks == 0 || block <= std::numeric_limits<int64_t>::max() / blocks,
-                         "{} blocks of {} are longer than an int64 can say", blocks, block);
+                         "{} blocks of {} exceed the range of int64", blocks, block);
   return blocks * block;
 }
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 
@@ -112,11 +113,16 @@ class BlockMask final : public Opaque {
   c10::intrusive_ptr<BlockMask> to(at::Device device) const;
 
   /// The members [begin, begin + size) of the batch, with `mask_fn` for them. The lists are views
-  /// of this mask's. Throws ArgumentError if the mask has not that many members.
+  /// of this mask's lists. Throws ArgumentError if the mask has fewer members.
   c10::intrusive_ptr<BlockMask> narrow_batch(int64_t begin, int64_t size, MaskFn mask_fn) const;
 
   /// "BlockMask[2, 1, 512, 512] blocks 128x128 sparsity 46.9%".
   std::string describe() const override;
+
+  /// The batch; any number of chunks if the batch is 1.
+  std::optional<int64_t> max_chunks() const override;
+  /// The same chunks as split_block_mask.
+  std::vector<c10::intrusive_ptr<Opaque>> split(int64_t chunks) const override;
 
  private:
   struct Parts {

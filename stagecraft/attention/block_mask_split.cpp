@@ -1,5 +1,7 @@
 #include "stagecraft/attention/block_mask_split.h"
 
+#include <limits>
+
 #include <ATen/ops/add.h>
 
 #include "stagecraft/base/check.h"
@@ -36,6 +38,18 @@ std::vector<c10::intrusive_ptr<BlockMask>> split_block_mask(
     begin += size;
   }
   return parts;
+}
+
+std::optional<int64_t> BlockMask::max_chunks() const {
+  const int64_t batch = grid().batch();
+  return batch == 1 ? std::numeric_limits<int64_t>::max() : batch;
+}
+
+std::vector<c10::intrusive_ptr<Opaque>> BlockMask::split(int64_t chunks) const {
+  const auto self =
+      c10::intrusive_ptr<BlockMask>::reclaim_copy(const_cast<BlockMask*>(this));  // NOLINT
+  const auto parts = split_block_mask(self, chunks);
+  return {parts.begin(), parts.end()};
 }
 
 }  // namespace stagecraft

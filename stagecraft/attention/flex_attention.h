@@ -15,8 +15,9 @@ namespace stagecraft {
 ///   ScoreFn bias = [slope](const auto& score, const auto&, const auto& h, const auto& q,
 ///                          const auto& kv) { return score + slope.index({h}) * (kv - q); };
 ///
-/// Scores of half types come as float32. Gradients flow through it, into what it captured too. It
-/// runs without autocast; its own backward runs as whoever calls backward has it.
+/// Scores of half types are passed as float32. Gradients flow through the function, and into
+/// tensors that it captured. It runs without autocast; its backward runs with the autocast state of
+/// the caller of backward.
 using ScoreFn =
     std::function<at::Tensor(const at::Tensor& score, const at::Tensor& b, const at::Tensor& h,
                              const at::Tensor& q, const at::Tensor& kv)>;
@@ -45,7 +46,7 @@ struct FlexAttentionOptions {
 /// nothing, here and in backward.
 ///
 /// Differentiable any number of times. Without score_fn the first backward computes the scores
-/// again instead of keeping them and calls the mask function again, perhaps from another thread.
+/// again instead of keeping them and calls the mask function again, perhaps on a different thread.
 ///
 /// Throws ArgumentError for tensors and masks that do not fit together, and for tensors that are
 /// nested, sparse or on the meta device.

@@ -47,8 +47,8 @@ MaskFn sliding_window_mask(int64_t window);
 
 /// Keeps pairs of positions of the same document. `documents` gives an integer for each position:
 /// [length] for all members of the batch, or [batch, length]. Combine it with causal_mask() by
-/// and_masks for language models. Ids that lie on another device than the indices are copied at
-/// every call.
+/// and_masks for language models. Ids on a different device than the indices are copied at every
+/// call.
 MaskFn document_mask(const at::Tensor& documents);
 
 /// The same for queries and keys of different lengths.

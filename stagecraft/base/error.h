@@ -29,6 +29,12 @@ class MetadataError : public Error {
   using Error::Error;
 };
 
+/// A file that cannot be read or written, is damaged, or has a different format.
+class FileError : public Error {
+ public:
+  using Error::Error;
+};
+
 /// Text that does not parse. `what()` starts with "line L, column C: ".
 class ParseError : public Error {
  public:

@@ -12,11 +12,13 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/exported/lower.h"
+#include "stagecraft/exported/import_program.h"
 #include "stagecraft/exported/payload.h"
 #include "stagecraft/exported/read_program.h"
 #include "stagecraft/exported/zip_file.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/passes/dead_code.h"
+#include "stagecraft/graph/passes/run_pass.h"
 
 namespace stagecraft {
 
@@ -55,7 +57,7 @@ class ExportedArchive::Impl {
       if (!name.starts_with(kModels) || !name.ends_with(kJson)) continue;
       programs_.push_back(name.substr(kModels.size(), name.size() - kModels.size() - kJson.size()));
     }
-    if (programs_.empty()) file_.fail("has no program in it");
+    if (programs_.empty()) file_.fail("contains no program");
   }
 
   const std::vector<std::string>& programs() const { return programs_; }
@@ -74,8 +76,9 @@ class ExportedArchive::Impl {
       const std::string json = program_file(program);
       const exported::RawProgram raw = exported::read_program(file_.text(json), json);
       const exported::Payload payload(file_, program);
-      exported::Lowered lowered = exported::lower(raw, payload);
-      Loaded made{Graph(std::move(lowered.parts)), std::move(lowered.warnings), raw.torch_version};
+      exported::ImportedProgram imported = exported::import_program(raw, payload);
+      Loaded made{run_pass(std::move(imported.parts), without_dead_code),
+                  std::move(imported.warnings), raw.torch_version};
       return loaded_.emplace(program, std::move(made)).first->second;
     } catch (const GraphError& error) {
       throw GraphError(with_path(error.what()));
@@ -111,10 +114,10 @@ class ExportedArchive::Impl {
  private:
   void require_format() const {
     if (!file_.has("archive_format") || file_.text("archive_format") != "pt2") {
-      file_.fail("is no archive of torch.export: it does not say that its format is pt2");
+      file_.fail("is not an archive of torch.export: it does not say that its format is pt2");
     }
     if (file_.has("byteorder") && file_.text("byteorder") != "little") {
-      file_.fail("was written on a machine with another order of bytes");
+      file_.fail("was written on a machine with a different byte order");
     }
   }
 
@@ -127,8 +130,8 @@ class ExportedArchive::Impl {
     if (wish.empty()) {
       if (programs_.size() == 1) return programs_.front();
       require<ArgumentError>(std::ranges::count(programs_, "model") > 0,
-                             "{}: expected the name of a program, of which it has {}: {}",
-                             file_.path(), programs_.size(), fmt::join(programs_, ", "));
+                             "{}: expected the name of one of its {} programs: {}", file_.path(),
+                             programs_.size(), fmt::join(programs_, ", "));
       return "model";
     }
     require<ArgumentError>(std::ranges::count(programs_, wish) > 0,

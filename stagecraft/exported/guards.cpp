@@ -40,13 +40,13 @@ class InputWords {
       for (std::size_t i = 0; i < *child; ++i) leaf += children[i].num_leaves();
       spec = TreeSpec(children[*child]);
     }
-    if (!spec.is_leaf()) start.fail("it is no tensor");
+    if (!spec.is_leaf()) start.fail("it is not a tensor");
     const Argument& input = parts_.inputs[leaf];
     if (const SizeExpr* size = input.size()) return *size;
-    if (!in.accept(".size()[") || input.value() == nullptr) start.fail("it is no size");
+    if (!in.accept(".size()[") || input.value() == nullptr) start.fail("it is not a size");
     const auto dim = static_cast<std::size_t>(in.read_integer());
     in.expect("]");
-    const GraphValue& value = parts_.values[static_cast<std::size_t>(input.value()->value())];
+    const GraphValue& value = parts_.values[input.value()->position()];
     if (dim >= value.shape.size() || (dim < 32 && (value.open_dims >> dim & 1) != 0)) {
       start.fail("it has no such size");
     }

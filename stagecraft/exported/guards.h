@@ -8,9 +8,9 @@
 
 namespace stagecraft::exported {
 
-/// Adds what was found to hold for the inputs when the model was exported, which is written as
-/// Python: `L['x'].size()[1] % 2 == 0`. `names` are those of the arguments, by position and then by
-/// keyword. What cannot be read is not checked, and returned.
+/// Adds the conditions on the inputs that the export found, which are written in Python:
+/// `L['x'].size()[1] % 2 == 0`. `names` are the names of the arguments, by position and then by
+/// keyword. Returns the conditions that cannot be parsed; they are not checked.
 std::vector<std::string> add_guards(const std::vector<std::string>& guards,
                                     const std::vector<std::string>& names, SizeTable& sizes,
                                     GraphParts& parts);

@@ -4,7 +4,7 @@
 
 #include <fmt/format.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 
 namespace stagecraft::exported {
 

@@ -10,9 +10,9 @@
 
 namespace stagecraft::exported {
 
-/// A value in a JSON text that nobody vouches for, and where it stands: every access checks, and
-/// says where something else was expected. `graph.nodes[3].inputs: expected a list, got a number`.
-/// A field must not outlive the one that it was taken from.
+/// A value in an untrusted JSON text, with its path. Every access is checked, and errors name the
+/// path: `graph.nodes[3].inputs: expected a list, got a number`. A field must not outlive the field
+/// that it was taken from.
 class JsonField {
  public:
   using Json = nlohmann::json;
@@ -38,10 +38,10 @@ class JsonField {
   bool boolean() const;
   /// Also the texts "NaN", "Infinity" and "-Infinity".
   double number() const;
-  /// The only member of an object: what a union is written as.
+  /// The only member of an object, which is the form of a union.
   std::string only_key() const;
 
-  /// FileError without the file's name; whoever reads the file adds it.
+  /// FileError without the name of the file; the reader of the file adds it.
   [[noreturn]] void fail(const std::string& message) const;
 
  private:

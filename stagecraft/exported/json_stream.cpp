@@ -6,7 +6,7 @@
 
 #include <fmt/format.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 
 namespace stagecraft::exported {
 
@@ -44,7 +44,7 @@ class Builder : public nlohmann::json_sax<Json> {
     check_text(value);
     Frame& frame = frames_.back();
     if (frame.stream == nullptr && frame.value->contains(value)) {
-      throw FileError(fmt::format("{}: the key '{}' comes twice in an object", what_, value));
+      throw FileError(fmt::format("{}: the key '{}' appears twice in an object", what_, value));
     }
     frame.key = std::move(value);
     return true;

@@ -9,11 +9,12 @@
 
 namespace stagecraft::exported {
 
-/// An argument as an operator's schema wants it: an int for a float, one number for a list of a
-/// fixed length, lists of one type. What does not fit stays, and verify() names it.
+/// Converts an argument to the type in the operator's schema: an int to a float, one number to a
+/// list of a fixed length, lists to one element type. An argument that does not fit is returned
+/// unchanged; verify() reports it.
 Argument fit_argument(const Argument& given, const c10::Argument& formal);
 
-/// The default of a parameter. GraphError when it has none.
+/// The default of a parameter. GraphError if it has none.
 Argument default_of(const c10::Argument& formal);
 
 }  // namespace stagecraft::exported

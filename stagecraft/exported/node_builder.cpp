@@ -9,9 +9,9 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/exported/node_arguments.h"
-#include "stagecraft/graph/archive.h"
 #include "stagecraft/graph/op_types.h"
 
 namespace stagecraft::exported {
@@ -86,11 +86,11 @@ ValueId NodeBuilder::add_value(const std::string& name, const RawTensor& meta) {
   return id;
 }
 
-void NodeBuilder::lower_nodes(const RawGraph& graph, Scope& scope, const Mode& mode) {
+void NodeBuilder::import_nodes(const RawGraph& graph, Scope& scope, const Mode& mode) {
   graphs_.push_back(&graph);
   for (const RawNode& node : graph.nodes) {
     try {
-      lower_node(node, scope, mode);
+      import_node(node, scope, mode);
     } catch (const FileError&) {
       throw;
     } catch (const std::exception& error) {
@@ -119,7 +119,7 @@ Argument NodeBuilder::resolve(const RawArgument& raw, const Scope& scope) {
     return found->second;
   }
   require<GraphError>(name->kind != RawName::Kind::kObject,
-                      "an object of the class {} cannot be made here", name->name);
+                      "an object of the class {} cannot be created outside Python", name->name);
   const auto made = scope.find(name->name);
   if (name->kind == RawName::Kind::kSymFloat && made != scope.end()) return made->second;
   return number_of(name->name);
@@ -138,9 +138,9 @@ void NodeBuilder::copy_back(const Argument& into, const Argument& value,
   node.name = names_.make(prefix_ + "copy_" + target);
   node.arguments = {into, value, Argument::fixed(false)};
   const ValueId* id = into.value();
-  require<GraphError>(id != nullptr && value.value() != nullptr, "{} is no tensor", target);
+  require<GraphError>(id != nullptr && value.value() != nullptr, "{} is not a tensor", target);
   node.is_no_grad = true;
-  add_node(std::move(node), parts_.values[static_cast<std::size_t>(id->value())]);
+  add_node(std::move(node), parts_.values[id->position()]);
 }
 
 SizeExpr NodeBuilder::shape_of(const RawSymbol& size, uint32_t& open, std::size_t dim) {
@@ -181,7 +181,7 @@ bool NodeBuilder::is_number_node(const RawNode& node) {
   });
 }
 
-void NodeBuilder::lower_node(const RawNode& node, Scope& scope, const Mode& mode) {
+void NodeBuilder::import_node(const RawNode& node, Scope& scope, const Mode& mode) {
   if (!node.own_function.empty() && functions_.insert(node.own_function).second) {
     warnings_.push_back(fmt::format(
         "{}, an autograd function of its own, was traced through: its backward is lost, "
@@ -191,15 +191,15 @@ void NodeBuilder::lower_node(const RawNode& node, Scope& scope, const Mode& mode
   constexpr std::string_view kOps = "torch.ops.";
   constexpr std::string_view kRegions = "torch.ops.higher_order.";
   if (node.target.starts_with(kRegions)) {
-    lower_region(node, node.target.substr(kRegions.size()), scope, mode);
+    import_region(node, node.target.substr(kRegions.size()), scope, mode);
     return;
   }
   if (node.target == "torch.ops.aten.item.default" ||
       node.target == "torch.ops.aten._local_scalar_dense.default") {
-    lower_item(node, scope, mode);
+    import_item(node, scope, mode);
     return;
   }
-  if (lower_float(node, scope, mode) || is_number_node(node)) return;
+  if (import_float(node, scope, mode) || is_number_node(node)) return;
   // Checks of what a graph says anyway, with a device that may not be the stage's.
   if (node.target == "torch.ops.aten._assert_tensor_metadata.default") return;
   require<GraphError>(node.target.starts_with(kOps), "there is no such operator outside Python");
@@ -210,9 +210,9 @@ void NodeBuilder::lower_node(const RawNode& node, Scope& scope, const Mode& mode
                       path);
   std::string overload = path.substr(second + 1);
   if (overload == "default") overload.clear();
-  lower_call(node,
-             {path.substr(0, first) + "::" + path.substr(first + 1, second - first - 1), overload},
-             scope, mode);
+  import_call(node,
+              {path.substr(0, first) + "::" + path.substr(first + 1, second - first - 1), overload},
+              scope, mode);
 }
 
 GraphNode NodeBuilder::start_node(const RawNode& node, c10::OperatorName op, const Mode& mode) {
@@ -225,8 +225,8 @@ GraphNode NodeBuilder::start_node(const RawNode& node, c10::OperatorName op, con
   return made;
 }
 
-void NodeBuilder::lower_call(const RawNode& node, c10::OperatorName op, Scope& scope,
-                             const Mode& mode) {
+void NodeBuilder::import_call(const RawNode& node, c10::OperatorName op, Scope& scope,
+                              const Mode& mode) {
   const c10::FunctionSchema* schema = find_schema(op);
   require<GraphError>(schema != nullptr,
                       "this program has no operator {}; load the library that it comes from first",
@@ -374,7 +374,7 @@ std::vector<Argument> NodeBuilder::make_results(const RawNode& node,
 }
 
 // A number read from a tensor.
-void NodeBuilder::lower_item(const RawNode& node, Scope& scope, const Mode& mode) {
+void NodeBuilder::import_item(const RawNode& node, Scope& scope, const Mode& mode) {
   require<GraphError>(
       node.inputs.size() == 1 && node.outputs.size() == 1 && node.outputs[0].name() != nullptr,
       "expected one tensor and one number");
@@ -420,7 +420,7 @@ void NodeBuilder::check_item(const RawNode& node, const RawSymbol& symbol, Scope
 ValueId NodeBuilder::add_copy(GraphNode node, ValueId value) {
   node.op = {"aten::clone", ""};
   node.arguments = {value, Argument()};
-  return add_node(std::move(node), parts_.values[static_cast<std::size_t>(value.value())]);
+  return add_node(std::move(node), parts_.values[value.position()]);
 }
 
 ValueId NodeBuilder::add_node(GraphNode node, GraphValue result) {

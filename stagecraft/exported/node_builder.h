@@ -18,7 +18,7 @@
 
 namespace stagecraft::exported {
 
-/// The state that nodes run in.
+/// The state in which nodes run.
 struct Mode {
   bool is_no_grad = false;
   std::optional<AutocastState> autocast = {};
@@ -27,43 +27,44 @@ struct Mode {
 /// Values by their names in one graph of the archive.
 using Scope = std::unordered_map<std::string, Argument>;
 
-/// Makes the nodes of one graph: the model, or a branch of a cond. What goes wrong is a GraphError
-/// that names the node.
+/// Makes the nodes of one graph: the model, or a branch of a cond. Errors are GraphErrors that name
+/// the node.
 class NodeBuilder {
  public:
   NodeBuilder(GraphParts& parts, SizeTable& sizes, UniqueNames& names,
               std::vector<std::string>& warnings, std::string prefix = "");
 
-  /// A value that no node makes: a state or an input.
+  /// Adds a value that no node makes: a state or an input.
   ValueId add_value(const std::string& name, const RawTensor& meta);
-  /// All nodes of a graph; what they make is in the scope then.
-  void lower_nodes(const RawGraph& graph, Scope& scope, const Mode& mode);
-  /// What an argument of the archive is here.
+  /// Imports all nodes of a graph. Their results are added to the scope.
+  void import_nodes(const RawGraph& graph, Scope& scope, const Mode& mode);
+  /// The argument of the graph for an argument of the archive.
   Argument resolve(const RawArgument& raw, const Scope& scope);
-  /// A number that the archive writes down, or the expression of it.
+  /// A number of the archive, or its expression.
   Argument number_of(const RawSymbol& symbol);
-  /// The same elements in memory of their own.
+  /// Adds a copy of the value.
   ValueId copy_of(ValueId value, const std::string& target);
-  /// Copies a value into a state or an input when all nodes have run.
+  /// Adds a node that copies a value into a state or an input, after all other nodes.
   void copy_back(const Argument& into, const Argument& value, const std::string& target);
 
  private:
   SizeExpr shape_of(const RawSymbol& size, uint32_t& open, std::size_t dim);
   const RawSymbol* find_symbol(const std::string& name) const;
   Argument number_of(const std::string& name);
-  /// Whether a node only computes with numbers: what those are, the archive says.
+  /// Whether a node computes only numbers. The archive has the expression of each number, so such
+  /// nodes are skipped.
   static bool is_number_node(const RawNode& node);
-  void lower_node(const RawNode& node, Scope& scope, const Mode& mode);
+  void import_node(const RawNode& node, Scope& scope, const Mode& mode);
   GraphNode start_node(const RawNode& node, c10::OperatorName op, const Mode& mode);
-  void lower_call(const RawNode& node, c10::OperatorName op, Scope& scope, const Mode& mode);
+  void import_call(const RawNode& node, c10::OperatorName op, Scope& scope, const Mode& mode);
   void note_change(const GraphNode& made, const c10::FunctionSchema& schema);
   int32_t original(ValueId value) const;
-  /// A state that was changed in place is copied onto itself at the end, which changes nothing and
-  /// yet would spoil a backward that needs it.
+  /// Whether a copy at the end writes a state onto itself, because it was changed in place. Such a
+  /// copy changes nothing but would break a backward that needs the state.
   bool is_onto_itself(const GraphNode& made) const;
   static void bind_results(const RawNode& node, const Argument& value, Scope& scope);
-  /// A new value under the name that the archive has for it, in the scope too; None for what it has
-  /// no name for.
+  /// A new value with its name in the archive, which is also added to the scope; None for a result
+  /// without a name.
   Argument make_result(const RawArgument& output, const std::string& node, Scope& scope);
   ValueId next_value() const;
   void measure(const RawTensor& meta, ValueId value);
@@ -71,20 +72,20 @@ class NodeBuilder {
                     std::optional<int64_t> hint);
   std::vector<Argument> make_results(const RawNode& node, const c10::FunctionSchema& schema,
                                      const std::string& name, Scope& scope);
-  void lower_item(const RawNode& node, Scope& scope, const Mode& mode);
+  void import_item(const RawNode& node, Scope& scope, const Mode& mode);
   void check_item(const RawNode& node, const RawSymbol& symbol, Scope& scope, const Mode& mode);
   ValueId add_copy(GraphNode node, ValueId value);
-  /// A node with one result, which is named as it is and otherwise like that.
+  /// Adds a node with one result, which has the name of the node and is otherwise `result`.
   ValueId add_node(GraphNode node, GraphValue result);
 
   // float_nodes.cpp
   static bool is_float(const RawArgument& argument);
-  /// A node whose result is a double without dimensions and history; the arguments come first, and
-  /// the dtype where the operator has one.
+  /// Adds a node whose result is a double without dimensions and history. The arguments come first;
+  /// the dtype is set if the operator has one.
   ValueId add_float(const RawNode& node, c10::OperatorName op, const std::vector<Argument>& given,
                     const Mode& mode);
-  /// A node that computes floats, or an int of one; false where it is none.
-  bool lower_float(const RawNode& node, Scope& scope, const Mode& mode);
+  /// Imports a node that computes floats, or an int from a float. Returns false for other nodes.
+  bool import_float(const RawNode& node, Scope& scope, const Mode& mode);
   /// Where no tensor of floats with dimensions is given, a double without any would decide the
   /// dtype.
   void give_floats_the_dtype(const RawNode& node, GraphNode& made, const Mode& mode);
@@ -93,15 +94,15 @@ class NodeBuilder {
   const RawGraph& graph_at(const RawNode& node, std::size_t i) const;
   const c10::IValue& fixed_at(const RawNode& node, std::size_t i) const;
   bool flag_at(const RawNode& node, std::size_t i) const;
-  void lower_region(const RawNode& node, const std::string& kind, Scope& scope, const Mode& mode);
+  void import_region(const RawNode& node, const std::string& kind, Scope& scope, const Mode& mode);
   Mode autocast_of(const RawNode& node, const Mode& mode);
   void inline_region(const RawNode& node, std::size_t at, Scope& scope, const Mode& mode);
-  void lower_cond(const RawNode& node, Scope& scope, const Mode& mode);
-  /// Which sizes without a rule the nodes and outputs of a branch read.
+  void import_cond(const RawNode& node, Scope& scope, const Mode& mode);
+  /// The sizes without a rule that the nodes and outputs of a branch read.
   static SizeSet needed_sizes(const GraphParts& branch, const SizeTable& table);
   void build_branch(const RawGraph& graph, const std::vector<RawArgument>& given,
                     const std::string& prefix, SizeTable& table, GraphParts& branch);
-  /// A number as a tensor: 0 or 1, for a predicate that follows from sizes.
+  /// A number as a tensor, 0 or 1, for a predicate that depends on sizes.
   Argument as_tensor(const Argument& number, const RawNode& node, const Mode& mode);
 
   GraphParts& parts_;

@@ -51,7 +51,7 @@ c10::Storage Payload::storage_of(const std::string& piece, std::span<std::byte> 
     whole = at::from_blob(
         bytes.data(), {size}, [memory = file_.memory()](void*) {}, at::kByte);
   } else {
-    // Written by somebody who does not align: then it has to be copied after all.
+    // The writer did not align the tensor, so it must be copied.
     whole = at::from_blob(bytes.data(), {size}, at::kByte).clone();
   }
   return storages_.emplace(piece, whole.storage()).first->second;
@@ -64,7 +64,8 @@ Payload::Found Payload::get(const std::string& name) const {
   const std::string piece = found->second.folder + raw.path;
   const std::span<std::byte> bytes = file_.member(piece);
   if (raw.is_pickled || !raw.tensor || !raw.tensor->is_strided) {
-    file_.fail(fmt::format("{}: only plain strided tensors can be read, and this is none", name));
+    file_.fail(fmt::format("{}: only plain strided tensors can be read, and this tensor is not one",
+                           name));
   }
   const RawTensor& meta = *raw.tensor;
   if (meta.sizes.size() != meta.strides.size()) {

@@ -14,18 +14,19 @@
 
 namespace stagecraft::exported {
 
-/// The weights, buffers and constants of one program. Their bytes are those of the mapped file;
-/// names that are written with the same piece of the file share their memory.
+/// The weights, buffers and constants of one program. Their memory is the mapped file. Names with
+/// the same piece of the file share their memory.
 class Payload {
  public:
   Payload(const ZipFile& file, const std::string& program);
 
-  /// A tensor, and which piece of the file it lies in.
+  /// A tensor, and the piece of the file that contains it.
   struct Found {
     at::Tensor tensor;
     std::string piece;
   };
-  /// By its name in the model. FileError when there is none, or it does not lie within its piece.
+  /// The tensor with that name in the model. FileError if there is none, or if it does not fit into
+  /// its piece.
   Found get(const std::string& name) const;
 
  private:

@@ -18,15 +18,15 @@ namespace stagecraft::exported {
 
 struct RawGraph;
 
-/// What is written down of a whole number, a float or a bool: itself, or an expression over symbols
-/// with its value in the example.
+/// An int, float or bool of an archive: a constant, or an expression over symbols with its value in
+/// the example.
 struct RawSymbol {
   std::optional<int64_t> number = {};
   std::string expression = {};
   std::optional<int64_t> hint = {};
 };
 
-/// What is written down of a tensor.
+/// The metadata of a tensor in an archive.
 struct RawTensor {
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<RawSymbol> sizes = {};
@@ -37,14 +37,14 @@ struct RawTensor {
   bool is_strided = true;
 };
 
-/// A name of a value that a graph has, by what it is.
+/// The name and kind of a value of a graph.
 struct RawName {
   enum class Kind : uint8_t { kTensor, kSymInt, kSymBool, kSymFloat, kObject };
   Kind kind = Kind::kTensor;
   std::string name;
 };
 
-/// An argument: a name, a fixed value (enumerations are the engine's own numbers), a list, a graph.
+/// An argument: a name, a fixed value (enumerations are torch's own numbers), a list, or a graph.
 struct RawArgument {
   using List = std::vector<RawArgument>;
 
@@ -64,8 +64,8 @@ struct RawNode {
   std::string name;
   std::vector<std::pair<std::string, RawArgument>> inputs = {};
   std::vector<RawArgument> outputs = {};
-  std::string module = {};        ///< the innermost that it was called in
-  std::string own_function = {};  ///< the custom autograd function that it was traced through
+  std::string module = {};        ///< the innermost module that called it
+  std::string own_function = {};  ///< the custom autograd function that called it
 };
 
 struct RawGraph {
@@ -76,7 +76,7 @@ struct RawGraph {
   std::unordered_map<std::string, RawSymbol> symbols = {};  ///< ints, bools and floats
 };
 
-/// What an input of the graph is.
+/// The role of an input of the graph.
 struct RawInputSpec {
   enum class Kind : uint8_t { kParameter, kBuffer, kConstant, kUser, kFixed };
   Kind kind = Kind::kUser;
@@ -85,7 +85,7 @@ struct RawInputSpec {
   bool is_persistent = true;
 };
 
-/// What an output of the graph is.
+/// The role of an output of the graph.
 struct RawOutputSpec {
   enum class Kind : uint8_t { kUser, kStateChange, kInputChange };
   Kind kind = Kind::kUser;
@@ -98,7 +98,7 @@ struct RawRange {
   std::optional<int64_t> greatest = {};
 };
 
-/// A program of an archive as it is written down.
+/// A program of an archive, as it is written there.
 struct RawProgram {
   RawGraph graph = {};
   std::vector<RawInputSpec> inputs = {};

@@ -12,9 +12,9 @@
 #include <c10/core/MemoryFormat.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/exported/json_field.h"
 #include "stagecraft/exported/json_stream.h"
-#include "stagecraft/graph/archive.h"
 
 namespace stagecraft::exported {
 
@@ -322,7 +322,7 @@ RawInputSpec input_spec_of(const JsonField& field) {
             .argument = argument_of(content.at("value"), 0),
             .target = content.at("name").text()};
   } else {
-    field.fail(fmt::format("an input of the kind '{}' cannot be given from here", kind));
+    field.fail(fmt::format("an input of the kind '{}' is not supported", kind));
   }
   return spec;
 }
@@ -352,7 +352,7 @@ RawOutputSpec output_spec_of(const JsonField& field) {
             .argument = tensor(),
             .target = content.at("user_input_name").text()};
   } else {
-    field.fail(fmt::format("an output of the kind '{}' cannot be taken here", kind));
+    field.fail(fmt::format("an output of the kind '{}' is not supported", kind));
   }
   return spec;
 }
@@ -397,7 +397,7 @@ class Reader {
     const std::string where = fmt::format("{}: graph.tensor_values.{}", what_, name);
     const bool is_new =
         program_.graph.tensors.emplace(name, tensor_of(JsonField(tensor, where))).second;
-    require<FileError>(is_new, "{}: it comes twice", where);
+    require<FileError>(is_new, "{}: it appears twice", where);
   }
 
   void read_signature(const JsonField& module) {

@@ -8,10 +8,10 @@
 
 namespace stagecraft::exported {
 
-/// Reads a program as torch.export writes it. FileError, with the place in the text, for what is
-/// none, and for kinds of inputs and outputs that a model to be trained or run cannot have
-/// (objects, tokens, gradients). Nodes are taken in one by one, so that memory is bounded by what a
-/// program needs and not by its text.
+/// Reads a program that torch.export wrote. FileError, with the path in the text, for text that is
+/// not a program, and for kinds of inputs and outputs that are not supported (objects, tokens,
+/// gradients). Nodes are read one by one, so that memory depends on the size of the program, not of
+/// its text.
 RawProgram read_program(std::string_view json, const std::string& what);
 
 /// Reads the list of weights or constants of a program, by their names in the model.

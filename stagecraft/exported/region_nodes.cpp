@@ -7,8 +7,9 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/exported/node_builder.h"
 #include "stagecraft/exported/shared_memory.h"
-#include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/input_binding.h"
+#include "stagecraft/graph/passes/dead_code.h"
+#include "stagecraft/graph/passes/run_pass.h"
+#include "stagecraft/graph/size_analysis.h"
 
 namespace stagecraft::exported {
 
@@ -30,8 +31,8 @@ bool NodeBuilder::flag_at(const RawNode& node, std::size_t i) const {
   return value.toBool();
 }
 
-void NodeBuilder::lower_region(const RawNode& node, const std::string& kind, Scope& scope,
-                               const Mode& mode) {
+void NodeBuilder::import_region(const RawNode& node, const std::string& kind, Scope& scope,
+                                const Mode& mode) {
   if (kind == "wrap_with_set_grad_enabled") {
     Mode inner = mode;
     inner.is_no_grad = !flag_at(node, 0);
@@ -39,12 +40,12 @@ void NodeBuilder::lower_region(const RawNode& node, const std::string& kind, Sco
   } else if (kind == "wrap_with_autocast") {
     inline_region(node, 4, scope, autocast_of(node, mode));
   } else if (kind == "cond") {
-    lower_cond(node, scope, mode);
+    import_cond(node, scope, mode);
   } else {
-    throw GraphError(fmt::format(
-        "the region {} cannot run here; those that can are cond, wrap_with_set_grad_enabled and "
-        "wrap_with_autocast",
-        kind));
+    throw GraphError(
+        fmt::format("the region {} is not supported; supported regions are cond, "
+                    "wrap_with_set_grad_enabled and wrap_with_autocast",
+                    kind));
   }
 }
 
@@ -90,10 +91,10 @@ void NodeBuilder::inline_region(const RawNode& node, std::size_t at, Scope& scop
     if (name == nullptr || name->kind != RawName::Kind::kTensor) continue;
     inner[name->name] = resolve(given[i], scope);
   }
-  lower_nodes(graph, inner, mode);
+  import_nodes(graph, inner, mode);
   const std::vector<RawArgument> made = flattened(graph.outputs);
   const std::vector<RawArgument> taken = flattened(node.outputs);
-  require<GraphError>(taken.size() <= made.size(), "the region returns {} values, taken are {}",
+  require<GraphError>(taken.size() <= made.size(), "the region returns {} values, expected {}",
                       made.size(), taken.size());
   for (std::size_t i = 0; i < taken.size(); ++i) {
     const RawName* name = taken[i].name();
@@ -102,7 +103,7 @@ void NodeBuilder::inline_region(const RawNode& node, std::size_t at, Scope& scop
   }
 }
 
-void NodeBuilder::lower_cond(const RawNode& node, Scope& scope, const Mode& mode) {
+void NodeBuilder::import_cond(const RawNode& node, Scope& scope, const Mode& mode) {
   require<GraphError>(node.inputs.size() >= 3, "expected a predicate and two graphs");
   GraphNode made = start_node(node, {kCondOperator, ""}, mode);
   Argument predicate = resolve(node.inputs[0].second, scope);
@@ -136,7 +137,7 @@ void NodeBuilder::lower_cond(const RawNode& node, Scope& scope, const Mode& mode
     branches[b].args = TreeSpec::tuple(std::vector<TreeSpec>(branches[b].inputs.size()));
     branches[b].sizes = tables[b].sizes();
     find_shared_memory(branches[b], {});
-    made.branches.emplace_back(without_dead_code(branches[b]));
+    made.branches.push_back(run_pass(std::move(branches[b]), without_dead_code));
   }
   made.arguments = {predicate, std::move(operands), std::move(told)};
   Argument::List results;
@@ -176,12 +177,12 @@ void NodeBuilder::build_branch(const RawGraph& graph, const std::vector<RawArgum
     scope[name->name] = id;
     branch.inputs.emplace_back(id);
   }
-  inner.lower_nodes(graph, scope, {});
+  inner.import_nodes(graph, scope, {});
   inner.graphs_.push_back(&graph);
   for (const RawArgument& output : flattened(graph.outputs)) {
     branch.outputs.push_back(inner.resolve(output, scope));
     require<GraphError>(branch.outputs.back().value() != nullptr,
-                        "a branch returns something that is no tensor");
+                        "a branch returns something that is not a tensor");
   }
   branch.output = TreeSpec::tuple(std::vector<TreeSpec>(branch.outputs.size()));
   regions_ = std::max(regions_, inner.regions_);

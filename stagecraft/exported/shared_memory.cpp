@@ -55,9 +55,7 @@ class Sets {
     while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
     return i;
   }
-  void join(ValueId a, ValueId b) {
-    parent_[find(static_cast<std::size_t>(a.value()))] = find(static_cast<std::size_t>(b.value()));
-  }
+  void join(ValueId a, ValueId b) { parent_[find(a.position())] = find(b.position()); }
 
  private:
   std::vector<std::size_t> parent_;

@@ -9,9 +9,10 @@
 
 namespace stagecraft::exported {
 
-/// Numbers the memory that values of a graph may share (GraphValue::memory): what operators say of
-/// their results in their schemas, what some return as it came in though their schemas are silent,
-/// and states that lie in one `piece` of a file. May say that two share which do not.
+/// Numbers the memory that values of a graph may share (GraphValue::memory). Values share memory by
+/// the schemas of their operators, by a list of operators that may return their argument although
+/// their schema does not declare it, and if they are states in one `piece` of a file. The result
+/// may include values that do not share memory.
 void find_shared_memory(GraphParts& parts,
                         const std::vector<std::pair<ValueId, std::string>>& pieces);
 

@@ -143,7 +143,7 @@ class ExpressionReader {
       } else if (in_.accept("*")) {
         result = table_.product(result, read_factor());
       } else {
-        if (in_.peek() == '/') in_.fail("a quotient is no whole number");
+        if (in_.peek() == '/') in_.fail("a quotient is not a whole number");
         return result;
       }
     }
@@ -173,7 +173,7 @@ class ExpressionReader {
     }
     if (in_.peek() >= '0' && in_.peek() <= '9') {
       const int64_t number = in_.read_integer();
-      if (in_.peek() == '.' || in_.peek() == 'e') in_.fail("a float is no size");
+      if (in_.peek() == '.' || in_.peek() == 'e') in_.fail("a float is not a size");
       return SizeExpr(number);
     }
     const TextCursor start = in_;
@@ -190,7 +190,7 @@ class ExpressionReader {
   }
 
   SizeExpr symbol(const std::string& name, const TextCursor& start) {
-    if (!table_.has(name)) start.fail(fmt::format("the inputs do not tell '{}'", name));
+    if (!table_.has(name)) start.fail(fmt::format("the inputs do not determine '{}'", name));
     return *table_.find(name);
   }
 
@@ -374,7 +374,8 @@ SizeExpr SizeTable::square_free(SizeExpr::Term a, SizeExpr::Term b) {
 }
 
 SizeExpr SizeTable::power(const SizeExpr& base, int64_t exponent) {
-  require<GraphError>(exponent >= 0 && exponent < 64, "a size to the power of {}", exponent);
+  require<GraphError>(exponent >= 0 && exponent < 64, "a size cannot be raised to the power of {}",
+                      exponent);
   SizeExpr result(1);
   for (int64_t i = 0; i < exponent; ++i) result = product(result, base);
   return result;

@@ -12,38 +12,38 @@
 
 namespace stagecraft::exported {
 
-/// The sizes of a graph that is being made, by the symbols that an archive has for them, and
-/// arithmetic with them: what no SizeExpr can say becomes a size with a rule.
+/// The sizes of a graph that is being imported, by their symbols in the archive, and arithmetic
+/// with them. A result that a SizeExpr cannot express becomes a size with a rule.
 class SizeTable {
  public:
   const std::vector<GraphSize>& sizes() const { return sizes_; }
   std::vector<GraphSize>& sizes() { return sizes_; }
 
   bool has(std::string_view symbol) const { return by_symbol_.contains(symbol); }
-  /// GraphError when there are too many.
+  /// GraphError if there are too many sizes.
   void add(const std::string& symbol, GraphSize size);
 
   SizeExpr sum(const SizeExpr& a, const SizeExpr& b) const;
   SizeExpr product(const SizeExpr& a, const SizeExpr& b);
   SizeExpr power(const SizeExpr& base, int64_t exponent);
-  /// Of numbers, a number; otherwise a size with that rule.
+  /// A number if both are numbers; otherwise a size with that rule.
   SizeExpr apply(SizeRule::Op op, const SizeExpr& a, const SizeExpr& b);
 
-  /// What a word of an expression stands for, beyond the symbols; nothing if it is none.
+  /// The meaning of a word of an expression that is not a symbol; nothing if it is unknown.
   using Words = std::function<std::optional<SizeExpr>(TextCursor& in)>;
 
-  /// Reads an expression in the engine's form, `Add(Symbol('s0', integer=True), Integer(1))`, or in
-  /// Python's, `s0 + 1`; bools are 1 and 0. GraphError, with the text, for symbols that are not
-  /// known, floats, and functions that there is no rule for.
+  /// Parses an expression in sympy's form, `Add(Symbol('s0', integer=True), Integer(1))`, or in
+  /// Python's, `s0 + 1`; bools are 1 and 0. GraphError, with the text, for unknown symbols, floats,
+  /// and functions without a rule.
   SizeExpr parse(std::string_view text, const Words& words = {});
-  /// The same where no size may be added; nothing where one would have to be, or the text cannot be
-  /// read.
+  /// The same, but adds no size. Nothing if a size would have to be added, or if the text cannot be
+  /// parsed.
   std::optional<SizeExpr> find(std::string_view text);
 
-  /// At the sizes of the example.
+  /// The value at the sizes of the example.
   int64_t example(const SizeExpr& expr) const;
 
-  /// A table with the same symbols, told by whoever calls: what a branch begins with.
+  /// A table with the same symbols, whose values the caller passes. A branch starts with it.
   SizeTable for_branch() const;
 
  private:
@@ -56,8 +56,8 @@ class SizeTable {
   bool is_closed_ = false;
 };
 
-/// The least size, up to 100,000, at which an expression over that symbol alone has a value;
-/// nothing where there is none, or the text cannot be read.
+/// The least size, up to 100,000, at which an expression over that symbol alone has a value.
+/// Nothing if there is none, or if the text cannot be parsed.
 std::optional<int64_t> solve(std::string_view text, const std::string& symbol, int64_t value);
 
 }  // namespace stagecraft::exported

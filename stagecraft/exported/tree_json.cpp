@@ -9,10 +9,10 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/base/json_text.h"
 #include "stagecraft/exported/json_field.h"
 #include "stagecraft/exported/json_stream.h"
-#include "stagecraft/graph/archive.h"
 
 namespace stagecraft::exported {
 
@@ -65,7 +65,7 @@ TreeSpec tree_of(const JsonField& field, int depth) {
                        std::set<std::string>(keys->begin(), keys->end()).size() == keys->size();
   if (is_dict) return TreeSpec::dict(*keys, std::move(children));
   if (type.ends_with("dict") || type.ends_with("Dict")) {
-    field.fail("expected a dict whose keys are texts, each once");
+    field.fail("expected a dict with unique string keys");
   }
   return TreeSpec::tuple(std::move(children));
 }

@@ -6,9 +6,10 @@
 
 namespace stagecraft::exported {
 
-/// Reads the structure of arguments or outputs as Python's pytree writes it: tuples (named ones
-/// too), lists, dicts of any kind; classes that give names to their members, as the outputs of
-/// Hugging Face models, are dicts, others tuples. FileError for a text that is none.
+/// Parses the structure of arguments or outputs in the form of Python's pytree: tuples, named
+/// tuples, lists, dicts of any kind. Classes with named members, such as the outputs of Hugging
+/// Face models, become dicts, other classes tuples. FileError for text that is not such a
+/// structure.
 TreeSpec read_tree(const std::string& json, const std::string& what);
 
 }  // namespace stagecraft::exported

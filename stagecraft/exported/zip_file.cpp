@@ -13,7 +13,7 @@
 
 #include <fmt/format.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 
 namespace stagecraft::exported {
 
@@ -78,9 +78,10 @@ void ZipFile::map() {
   if (file.get() < 0 || ::fstat(file.get(), &info) != 0) {
     fail(fmt::format("cannot be read: {}", std::generic_category().message(errno)));
   }
-  if (!S_ISREG(info.st_mode)) fail("is no file");
+  if (!S_ISREG(info.st_mode)) fail("is not a file");
   const auto size = static_cast<std::size_t>(info.st_size);
-  if (size < kEndSize) fail(fmt::format("is no archive of torch.export: it has {} bytes", size));
+  if (size < kEndSize)
+    fail(fmt::format("is not an archive of torch.export: it has {} bytes", size));
   // Private and writable: training changes weights in place, and not in the file.
   void* start = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.get(), 0);
   if (start == MAP_FAILED) {
@@ -97,7 +98,7 @@ void ZipFile::read_directory() {
   std::size_t end = last;
   while (read_at<uint32_t>(bytes_, end) != kEnd) {
     if (end == first) {
-      fail("is no archive of torch.export, or is cut off: it has no directory at its end");
+      fail("is not an archive of torch.export, or is cut off: it has no directory at its end");
     }
     --end;
   }
@@ -123,7 +124,7 @@ void ZipFile::read_directory() {
   std::string folder;
   for (uint64_t i = 0; i < count; ++i) {
     if (stop - at < kEntrySize || read_at<uint32_t>(bytes_, at) != kEntry) {
-      fail(fmt::format("is damaged: entry {} of its directory is none", i));
+      fail(fmt::format("is damaged: entry {} of its directory is invalid", i));
     }
     const auto flags = read_at<uint16_t>(bytes_, at + 8);
     const auto method = read_at<uint16_t>(bytes_, at + 10);
@@ -175,10 +176,10 @@ void ZipFile::read_directory() {
     const std::string own = slash == std::string::npos ? "" : name.substr(0, slash);
     if (i == 0) folder = own;
     if (own != folder) {
-      fail(fmt::format("is damaged: {} is not in the folder '{}' as the others", name, folder));
+      fail(fmt::format("is damaged: {} is not in the folder '{}' like the others", name, folder));
     }
     if (!inside.empty() && !members_.emplace(std::move(inside), Member{begin, unpacked}).second) {
-      fail(fmt::format("is damaged: {} comes twice", name));
+      fail(fmt::format("is damaged: {} appears twice", name));
     }
     at += kEntrySize + name_size + extra_size + comment_size;
   }

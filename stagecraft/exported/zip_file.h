@@ -10,27 +10,27 @@
 
 namespace stagecraft::exported {
 
-/// A zip archive whose members are stored as they are, mapped into memory: a member is a piece of
-/// the file, which nothing copies. What is written to it stays in this process.
+/// A zip archive whose members are not compressed, mapped into memory. A member is a piece of the
+/// file and is not copied. Writes to its memory stay in this process.
 ///
-/// (The reader that the engine has does not say whether a member is compressed, and so not whether
-/// it can be mapped.)
+/// (torch's own reader does not tell whether a member is compressed, and therefore whether it can
+/// be mapped.)
 ///
-/// Throws FileError, which names the file, for what is no such archive: a wrong beginning, a
-/// directory that is cut off, members outside the file, on top of each other or in several
-/// folders, compressed ones.
+/// Throws FileError, which names the file, if it is not such an archive: a wrong beginning, a
+/// truncated directory, members outside the file, members that overlap or are in several folders,
+/// compressed members.
 class ZipFile {
  public:
   explicit ZipFile(std::string path);
 
   const std::string& path() const { return path_; }
-  /// Without the folder that all members are in.
+  /// Names, without the common folder of all members.
   std::vector<std::string> names() const;
   bool has(std::string_view name) const;
-  /// FileError when there is none of that name. The bytes live as long as memory().
+  /// FileError for an unknown name. The bytes live as long as memory().
   std::span<std::byte> member(std::string_view name) const;
   std::string_view text(std::string_view name) const;
-  /// What holds the bytes of all members.
+  /// The owner of the bytes of all members.
   const std::shared_ptr<void>& memory() const { return memory_; }
 
   [[noreturn]] void fail(const std::string& message) const;

@@ -40,7 +40,7 @@ uint64_t checksum(const void* data, std::size_t size) {
   return detail::checksum({static_cast<const std::byte*>(data), size});
 }
 
-/// A text behind its checksum, and the way back; nothing when they do not fit.
+/// A text after its checksum, and the inverse; nothing if they do not match.
 std::string sealed(const std::string& text) {
   return fmt::format("{:016x}\n{}", checksum(text.data(), text.size()), text);
 }
@@ -57,15 +57,16 @@ void check_savable(const Graph& graph) {
   check_states_apart(graph.parts());
   for (const Argument& input : graph.parts().inputs) {
     const c10::IValue* fixed = input.fixed_value();
-    require<ArgumentError>(fixed == nullptr || !(fixed->isCapsule() || fixed->isGenerator()),
-                           "an input of the graph is fixed to an object, which no file can hold");
+    require<ArgumentError>(
+        fixed == nullptr || !(fixed->isCapsule() || fixed->isGenerator()),
+        "an input of the graph is fixed to an object, which cannot be saved in a file");
   }
   for (const GraphNode& node : graph.parts().nodes) {
     for (const Argument& argument : node.arguments) {
       const c10::IValue* fixed = argument.fixed_value();
-      require<ArgumentError>(fixed == nullptr || !fixed->isGenerator(),
-                             "{} draws from a generator of its own, which no file can hold",
-                             node.name);
+      require<ArgumentError>(
+          fixed == nullptr || !fixed->isGenerator(),
+          "{} draws from a generator of its own, which cannot be saved in a file", node.name);
     }
   }
 }
@@ -104,7 +105,7 @@ ArchiveWriter::~ArchiveWriter() {
   try {
     if (!impl_->out->finalized()) impl_->out->writeEndOfFile();
   } catch (const std::exception&) {
-    // It is thrown away in any case.
+    // The incomplete file is removed in any case.
   }
   impl_->out.reset();
   std::error_code ignored;
@@ -122,9 +123,9 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   const std::size_t number = found->second;
   if (!is_new) return number;
   require<ArgumentError>(tensor.layout() == at::kStrided,
-                         "a tensor of another layout than strided, which no file can hold");
+                         "a tensor that is not strided, which cannot be saved in a file");
   impl_->kept.push_back(tensor);
-  // Dense in whatever order of dimensions: as it lies in memory. Otherwise row by row.
+  // A dense tensor is written in the order of its memory, any other tensor row by row.
   at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg();
   if (!data.is_non_overlapping_and_dense()) data = data.contiguous();
   impl_->tensors.push_back({{"dtype", dtype_name(data.scalar_type())},
@@ -176,9 +177,9 @@ ArchiveReader::ArchiveReader(std::string path) : impl_(std::make_unique<Impl>())
   try {
     impl_->in.emplace(impl_->path);
   } catch (const std::exception&) {
-    fail("it is damaged, or no archive at all");
+    fail("it is damaged or not an archive");
   }
-  if (!has("format")) fail("it is an archive, but none of Stagecraft's");
+  if (!has("format")) fail("it is an archive, but was not written by Stagecraft");
   const std::string format = text("format");
   if (format != kFormat) fail(fmt::format("expected '{}', got '{}'", kFormat, format));
   impl_->index = try_json_from_text(text("tensors/index"));
@@ -215,17 +216,17 @@ at::Tensor ArchiveReader::tensor(std::size_t number) {
     const auto sizes = entry.at("sizes").get<std::vector<int64_t>>();
     const auto strides = entry.at("strides").get<std::vector<int64_t>>();
     if (!dtype) fail(record + " has an unknown dtype");
-    // Nothing is allocated for what the record does not have.
+    // Allocate nothing before the size of the record is checked.
     int64_t bytes = static_cast<int64_t>(c10::elementSize(*dtype));
     for (const int64_t size : sizes) {
       if (size < 0 || __builtin_mul_overflow(bytes, size, &bytes))
-        fail(record + " has absurd sizes");
+        fail(record + " has invalid sizes");
     }
     if (static_cast<int64_t>(impl_->in->getRecordSize(record)) != bytes) {
       fail(fmt::format("{} has {} bytes, expected {}", record, impl_->in->getRecordSize(record),
                        bytes));
     }
-    if (!detail::is_dense(sizes, strides)) fail(record + " has absurd strides");
+    if (!detail::is_dense(sizes, strides)) fail(record + " has invalid strides");
     at::Tensor read = at::empty_strided(sizes, strides, at::TensorOptions().dtype(*dtype));
     impl_->in->getRecord(record, read.mutable_data_ptr(), read.nbytes());
     if (checksum(read.const_data_ptr(), read.nbytes()) != entry.at("checksum").get<uint64_t>()) {

@@ -13,14 +13,8 @@
 
 namespace stagecraft {
 
-/// A file that is damaged, or is none of ours.
-class FileError : public Error {
- public:
-  using Error::Error;
-};
-
 /// Writes texts, graphs and tensors into one file: a zip archive with checksums. The file appears
-/// under its name when it is complete, and not before. FileError when it cannot be written.
+/// under its name only when it is complete. FileError if it cannot be written.
 class ArchiveWriter {
  public:
   explicit ArchiveWriter(std::string path);
@@ -29,8 +23,8 @@ class ArchiveWriter {
   ArchiveWriter& operator=(const ArchiveWriter&) = delete;
 
   void add_text(const std::string& name, const std::string& text);
-  /// With all its tensors; one that is in the file already is not written again. ArgumentError for
-  /// a graph with a generator of its own, which no file can hold.
+  /// Adds the graph with all its tensors. A tensor that is already in the file is not written
+  /// again. ArgumentError for a graph with a generator of its own, which cannot be saved.
   void add_graph(const std::string& name, const Graph& graph);
   void finish();
 
@@ -41,8 +35,8 @@ class ArchiveWriter {
   std::unique_ptr<Impl> impl_;
 };
 
-/// Reads such a file. Tensors are read when a graph needs them, to the CPU; two graphs that shared
-/// one share it again. Every failure is a FileError that names the file.
+/// Reads a file of ArchiveWriter. Tensors are read to the CPU when a graph needs them. Two graphs
+/// that shared a tensor share it again. Every failure is a FileError that names the file.
 class ArchiveReader {
  public:
   explicit ArchiveReader(std::string path);
@@ -63,7 +57,7 @@ class ArchiveReader {
   std::unique_ptr<Impl> impl_;
 };
 
-/// One graph in a file. Throws as the two above do.
+/// One graph in a file. Throws what ArchiveWriter and ArchiveReader throw.
 void save_graph(const Graph& graph, const std::string& path);
 Graph load_graph(const std::string& path);
 

@@ -16,9 +16,8 @@ namespace stagecraft {
 /// A tensor of a graph.
 using ValueId = Index<struct ValueKind>;
 
-/// What an operator of a graph is called with, and what it returns: a tensor of the graph, a number
-/// that follows the sizes, anything fixed (numbers, strings, None, dtypes, devices, generators), or
-/// a list of these.
+/// An argument or result of an operator of a graph: a tensor of the graph, a number that depends on
+/// the sizes, a fixed value (number, string, None, dtype, device, generator), or a list of these.
 class Argument {
  public:
   using List = std::vector<Argument>;
@@ -35,7 +34,7 @@ class Argument {
     return result;
   }
 
-  /// Null unless it is one.
+  /// Null if the argument is something else.
   const ValueId* value() const { return std::get_if<ValueId>(&content_); }
   const SizeExpr* size() const { return std::get_if<SizeExpr>(&content_); }
   const List* list() const { return std::get_if<List>(&content_); }
@@ -46,11 +45,11 @@ class Argument {
   std::variant<c10::IValue, ValueId, SizeExpr, List> content_;
 };
 
-/// Every tensor in it, from left to right.
+/// Calls `fn` for every tensor in the argument, from left to right.
 void for_each_value(const Argument& argument, const std::function<void(ValueId)>& fn);
-/// Every expression in it, from left to right.
+/// Calls `fn` for every expression in the argument, from left to right.
 void for_each_size(const Argument& argument, const std::function<void(const SizeExpr&)>& fn);
-/// The same with fn(value) in the place of each tensor.
+/// The argument with fn(value) instead of each tensor.
 Argument map_values(const Argument& argument, const std::function<Argument(ValueId)>& fn);
 
 }  // namespace stagecraft

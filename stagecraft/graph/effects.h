@@ -11,26 +11,22 @@
 
 namespace stagecraft {
 
-/// Which arguments an operator changes in place, by position: those that its schema says, and the
-/// running statistics of normalisations, of which schemas are silent.
+/// The positions of the arguments that an operator changes in place: those that its schema
+/// declares, and the running statistics of normalisations, which schemas do not declare.
 std::vector<std::size_t> written_arguments(const c10::FunctionSchema& schema,
                                            const std::vector<Argument>& arguments);
 
 /// Whether an operator draws random numbers.
 bool is_random(const c10::OperatorName& op);
-/// Whether a node does, in one of its branches or itself: not a dropout that is switched off, nor
-/// attention without one.
+/// Whether a node or one of its branches draws random numbers. A disabled dropout, and attention
+/// without dropout, do not.
 bool is_random(const GraphNode& node);
 
-/// Throws ArgumentError when two states share memory that a node changes: they cannot be copied one
-/// by one.
+/// Throws ArgumentError if two states share memory that a node changes: such states cannot be
+/// copied separately.
 void check_states_apart(const GraphParts& parts);
 
-/// The states that a node changes, or memory that they share.
+/// The states that a node changes, and the states that share memory with them.
 std::vector<at::Tensor> changed_states(const GraphParts& parts);
-
-/// Without the nodes that nothing needs. What draws random numbers stays, since those behind it
-/// would draw others; so does what changes a state or an input, and what returns nothing.
-GraphParts without_dead_code(const GraphParts& parts);
 
 }  // namespace stagecraft

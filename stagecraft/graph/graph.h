@@ -22,52 +22,54 @@
 
 namespace stagecraft {
 
-/// A size that is known only when the graph runs, since it depends on elements.
+/// A size that is known only when the graph runs, because it depends on elements.
 struct MeasuredSize {
-  ValueId value;     ///< which a node makes
-  int32_t dim = -1;  ///< of the value; -1: the value itself, a tensor with one whole number
+  ValueId value;     ///< made by a node
+  int32_t dim = -1;  ///< of the value; -1: the element of the value, a tensor with one integer
 };
 
-/// A dimension of the inputs that may change from call to call, or a number that follows from such.
+/// A dimension of the inputs that may change from call to call, or a number computed from such
+/// dimensions.
 struct GraphSize {
   std::string name;     ///< a word: "B"
-  int64_t example = 0;  ///< that of the example which the graph was made from
+  int64_t example = 0;  ///< in the example that the graph was made from
   int64_t least = 1;    ///< smaller ones are refused
-  /// Larger ones too: nobody has looked what the model does there.
+  /// Larger ones are refused, too: the model was not tried there.
   int64_t greatest = std::numeric_limits<int64_t>::max();
-  /// How it follows from sizes before it. Neither this nor the next: the inputs tell it.
+  /// How it is computed from earlier sizes. A size without rule and measurement is determined by
+  /// the inputs.
   std::optional<SizeRule> rule = {};
   std::optional<MeasuredSize> measured = {};
 };
 
-/// What must hold for the sizes of the inputs.
+/// A condition on the sizes of the inputs.
 struct GraphGuard {
-  SizeExpr holds;    ///< 0 where it does not
+  SizeExpr holds;    ///< 0 if the condition is violated
   std::string text;  ///< in the caller's words: `args[0].size(0) % 2 == 0`
 };
 
-/// What is known of a tensor before it is computed.
+/// What is known about a tensor before it is computed.
 struct GraphValue {
   std::string name;  ///< a word, or words joined by dots: `addmm_1`, `layers.0.weight`
   c10::ScalarType dtype = c10::ScalarType::Float;
   std::vector<SizeExpr> shape = {};
-  /// Dimensions, as bits, that depend on elements: `shape` says how large the example's are, and
-  /// any other size may come.
+  /// Dimensions, as bits, that depend on elements. `shape` has their size in the example; every
+  /// size is accepted.
   uint32_t open_dims = 0;
   c10::Device device = c10::kCPU;
-  /// Values with the same number, 0 or more, may share memory: a view and what it views, what an
-  /// operator changes in place before and after. One that shares with no other has -1.
+  /// Values with the same number, 0 or more, may share memory: a view and its base, a value before
+  /// and after a change in place. -1: the value shares memory with no other value.
   int32_t memory = -1;
 };
 
-/// Autocast as it was around an operator.
+/// The autocast state around an operator.
 struct AutocastState {
   c10::DeviceType device_type = c10::kCPU;
   c10::ScalarType dtype = c10::ScalarType::BFloat16;
   bool is_enabled = true;  ///< false in a region that switches it off
-  bool is_cached = true;   ///< whether a tensor that was cast once is not cast again
-  /// The outermost region around it, counted from 1: tensors that were cast are kept until that
-  /// ends. 0: until the end of the run.
+  bool is_cached = true;   ///< whether a tensor is cast only once
+  /// The outermost autocast region around the operator, counted from 1. Cast tensors are kept until
+  /// it ends. 0: until the end of the run.
   int32_t region = 0;
 
   friend bool operator==(const AutocastState&, const AutocastState&) = default;
@@ -76,12 +78,12 @@ struct AutocastState {
 struct GraphParts;
 struct GraphState;
 
-/// A model as the operators it calls, on tensors with names, in order. What it holds is as it was
-/// when the model was captured: parameters and buffers are the model's own tensors, not copies.
-/// Immutable; a copy shares. A pass takes the parts, changes a copy and makes a new graph of it.
+/// A model as a list of operators on named tensors, in order. Parameters and buffers are the
+/// model's own tensors, not copies. Immutable; copies share their data. A pass (passes/run_pass.h)
+/// changes a copy of the parts and makes a new graph.
 ///
-/// An operator that works in place returns a new value: `add_` reads `x` and makes `add_`, which is
-/// the same memory. Nothing reads the old one afterwards.
+/// An in-place operator returns a new value: `add_` reads `x` and makes `add_` in the same memory.
+/// No later node reads the old value.
 class Graph {
  public:
   /// Throws GraphError unless verify() finds nothing.
@@ -90,7 +92,7 @@ class Graph {
   const GraphParts& parts() const { return *parts_; }
   const GraphValue& value(ValueId id) const;
   std::vector<std::string> size_names() const;
-  /// Null when there is none of that name; `name` may be one of its other names.
+  /// Null if there is no such state. `name` may be any of its names.
   const GraphState* find_state(std::string_view name) const;
 
  private:
@@ -99,14 +101,14 @@ class Graph {
 
 /// One call of an operator.
 struct GraphNode {
-  std::string name;                      ///< no other node has it
-  c10::OperatorName op{"", ""};          ///< of the engine's registry
-  std::vector<Argument> arguments = {};  ///< one for each of the schema's
-  std::vector<Argument> results = {};    ///< likewise; None for what is no tensor
-  bool is_no_grad = false;               ///< it ran with gradients off
+  std::string name;                      ///< unique
+  c10::OperatorName op{"", ""};          ///< in torch's registry
+  std::vector<Argument> arguments = {};  ///< one for each argument of the schema
+  std::vector<Argument> results = {};    ///< one for each of the schema; None: not a tensor
+  bool is_no_grad = false;               ///< the operator ran without gradients
   std::optional<AutocastState> autocast = {};
-  std::string scope = {};            ///< the regions it ran in, outermost first: "encoder.mask"
-  std::vector<Graph> branches = {};  ///< of kCondOperator: what runs if it holds, what if not
+  std::string scope = {};  ///< the regions that it ran in, outermost first: "encoder.mask"
+  std::vector<Graph> branches = {};  ///< of kCondOperator: the graphs for true and false
 };
 
 /// A tensor that the graph holds.
@@ -115,13 +117,13 @@ struct GraphState {
   enum class Kind : uint8_t { kParameter, kBuffer, kConstant };
 
   Kind kind = Kind::kParameter;
-  ValueId value;  ///< its name is the state's
+  ValueId value;  ///< has the name of the state
   at::Tensor tensor;
-  std::vector<std::string> other_names = {};  ///< of a tensor that the model holds several times
-  bool is_persistent = true;                  ///< part of what is saved; false for buffers alone
+  std::vector<std::string> other_names = {};  ///< if the model holds the tensor under several names
+  bool is_persistent = true;  ///< part of what is saved; can be false only for buffers
 };
 
-/// All that a graph is made of.
+/// The parts of a graph.
 struct GraphParts {
   bool is_exported = false;  ///< read from an archive of torch.export, not captured here
   std::vector<GraphSize> sizes = {};
@@ -130,8 +132,8 @@ struct GraphParts {
   std::vector<GraphState> states = {};
   TreeSpec args = TreeSpec::tuple({});  ///< a tuple, one child for each positional argument
   TreeSpec kwargs = TreeSpec::dict({}, {});
-  /// One for each leaf of args, then of kwargs: a tensor, one of the sizes, or what the model was
-  /// captured with, which a caller must give again.
+  /// One for each leaf of args, then of kwargs: a tensor, a size, or a fixed value that every
+  /// caller must pass again.
   std::vector<Argument> inputs = {};
   std::vector<GraphNode> nodes = {};  ///< in the order in which they run
   TreeSpec output = TreeSpec::leaf();
@@ -139,20 +141,24 @@ struct GraphParts {
 };
 
 inline const GraphValue& Graph::value(ValueId id) const {
-  return parts_->values[static_cast<std::size_t>(id.value())];
+  return parts_->values[id.position()];
 }
 
-/// Runs one of two graphs, which take the operands, then the sizes, and return a tuple of tensors:
+/// The operator that runs one of two graphs. They take the operands, then the sizes, and return a
+/// tuple of tensors:
 /// `stagecraft::cond(Tensor predicate, Tensor[] operands, int[] sizes) -> Tensor[]`.
 inline constexpr const char* kCondOperator = "stagecraft::cond";
 
-/// What is wrong with it, in one line that names the node or value; nothing when all holds:
-/// operators exist and are called with as many arguments as they take, of the right kinds; every
-/// tensor is made once, before it is read; names are words and come once; sizes are known; the
+/// Marks where pipe_split() was called. It takes and returns nothing.
+inline constexpr const char* kSplitOperator = "stagecraft::pipe_split";
+
+/// The first defect, in one line that names the node or value; nothing if the graph is valid. A
+/// graph is valid if its operators exist and have the right number and kinds of arguments, every
+/// tensor is made once, before it is read, names are valid and unique, sizes are known, and the
 /// outputs exist.
 std::optional<std::string> verify(const GraphParts& parts);
 
-/// A graph that verify() refuses, or a node that cannot run.
+/// A graph that verify() rejects, or a node that cannot run.
 class GraphError : public Error {
  public:
   using Error::Error;

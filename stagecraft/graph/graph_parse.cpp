@@ -1,9 +1,5 @@
-#include <charconv>
-#include <cmath>
 #include <cstddef>
-#include <limits>
 #include <string>
-#include <unordered_map>
 #include <utility>
 #include <vector>
 
@@ -11,25 +7,20 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "stagecraft/base/check.h"
-#include "stagecraft/base/text_cursor.h"
+#include "stagecraft/graph/argument_reader.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/tree/describe.h"
-#include "stagecraft/tree/tree.h"
 #include "stagecraft/tree/tree_text.h"
 
 namespace stagecraft {
 
 namespace {
 
-constexpr std::string_view kNumberCharacters = "0123456789.eE+-";
-
-class Parser {
+class Parser : private ArgumentReader {
  public:
   Parser(TextCursor in, const StateReader& read_state, int depth = 0)
-      : in_(in), read_state_(read_state), depth_(depth) {}
+      : ArgumentReader(in, depth), read_state_(read_state) {}
 
   GraphParts parse() {
     GraphParts parts = read_graph();
@@ -61,7 +52,7 @@ class Parser {
     for (const auto& [size, name] : measured_) {
       const auto found = by_name_.find(name);
       if (found == by_name_.end()) {
-        in_.fail(fmt::format("size {} is measured at %{}, which is not there",
+        in_.fail(fmt::format("size {} is measured at %{}, which does not exist",
                              parts_.sizes[size].name, name));
       }
       parts_.sizes[size].measured->value = found->second;
@@ -69,83 +60,12 @@ class Parser {
     return std::move(parts_);
   }
 
-  void skip_blanks() { in_.read_all_of(" \t"); }
-
   void end_line() {
     skip_blanks();
     if (in_.at_end()) return;
     in_.read_all_of("\r");
     in_.expect("\n");
     in_.skip_space();
-  }
-
-  std::string read_name(std::string_view what) {
-    const std::string_view name = in_.read_all_of(kNameCharacters);
-    if (name.empty()) in_.fail(fmt::format("expected {}, got {}", what, in_.describe_next()));
-    return std::string(name);
-  }
-
-  // Values --------------------------------------------------------------------------------------
-
-  ValueId read_known_value() {
-    const TextCursor start = in_;
-    const std::string name = read_name("the name of a value");
-    const auto found = by_name_.find(name);
-    if (found == by_name_.end()) start.fail(fmt::format("%{} is read before it is made", name));
-    return found->second;
-  }
-
-  ValueId make_value(std::string name, const TextCursor& start) {
-    const ValueId id(static_cast<int32_t>(parts_.values.size()));
-    if (!by_name_.emplace(name, id).second) start.fail(fmt::format("%{} is made twice", name));
-    parts_.values.push_back({.name = std::move(name)});
-    return id;
-  }
-
-  ValueId read_new_value() {
-    const TextCursor start = in_;
-    in_.expect("%");
-    return make_value(read_name("the name of a value"), start);
-  }
-
-  c10::ScalarType read_dtype() {
-    const TextCursor start = in_;
-    const std::string_view name = in_.read_word();
-    const auto dtype = find_dtype(name);
-    if (!dtype) start.fail(fmt::format("expected a dtype, got '{}'", name));
-    return *dtype;
-  }
-
-  void read_type(ValueId id) {
-    GraphValue& value = parts_.values[static_cast<std::size_t>(id.value())];
-    skip_blanks();
-    value.dtype = read_dtype();
-    in_.expect("[");
-    skip_blanks();
-    while (!in_.accept("]")) {
-      if (!value.shape.empty()) in_.expect(",");
-      in_.skip_space();
-      if (in_.accept("?")) {
-        if (value.shape.size() >= 32) in_.fail("expected an open dimension among the first 32");
-        value.open_dims |= uint32_t{1} << value.shape.size();
-      }
-      value.shape.push_back(parse_size_expr(in_, size_names_));
-    }
-    if (in_.accept("@")) {
-      const TextCursor start = in_;
-      value.device = read_device(read_name("a device") + std::string(in_.accept(":") ? ":" : "") +
-                                     std::string(in_.read_all_of("0123456789")),
-                                 start);
-    }
-    if (in_.accept(" &")) value.memory = static_cast<int32_t>(in_.read_integer());
-  }
-
-  static c10::Device read_device(const std::string& name, const TextCursor& start) {
-    try {
-      return c10::Device(name);
-    } catch (const std::exception&) {
-      start.fail(fmt::format("expected a device, got '{}'", name));
-    }
   }
 
   // The head ------------------------------------------------------------------------------------
@@ -196,7 +116,7 @@ class Parser {
     if (in_.accept(", not saved")) state.is_persistent = false;
     while (in_.accept(", also %")) state.other_names.push_back(read_name("a name"));
     end_line();
-    state.tensor = read_state_(parts_.values[static_cast<std::size_t>(state.value.value())].name);
+    state.tensor = read_state_(parts_.values[state.value.position()].name);
     parts_.states.push_back(std::move(state));
     return true;
   }
@@ -252,7 +172,7 @@ class Parser {
     const c10::FunctionSchema* schema = find_schema(node.op);
     if (schema == nullptr) start.fail(fmt::format("there is no operator {}", toString(node.op)));
     read_arguments(node, *schema);
-    // Only now: an operator does not read what it makes.
+    // After the arguments, because an operator does not read its own results.
     for (PendingResult& result : results) node.results.push_back(make_result(result, start));
     if (skip_blanks(), in_.accept(":")) {
       for (std::size_t i = 0; i < node.results.size(); ++i) {
@@ -275,22 +195,6 @@ class Parser {
     in_ = inner.in_;
     return Graph(std::move(parts));
   }
-
-  /// Lists inside lists, no deeper than trees.
-  class Depth {
-   public:
-    explicit Depth(Parser& parser) : parser_(parser) {
-      if (++parser_.depth_ > kMaxTreeDepth) {
-        parser_.in_.fail(fmt::format("nested deeper than {}", kMaxTreeDepth));
-      }
-    }
-    ~Depth() { --parser_.depth_; }
-    Depth(const Depth&) = delete;
-    Depth& operator=(const Depth&) = delete;
-
-   private:
-    Parser& parser_;
-  };
 
   struct PendingResult {
     std::string name;  // empty: None, or a list
@@ -385,105 +289,8 @@ class Parser {
     if (in_.accept("in ")) node.scope = read_name("the name of a region");
   }
 
-  // Arguments -----------------------------------------------------------------------------------
-
-  Argument read_argument(const c10::TypePtr& type) {
-    in_.skip_space();
-    if (in_.accept("%")) return read_known_value();
-    if (in_.accept("[")) {
-      const Depth depth(*this);
-      return read_list(type);
-    }
-    if (in_.peek() == '"') return Argument::fixed(in_.read_quoted());
-    const TextCursor start = in_;
-    if (is_of(type, c10::TypeKind::ScalarTypeType)) {
-      if (in_.accept("None")) return {};
-      return Argument::fixed(static_cast<int64_t>(read_dtype()));
-    }
-    if (accept_word("None")) return {};
-    if (accept_word("True")) return Argument::fixed(true);
-    if (accept_word("False")) return Argument::fixed(false);
-    if (accept_word("undefined")) return Argument::fixed(at::Tensor());
-    if (in_.accept("device(")) {
-      c10::IValue device = read_device(in_.read_quoted(), start);
-      in_.expect(")");
-      return Argument::fixed(std::move(device));
-    }
-    if (in_.accept("complex(")) {
-      const double real = read_double();
-      in_.expect(",");
-      skip_blanks();
-      const double imaginary = read_double();
-      in_.expect(")");
-      return Argument::fixed(c10::complex<double>(real, imaginary));
-    }
-    if (in_.accept("generator(")) start.fail("a generator cannot be read from a text");
-    if (in_.accept("object(")) start.fail("an object cannot be read from a text");
-    return read_number();
-  }
-
-  bool accept_word(std::string_view word) {
-    const TextCursor start = in_;
-    if (in_.read_word() == word) return true;
-    in_ = start;
-    return false;
-  }
-
-  Argument read_number() {
-    const TextCursor start = in_;
-    const std::string_view token = in_.read_all_of(kNumberCharacters);
-    const bool is_special = accept_word("inf") || accept_word("nan");
-    in_ = start;
-    const bool has_digits = token.find_first_of("0123456789") != std::string_view::npos;
-    if (is_special || (has_digits && token.find_first_of(".eE") != std::string_view::npos)) {
-      return Argument::fixed(read_double());
-    }
-    if (token == "-9223372036854775808") {  // its digits alone do not fit
-      in_.accept(token);
-      return Argument::fixed(std::numeric_limits<int64_t>::min());
-    }
-    SizeExpr size = parse_size_expr(in_, size_names_);
-    if (size.is_number()) return Argument::fixed(size.number());
-    return size;
-  }
-
-  double read_double() {
-    const TextCursor start = in_;
-    if (accept_word("nan")) return std::numeric_limits<double>::quiet_NaN();
-    if (accept_word("inf")) return std::numeric_limits<double>::infinity();
-    if (in_.accept("-inf")) return -std::numeric_limits<double>::infinity();
-    const std::string_view token = in_.read_all_of(kNumberCharacters);
-    double number = 0;
-    const auto [end, error] = std::from_chars(token.data(), token.data() + token.size(), number);
-    if (error != std::errc() || end != token.data() + token.size()) {
-      start.fail(fmt::format("expected a number, got '{}'", token));
-    }
-    return number;
-  }
-
-  Argument read_list(const c10::TypePtr& type) {
-    c10::TypePtr element = element_type(type);
-    if (element == nullptr) element = c10::AnyType::get();
-    Argument::List list;
-    while (in_.skip_space(), !in_.accept("]")) {
-      if (!list.empty()) in_.expect(",");
-      list.push_back(read_argument(element));
-    }
-    std::vector<c10::IValue> fixed;
-    for (const Argument& each : list) {
-      if (each.fixed_value() != nullptr) fixed.push_back(*each.fixed_value());
-    }
-    if (fixed.size() < list.size() || takes_tensors(type)) return list;
-    return Argument::fixed(fixed_list(fixed, type));
-  }
-
-  TextCursor in_;
   const StateReader& read_state_;
-  GraphParts parts_;
-  std::vector<std::string> size_names_;
-  std::vector<std::pair<std::size_t, std::string>> measured_;  // sizes, and where
-  int depth_ = 0;
-  std::unordered_map<std::string, ValueId> by_name_;
+  std::vector<std::pair<std::size_t, std::string>> measured_;  // sizes, and the values' names
 };
 
 }  // namespace

@@ -120,9 +120,7 @@ class Printer {
     out_ += '\n';
   }
 
-  const GraphValue& value(ValueId id) const {
-    return parts_.values[static_cast<std::size_t>(id.value())];
-  }
+  const GraphValue& value(ValueId id) const { return parts_.values[id.position()]; }
   const std::string& name_of(ValueId id) const { return value(id).name; }
   std::string type_of(ValueId id) const { return to_text(value(id), size_names_); }
 
@@ -173,7 +171,7 @@ class Printer {
                       region > 0 ? fmt::format(", region {}", region) : "");
     }
     if (!node.scope.empty()) state += " in " + node.scope;
-    // A node is named as its first result, unless that has no name or another.
+    // The name of a node is written only if it differs from that of its first result.
     std::string name;
     const ValueId* first = node.results.empty() ? nullptr : node.results.front().value();
     if (first == nullptr || name_of(*first) != node.name) name = node.name + ": ";

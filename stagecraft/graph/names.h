@@ -7,7 +7,7 @@
 
 namespace stagecraft {
 
-/// What names of values, nodes and regions of a graph consist of.
+/// The characters of names of values, nodes and regions of a graph.
 inline constexpr std::string_view kNameCharacters =
     "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789_.-/$#+*<>@~|^&;?!";
 
@@ -15,18 +15,18 @@ inline bool is_name(std::string_view text) {
   return !text.empty() && text.find_first_not_of(kNameCharacters) == std::string_view::npos;
 }
 
-/// The text with '_' for what no name may have.
+/// The text with '_' instead of characters that a name cannot have.
 std::string as_name(std::string text);
 
-/// A word that a text of a graph takes for a size and nothing else.
+/// Whether the parser of graphs can read the text only as a size.
 bool is_size_name(std::string_view text);
 
-/// Names for the values of one graph, none of them twice.
+/// Unique names for the values of one graph.
 class UniqueNames {
  public:
-  /// The wish, with '_' for what no name may have, and a number behind it where it is taken.
+  /// The wish as as_name(), with a number appended if it is taken.
   std::string make(std::string wish);
-  /// One for what an operator gives: `aten::addmm` to "addmm".
+  /// A name for the result of an operator: "addmm" for `aten::addmm`.
   std::string of_operator(std::string_view op);
 
  private:

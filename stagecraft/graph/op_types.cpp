@@ -3,14 +3,12 @@
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <c10/util/Exception.h>
 
-#include "stagecraft/graph/cond.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/own_operators.h"
 
 namespace stagecraft {
 
 const c10::FunctionSchema* find_schema(const c10::OperatorName& op) {
-  register_split_operator();
-  register_cond_operator();
+  register_own_operators();
   const auto found = c10::Dispatcher::singleton().findSchema(op);
   return found ? &found->schema() : nullptr;
 }
@@ -37,7 +35,7 @@ bool takes_integer(const c10::TypePtr& type) {
 c10::IValue fixed_list(const std::vector<c10::IValue>& elements, const c10::TypePtr& type) {
   const c10::TypePtr element = element_type(type);
   c10::TypePtr kept = element ? element : c10::AnyType::get();
-  // The engine keeps sizes and enumerations as plain ints.
+  // torch keeps sizes and enumerations as plain ints.
   if (takes_integer(kept) && kept->kind() != c10::TypeKind::NumberType) kept = c10::IntType::get();
   c10::impl::GenericList list(kept);
   for (const c10::IValue& each : elements) list.push_back(each);

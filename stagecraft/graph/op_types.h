@@ -11,26 +11,26 @@
 
 namespace stagecraft {
 
-/// The schema of a registered operator; null when there is none.
+/// The schema of a registered operator; null if there is none.
 const c10::FunctionSchema* find_schema(const c10::OperatorName& op);
 
-/// Whether it is of that kind, or an optional of it.
+/// Whether the type is of that kind, or an optional of that kind.
 bool is_of(const c10::TypePtr& type, c10::TypeKind kind);
 
-/// What a list, or an optional one, consists of; null for anything else.
+/// The element type of a list or an optional list; null for other types.
 c10::TypePtr element_type(const c10::TypePtr& type);
 
-/// Whether it holds numbers that count something: an int or a number of any kind. Not a dtype,
-/// which the engine passes as an int too.
+/// Whether the type takes an integer: an int or a number of any kind. Not a dtype, which torch also
+/// passes as an int.
 bool takes_integer(const c10::TypePtr& type);
 
-/// A list of fixed values as an operator takes it that wants `type`, a list.
+/// A list of fixed values in the form that an operator takes for `type`, a list.
 c10::IValue fixed_list(const std::vector<c10::IValue>& elements, const c10::TypePtr& type);
 
-/// What an exception says, without the engine's backtrace.
+/// The message of an exception, without torch's backtrace.
 std::string message_of(const std::exception& error);
 
-/// A tensor, an optional one, or a list of either.
+/// Whether the type is a tensor, an optional tensor, or a list of them.
 bool takes_tensors(const c10::TypePtr& type);
 
 }  // namespace stagecraft

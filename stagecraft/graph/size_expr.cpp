@@ -167,7 +167,7 @@ SizeExpr read_size_expr(TextCursor& in, std::span<const std::string> names) {
       const auto found = std::ranges::find(names, name);
       if (found == names.end()) in.fail(fmt::format("expected a number or a size, got '{}'", name));
       const SizeSet bit = SizeSet{1} << (found - names.begin());
-      if ((term.sizes & bit) != 0) in.fail(fmt::format("{} comes twice in a product", name));
+      if ((term.sizes & bit) != 0) in.fail(fmt::format("{} appears twice in a product", name));
       term.sizes |= bit;
     } while (in.skip_space(), in.accept("*"));
   }

@@ -9,15 +9,15 @@
 
 namespace stagecraft {
 
-/// A set of sizes: bit i stands for size number i.
+/// A set of sizes: bit i is size number i.
 using SizeSet = uint64_t;
 
-/// A number that follows the sizes of a model's inputs: a sum of products of sizes, each size at
-/// most once in a product.
+/// A number that depends on the sizes of a model's inputs: a sum of products of sizes. Each size
+/// appears at most once in a product.
 ///
 ///   16*B*S + 4*B - 1
 ///
-/// Sizes are numbered; their names stand in the graph that the expression belongs to.
+/// Sizes are numbered. The graph that the expression belongs to has their names.
 class SizeExpr {
  public:
   /// A product of sizes with a factor.
@@ -34,22 +34,23 @@ class SizeExpr {
   explicit SizeExpr(int64_t number);
   /// Size number `size`. Requires size < kMaxSizes.
   static SizeExpr of_size(int size);
-  /// The sum of the terms, in any order; a product may come several times.
+  /// The sum of the terms, in any order. A product may appear several times.
   static SizeExpr of_terms(std::span<const Term> terms);
-  /// The one that has the given values at the corners of a box: `corners[k]` is its value where
+  /// The expression with the given values at the corners of a box: `corners[k]` is its value where
   /// size i is `low[i] + 1` if bit i of k is set, otherwise `low[i]`. There is exactly one, and its
-  /// factors are whole numbers. Requires corners.size() == 2^low.size().
+  /// factors are integers. REQUIRES corners.size() == 2^low.size().
   static SizeExpr through(std::span<const int64_t> low, std::span<const int64_t> corners);
 
   bool is_number() const;
   /// Requires is_number().
   int64_t number() const { return terms_.empty() ? 0 : terms_.front().factor; }
-  /// Which sizes it needs.
+  /// The sizes in the expression.
   SizeSet sizes() const;
   /// Ascending in `sizes`, no factor is 0.
   std::span<const Term> terms() const { return terms_; }
 
-  /// Throws Error when the result does not fit. Requires a value for each of its sizes.
+  /// The value at these sizes. Throws Error if it overflows. REQUIRES a value for each size of the
+  /// expression.
   int64_t at(std::span<const int64_t> sizes) const;
 
   friend bool operator==(const SizeExpr&, const SizeExpr&) = default;
@@ -60,7 +61,7 @@ class SizeExpr {
 
 std::string to_text(const SizeExpr& expr, std::span<const std::string> names);
 
-/// The inverse; whole numbers are expressions too. Throws ParseError.
+/// The inverse of to_text. Integers are expressions, too. Throws ParseError.
 SizeExpr parse_size_expr(TextCursor& in, std::span<const std::string> names);
 
 }  // namespace stagecraft

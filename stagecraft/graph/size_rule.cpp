@@ -62,7 +62,8 @@ int64_t product(int64_t left, int64_t right) {
 }
 
 int64_t power(int64_t base, int64_t exponent) {
-  if (exponent < 0) throw Error(fmt::format("a size to the power of {}", exponent));
+  if (exponent < 0)
+    throw Error(fmt::format("a size cannot be raised to the power of {}", exponent));
   if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
   if (base == -1) return exponent % 2 == 0 ? 1 : -1;
   int64_t result = 1;

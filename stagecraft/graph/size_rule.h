@@ -9,8 +9,8 @@
 
 namespace stagecraft {
 
-/// A number that follows from sizes in a way that no SizeExpr can say: `floor_div(S + 1, 2)`.
-/// Comparisons give 1 where they hold and 0 where not.
+/// A number that is computed from sizes and that a SizeExpr cannot express: `floor_div(S + 1, 2)`.
+/// Comparisons return 1 for true and 0 for false.
 struct SizeRule {
   enum class Op : uint8_t {
     kProduct,
@@ -35,13 +35,13 @@ struct SizeRule {
   SizeExpr right;
 
   SizeSet sizes() const { return left.sizes() | right.sizes(); }
-  /// Throws Error when the result does not fit, and for a division by 0.
+  /// Throws Error if the result overflows, and for a division by 0.
   int64_t at(std::span<const int64_t> sizes) const;
 
   friend bool operator==(const SizeRule&, const SizeRule&) = default;
 };
 
-/// Whether it gives a truth, and no count.
+/// Whether the result is a truth value.
 inline bool is_truth(SizeRule::Op op) {
   return op >= SizeRule::Op::kEqual && op <= SizeRule::Op::kEither;
 }

@@ -1,35 +1,22 @@
-#include <algorithm>
 #include <bit>
 #include <cstddef>
-#include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
-#include <unordered_map>
 #include <unordered_set>
-#include <utility>
 #include <vector>
 
-#include <fmt/format.h>
-
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/graph/input_binding.h"
 #include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
+#include "stagecraft/graph/verify_parts.h"
 #include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft {
 
 namespace {
 
-/// Thrown and caught here: the first thing that is wrong.
-struct Wrong {
-  std::string message;
-};
-
-template <typename... Args>
-void check(bool holds, fmt::format_string<Args...> format, Args&&... args) {
-  if (!holds) throw Wrong{fmt::format(format, std::forward<Args>(args)...)};
-}
+using detail::check;
 
 class Verifier {
  public:
@@ -37,7 +24,7 @@ class Verifier {
       : parts_(parts), is_made_(parts.values.size(), false) {}
 
   void run() {
-    check_sizes();
+    detail::check_sizes(parts_);
     for (const GraphState& state : parts_.states) check_state(state);
     check(parts_.args.kind() == TreeSpec::Kind::kTuple, "args: expected a tuple, got {}",
           describe_kind(parts_.args));
@@ -54,7 +41,7 @@ class Verifier {
     }
     std::unordered_set<std::string> names;
     for (const GraphNode& node : parts_.nodes) {
-      check(is_name(node.name), "'{}' is no name for a node", node.name);
+      check(is_name(node.name), "'{}' is not a valid name for a node", node.name);
       check(names.insert(node.name).second, "two nodes are named {}", node.name);
       check_node(node);
     }
@@ -62,9 +49,9 @@ class Verifier {
           parts_.output.num_leaves(), parts_.outputs.size());
     for (const Argument& output : parts_.outputs) read(output, "return");
     for (std::size_t i = 0; i < parts_.values.size(); ++i) {
-      check(is_made_[i], "%{} is made by nothing", parts_.values[i].name);
+      check(is_made_[i], "%{} is not made by any node", parts_.values[i].name);
     }
-    check_known_sizes();
+    detail::check_known_sizes(parts_);
   }
 
   /// A branch of a cond: no states, a tuple of tensors as its output, no keywords.
@@ -78,7 +65,8 @@ class Verifier {
     const Argument::List* results = node.results.front().list();
     check(results != nullptr && parts.output.kind() == TreeSpec::Kind::kTuple &&
               parts.outputs.size() == results->size(),
-          "{}: a branch returns {} values, got another number", node.name, parts.outputs.size());
+          "{}: a branch returns {} values, got a different number", node.name,
+          parts.outputs.size());
   }
 
  private:
@@ -88,48 +76,12 @@ class Verifier {
     return fixed != nullptr && fixed->isList() ? fixed->toListRef().size() : 0;
   }
 
-  void check_sizes() {
-    check(parts_.sizes.size() <= SizeExpr::kMaxSizes, "expected at most {} sizes, got {}",
-          SizeExpr::kMaxSizes, parts_.sizes.size());
-    std::unordered_set<std::string> names;
-    for (const GraphSize& size : parts_.sizes) {
-      check(is_size_name(size.name), "'{}' is no name for a size", size.name);
-      check(names.insert(size.name).second, "two sizes are named {}", size.name);
-      const bool follows = size.rule || size.measured;
-      const bool is_least = size.least >= 0 || parts_.is_exported;
-      check(follows || (is_least && size.example >= size.least),
-            "size {}: the example is {}, expected at least {}", size.name, size.example,
-            size.least);
-      check(follows || size.greatest >= size.example,
-            "size {}: the example is {}, expected at most {}", size.name, size.example,
-            size.greatest);
-      check(!size.rule || !size.measured, "size {}: it has a rule and is measured", size.name);
-      const SizeSet before = (SizeSet{1} << names.size() >> 1) - 1;
-      check(!size.rule || (size.rule->sizes() & ~before) == 0,
-            "size {}: it follows from a size that does not come before it", size.name);
-    }
-    const SizeSet all = (SizeSet{1} << parts_.sizes.size()) - 1;
-    for (const GraphGuard& guard : parts_.guards) {
-      check((guard.holds.sizes() & ~all) == 0, "a guard has a size that the graph has not");
-    }
-    names.clear();
-    for (const GraphValue& value : parts_.values) {
-      check(is_name(value.name), "'{}' is no name for a value", value.name);
-      check(names.insert(value.name).second, "two values are named %{}", value.name);
-      check(value.shape.size() >= 32 || value.open_dims >> value.shape.size() == 0,
-            "%{} has an open dimension beyond its {}", value.name, value.shape.size());
-      for (const SizeExpr& size : value.shape) {
-        check((size.sizes() & ~all) == 0, "%{} has a size that the graph has not", value.name);
-      }
-    }
-  }
-
   static bool is_size(const SizeExpr& expr) {
     return expr.terms().size() == 1 && expr.terms().front().factor == 1 &&
            std::popcount(expr.sizes()) == 1;
   }
 
-  /// Whether an input may be it: a size that follows from no other.
+  /// Whether an input may be this expression: a single size without rule and measurement.
   bool is_told(const SizeExpr& expr) const {
     if (!is_size(expr) || expr.sizes() >> parts_.sizes.size() != 0) return false;
     const GraphSize& size = parts_.sizes[static_cast<std::size_t>(std::countr_zero(expr.sizes()))];
@@ -137,7 +89,7 @@ class Verifier {
   }
 
   void make(ValueId id, std::string_view where) {
-    const auto i = static_cast<std::size_t>(id.value());
+    const auto i = id.position();
     check(id.value() >= 0 && i < parts_.values.size(), "{}: there is no value {}", where,
           id.value());
     check(!is_made_[i], "{}: %{} is made twice", where, parts_.values[i].name);
@@ -146,7 +98,7 @@ class Verifier {
 
   void read(const Argument& argument, std::string_view where) const {
     for_each_value(argument, [&](ValueId id) {
-      const auto i = static_cast<std::size_t>(id.value());
+      const auto i = id.position();
       check(id.value() >= 0 && i < parts_.values.size(), "{}: there is no value {}", where,
             id.value());
       check(is_made_[i], "{}: %{} is read before it is made", where, parts_.values[i].name);
@@ -155,10 +107,10 @@ class Verifier {
 
   void check_state(const GraphState& state) {
     make(state.value, "states");
-    const GraphValue& value = parts_.values[static_cast<std::size_t>(state.value.value())];
+    const GraphValue& value = parts_.values[state.value.position()];
     check(state.tensor.defined(), "%{} has no tensor", value.name);
     for (const std::string& name : state.other_names) {
-      check(is_name(name), "'{}' is no name for a state", name);
+      check(is_name(name), "'{}' is not a valid name for a state", name);
       check(other_names_.insert(name).second && name != value.name, "two states are named %{}",
             name);
     }
@@ -180,8 +132,8 @@ class Verifier {
     for (std::size_t i = 0; i < node.arguments.size(); ++i) {
       const c10::Argument& formal = schema->arguments()[i];
       read(node.arguments[i], node.name);
-      check(fits(node.arguments[i], formal.real_type()),
-            "{}: {} takes '{}' as {}, got another kind", node.name, toString(node.op),
+      check(detail::fits(parts_, node.arguments[i], formal.real_type()),
+            "{}: {} takes '{}' as {}, got a different kind", node.name, toString(node.op),
             formal.name(), formal.real_type()->str());
     }
     const bool is_cond = node.op.name == kCondOperator;
@@ -190,120 +142,9 @@ class Verifier {
     for (const Graph& branch : node.branches) check_branch(node, branch);
     for (std::size_t i = 0; i < node.results.size(); ++i) {
       const c10::TypePtr type = schema->returns()[i].real_type();
-      check(is_result(node.results[i], type), "{}: {} returns {}, got another kind", node.name,
-            toString(node.op), type->str());
+      check(detail::is_result(node.results[i], type), "{}: {} returns {}, got a different kind",
+            node.name, toString(node.op), type->str());
       for_each_value(node.results[i], [&](ValueId id) { make(id, node.name); });
-    }
-  }
-
-  /// One tensor, a list of them, or None for what nobody needs or is no tensor.
-  static bool is_result(const Argument& result, const c10::TypePtr& type) {
-    if (result.value() != nullptr) return is_of(type, c10::TypeKind::TensorType);
-    if (const Argument::List* list = result.list()) {
-      const c10::TypePtr element = element_type(type);
-      return element != nullptr && is_of(element, c10::TypeKind::TensorType) &&
-             std::ranges::all_of(*list, [](const Argument& each) {
-               return each.value() != nullptr || is_none(each);
-             });
-    }
-    return is_none(result);
-  }
-
-  static bool is_none(const Argument& argument) {
-    return argument.fixed_value() != nullptr && argument.fixed_value()->isNone();
-  }
-
-  bool fits(const Argument& argument, const c10::TypePtr& type) const {
-    if (type->kind() == c10::TypeKind::AnyType) return true;
-    if (argument.value() != nullptr) return is_of(type, c10::TypeKind::TensorType);
-    // A number is a tensor too, as in Python: it does not count for the dtype of the result.
-    if (argument.size() != nullptr) {
-      if (is_of(type, c10::TypeKind::BoolType)) return is_truth(parts_, *argument.size());
-      return takes_integer(type) || is_of(type, c10::TypeKind::TensorType);
-    }
-    const c10::TypePtr element = element_type(type);
-    if (const Argument::List* list = argument.list()) {
-      if (element == nullptr) return false;
-      for (const Argument& each : *list) {
-        if (!fits(each, element)) return false;
-      }
-      return true;
-    }
-    const c10::IValue& fixed = *argument.fixed_value();
-    if (fixed.isNone()) {
-      return type->kind() == c10::TypeKind::OptionalType || type->kind() == c10::TypeKind::NoneType;
-    }
-    if (fixed.isTensor()) return is_of(type, c10::TypeKind::TensorType);
-    if (fixed.isScalar() && is_of(type, c10::TypeKind::TensorType)) return true;
-    if (fixed.isList()) {
-      return element != nullptr &&
-             std::ranges::all_of(fixed.toListRef(), [&](const c10::IValue& each) {
-               return fits(Argument::fixed(each), element);
-             });
-    }
-    if (fixed.isDevice()) return is_of(type, c10::TypeKind::DeviceObjType);
-    if (fixed.isGenerator()) return is_of(type, c10::TypeKind::GeneratorType);
-    if (fixed.isInt()) {
-      // A list of a fixed length may be given as one number, and enumerations are numbers.
-      return !is_of(type, c10::TypeKind::TensorType) && !is_of(type, c10::TypeKind::StringType) &&
-             !is_of(type, c10::TypeKind::BoolType);
-    }
-    if (fixed.isDouble()) {
-      return is_of(type, c10::TypeKind::FloatType) || is_of(type, c10::TypeKind::NumberType) ||
-             is_of(type, c10::TypeKind::SymFloatType);
-    }
-    if (fixed.isBool()) {
-      return is_of(type, c10::TypeKind::BoolType) || is_of(type, c10::TypeKind::NumberType) ||
-             is_of(type, c10::TypeKind::SymBoolType);
-    }
-    if (fixed.isComplexDouble()) {
-      return is_of(type, c10::TypeKind::ComplexType) || is_of(type, c10::TypeKind::NumberType);
-    }
-    if (fixed.isString()) {
-      return is_of(type, c10::TypeKind::StringType) || is_of(type, c10::TypeKind::DeviceObjType);
-    }
-    return true;
-  }
-
-  // Every expression that a run needs must follow from the inputs.
-  void check_known_sizes() const {
-    SizeSet known = known_sizes(parts_);
-    auto check_size = [&](const SizeExpr& size, std::string_view where) {
-      const SizeSet open = size.sizes() & ~known;
-      check(open == 0, "{}: the inputs do not tell the size {}", where,
-            open == 0 ? std::string()
-                      : parts_.sizes[static_cast<std::size_t>(std::countr_zero(open))].name);
-    };
-    // What is measured is known from where its value is made.
-    std::unordered_map<int32_t, SizeSet> measured;
-    for (std::size_t i = 0; i < parts_.sizes.size(); ++i) {
-      const auto& how = parts_.sizes[i].measured;
-      if (!how) continue;
-      const auto v = static_cast<std::size_t>(how->value.value());
-      check(how->value.value() >= 0 && v < parts_.values.size() && how->dim >= -1 &&
-                how->dim < static_cast<int32_t>(parts_.values[v].shape.size()),
-            "size {}: it is measured at a value that is not there", parts_.sizes[i].name);
-      measured[how->value.value()] |= SizeSet{1} << i;
-    }
-    auto refuse = [&](ValueId value) {
-      check(!measured.contains(value.value()), "a size is measured at %{}, which no node makes",
-            parts_.values[static_cast<std::size_t>(value.value())].name);
-    };
-    for (const GraphState& state : parts_.states) refuse(state.value);
-    for (const Argument& input : parts_.inputs) for_each_value(input, refuse);
-    auto learn = [&](ValueId value) {
-      const auto found = measured.find(value.value());
-      if (found == measured.end()) return;
-      known = with_rules(parts_, known | found->second);
-    };
-    for (const GraphNode& node : parts_.nodes) {
-      for (const Argument& argument : node.arguments) {
-        for_each_size(argument, [&](const SizeExpr& size) { check_size(size, node.name); });
-      }
-      for (const Argument& result : node.results) for_each_value(result, learn);
-    }
-    for (const Argument& output : parts_.outputs) {
-      for_each_size(output, [&](const SizeExpr& size) { check_size(size, "return"); });
     }
   }
 
@@ -317,8 +158,8 @@ class Verifier {
 std::optional<std::string> verify(const GraphParts& parts) {
   try {
     Verifier(parts).run();
-  } catch (const Wrong& wrong) {
-    return wrong.message;
+  } catch (const detail::GraphDefect& defect) {
+    return defect.message;
   }
   return std::nullopt;
 }

@@ -4,7 +4,6 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stagecraft/attention/block_mask.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/opaque.h"
@@ -79,9 +78,10 @@ ChunkSpec ChunkSpec::default_for(const c10::IValue& tree) {
 }
 
 LeafSpec default_leaf_spec(const c10::IValue& leaf) {
-  const bool is_cut =
-      (leaf.isTensor() && leaf.toTensor().defined()) || find_opaque<BlockMask>(leaf);
-  return is_cut ? LeafSpec(TensorChunkSpec{}) : LeafSpec(Replicate{});
+  const auto opaque = find_opaque<Opaque>(leaf);
+  const bool is_split =
+      (leaf.isTensor() && leaf.toTensor().defined()) || (opaque && opaque->max_chunks());
+  return is_split ? LeafSpec(TensorChunkSpec{}) : LeafSpec(Replicate{});
 }
 
 }  // namespace stagecraft

@@ -16,11 +16,12 @@
 
 namespace stagecraft {
 
-/// The dimension along which a batch is cut unless told otherwise.
+/// The dimension along which a batch is split unless a spec says otherwise.
 inline constexpr int64_t kDefaultChunkDim = 0;
 
-/// Cut along a dimension when splitting, concatenate along it when merging. Negative dimensions
-/// count from the end. A block mask can be cut along its batch only: dimension 0.
+/// Split along a dimension when splitting, concatenate along it when merging. Negative dimensions
+/// count from the end. An opaque leaf that can be split, such as a block mask, has dimension 0
+/// only.
 struct TensorChunkSpec {
   int64_t dim = kDefaultChunkDim;
 };
@@ -49,7 +50,7 @@ using LeafSpec = std::variant<NoSpec, TensorChunkSpec, Replicate, CustomReducer,
 /// Says for each leaf of a tree how it is split into microbatches or merged from them. It is a leaf
 /// spec or a tuple, list or dict of specs. An integer stands for a TensorChunkSpec:
 ///
-///   ChunkSpec::tuple({0, 0, 1})                            three tensors, the last cut along 1
+///   ChunkSpec::tuple({0, 0, 1})                            three tensors, the last split along 1
 ///   ChunkSpec::dict({{"ids", 0}, {"flag", Replicate{}}})
 ///   ChunkSpec::tuple({0, ChunkSpec::dict({{"mask", -1}})})
 ///
@@ -76,8 +77,8 @@ class ChunkSpec {
   /// ArgumentError that names the path of a leaf that is no integer.
   static ChunkSpec from_dims(const c10::IValue& dims);
 
-  /// What splitting uses when no spec is given: defined tensors and block masks are cut along
-  /// kDefaultChunkDim, everything else is replicated.
+  /// What splitting uses when no spec is given: defined tensors, and opaque leaves that can be
+  /// split, are split along kDefaultChunkDim. Everything else is replicated.
   static ChunkSpec default_for(const c10::IValue& tree);
 
   const TreeSpec& structure() const { return structure_; }

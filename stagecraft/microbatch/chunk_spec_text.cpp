@@ -30,7 +30,7 @@ LeafSpec read_leaf(TextCursor& in) {
   if (word == "LossReducer") return LossReducer{};
   if (word == "None") return NoSpec{};
   if (word == "CustomReducer") {
-    start.fail("a CustomReducer holds a function, which no text can give");
+    start.fail("a CustomReducer contains a function, which cannot be parsed from text");
   }
   start.fail(fmt::format("expected TensorChunkSpec(dim), Replicate, LossReducer or None, got {}",
                          word.empty() ? start.describe_next() : fmt::format("'{}'", word)));

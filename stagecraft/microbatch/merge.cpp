@@ -12,6 +12,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/tree/describe.h"
+#include "stagecraft/tree/opaque.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -119,7 +120,7 @@ c10::IValue merge_equal(const Column& column) {
     throw MetadataError(fmt::format("{}: expected the value of chunk 0, {}, got {}{}",
                                     column.path(c), describe(column.value(0)),
                                     describe(column.value(c)),
-                                    column.value(c).isTensor() ? " with other elements" : ""));
+                                    column.value(c).isTensor() ? " with different elements" : ""));
   }
   return column.value(0);
 }
@@ -149,8 +150,21 @@ at::Tensor merge_loss(const Column& column) {
   return sum;
 }
 
+// Null if they are not opaque leaves, or leaves of a class that cannot merge.
+c10::intrusive_ptr<Opaque> merge_opaque(const Column& column) {
+  std::vector<c10::intrusive_ptr<Opaque>> parts;
+  for (std::size_t c = 0; c < column.size(); ++c) {
+    parts.push_back(find_opaque<Opaque>(column.value(c)));
+    if (!parts.back()) return {};
+  }
+  return parts.front()->merge(parts);
+}
+
 c10::IValue merge_leaf(const Column& column, const LeafSpec& spec, const MergeOptions& options) {
   if (const auto* cut = std::get_if<TensorChunkSpec>(&spec)) {
+    if (column.value(0).isCapsule() && cut->dim == 0) {
+      if (auto merged = merge_opaque(column)) return make_opaque(std::move(merged));
+    }
     return options.masked_debug ? merge_masked(column, cut->dim) : merge_cut(column, cut->dim);
   }
   if (const auto* reducer = std::get_if<CustomReducer>(&spec)) return fold(column, *reducer);

@@ -18,9 +18,9 @@ struct MergeOptions {
 
 /// Merges the outputs of microbatches, in their order, into the output of the batch.
 ///
-/// Without a spec every leaf must be a tensor and is concatenated along kDefaultChunkDim; the
-/// result has the structure of chunk 0. With a spec the result has the structure of the spec, and
-/// each leaf is merged as its spec says:
+/// Without a spec every leaf must be a tensor, or an opaque leaf with Opaque::merge, and is
+/// concatenated along kDefaultChunkDim; the result has the structure of chunk 0. With a spec the
+/// result has the structure of the spec, and each leaf is merged as its spec says:
 ///
 ///   TensorChunkSpec(d)       concatenated along d
 ///   CustomReducer            folded from its initial value, in the order of the chunks
@@ -31,7 +31,7 @@ struct MergeOptions {
 ///   LossReducer{}}}));
 ///
 /// Throws ArgumentError if there are no chunks, and MetadataError that names the path
-/// (`chunks[2]["logits"]`) when a chunk has another structure or a leaf cannot be merged.
+/// (`chunks[2]["logits"]`) if a chunk has a different structure or a leaf cannot be merged.
 c10::IValue merge_chunks(std::span<const c10::IValue> chunks,
                          const std::optional<ChunkSpec>& spec = std::nullopt,
                          const MergeOptions& options = {});

@@ -10,8 +10,6 @@
 #include <ATen/ops/slice.h>
 #include <ATen/ops/zeros_like.h>
 
-#include "stagecraft/attention/block_mask.h"
-#include "stagecraft/attention/block_mask_split.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/tree/describe.h"
@@ -90,7 +88,8 @@ class Side {
         auto parts = split_tensor(leaf.toTensor(), cut->dim, chunks, masked_debug);
         for (std::size_t c = 0; c < parts.size(); ++c) out[c].emplace_back(std::move(parts[c]));
       } else {
-        const auto parts = split_block_mask(find_opaque<BlockMask>(leaf), chunks);
+        const auto parts = find_opaque<Opaque>(leaf)->split(chunks);
+        check_parts(i, parts, chunks);
         for (std::size_t c = 0; c < parts.size(); ++c) out[c].push_back(make_opaque(parts[c]));
       }
     }
@@ -118,32 +117,42 @@ class Side {
                                       path(i), describe(leaf), to_text(specs_[i])));
     }
     if (leaf.isTensor() && leaf.toTensor().defined()) return size_along(i, cut->dim);
-    const auto mask = find_opaque<BlockMask>(leaf);
-    if (!mask) [[unlikely]] {
-      throw ArgumentError(fmt::format("{}: {} cuts tensors and block masks, got {}", path(i),
-                                      to_text(specs_[i]), describe(leaf)));
+    const auto opaque = find_opaque<Opaque>(leaf);
+    const std::optional<int64_t> most = opaque ? opaque->max_chunks() : std::nullopt;
+    if (!most) [[unlikely]] {
+      throw ArgumentError(
+          fmt::format("{}: {} splits tensors and opaque leaves that can be split, got {}", path(i),
+                      to_text(specs_[i]), describe(leaf)));
     }
     if (cut->dim != 0) [[unlikely]] {
-      throw ArgumentError(fmt::format("{}: a block mask is cut along dimension 0, got {}", path(i),
-                                      to_text(specs_[i])));
+      throw ArgumentError(fmt::format("{}: an opaque leaf is split along dimension 0, got {}",
+                                      path(i), to_text(specs_[i])));
     }
-    const int64_t batch = mask->shape()[0];
-    return batch == 1 ? chunks : checked_size(i, batch);
+    return std::min(chunks, checked_size(i, *most));
+  }
+
+  // Leaves are split by classes of users.
+  void check_parts(std::size_t i, const std::vector<c10::intrusive_ptr<Opaque>>& parts,
+                   int64_t chunks) const {
+    const auto defined =
+        std::ranges::count_if(parts, [](const auto& part) { return part.defined(); });
+    require<ArgumentError>(defined == chunks && static_cast<int64_t>(parts.size()) == chunks,
+                           "{}: expected {} chunks from Opaque::split of {}, got {}", path(i),
+                           chunks, describe(flat_.leaves[i]), defined);
   }
 
   int64_t size_along(std::size_t i, int64_t dim) const {
     const auto& tensor = flat_.leaves[i].toTensor();
     if (tensor.is_nested() || tensor.layout() != at::kStrided) [[unlikely]] {
       throw ArgumentError(
-          fmt::format("{}: only dense tensors can be cut, got {}; give it Replicate", path(i),
+          fmt::format("{}: only dense tensors can be split, got {}; give it Replicate", path(i),
                       describe(tensor)));
     }
     const int64_t dims = tensor.dim();
     if (dims == 0) [[unlikely]] {
-      throw ArgumentError(
-          fmt::format("{}: a tensor without dimensions cannot be cut; give it "
-                      "Replicate, or a dimension",
-                      path(i)));
+      throw ArgumentError(fmt::format(
+          "{}: a tensor without dimensions cannot be split; give it Replicate, or a dimension",
+          path(i)));
     }
     if (dim < -dims || dim >= dims) [[unlikely]] {
       throw ArgumentError(
@@ -154,7 +163,7 @@ class Side {
 
   int64_t checked_size(std::size_t i, int64_t size) const {
     if (size == 0) [[unlikely]] {
-      throw ArgumentError(fmt::format("{}: {} of {} has no elements to cut", path(i),
+      throw ArgumentError(fmt::format("{}: {} of {} has no elements to split", path(i),
                                       to_text(specs_[i]), describe(flat_.leaves[i])));
     }
     return size;

@@ -35,7 +35,7 @@ class Shapes {
     for (const SizeExpr& size : graph_.value(value).shape) shape.push_back(size.at(sizes_));
     return shape;
   }
-  /// Those of an argument; of a list, one after another.
+  /// The shapes of the tensors of an argument.
   std::vector<Shape> argument(std::size_t i) const {
     std::vector<Shape> shapes;
     for_each_value(node_.arguments[i], [&](ValueId value) { shapes.push_back(of(value)); });
@@ -163,7 +163,7 @@ const std::unordered_map<std::string_view, Count>& counts() {
   return table;
 }
 
-/// Whether it only looks at its first argument in another way.
+/// Whether the operator returns a view of its first argument.
 bool is_view(const Graph& graph, const GraphNode& node) {
   if (node.results.empty() || node.arguments.empty()) return false;
   if (!written_arguments(*find_schema(node.op), node.arguments).empty()) return false;
@@ -179,7 +179,7 @@ bool is_view(const Graph& graph, const GraphNode& node) {
 }  // namespace
 
 int64_t example_flops(const Graph& graph, const GraphNode& node) {
-  // Of two branches the dearer.
+  // The more expensive of the two branches.
   int64_t dearest = 0;
   for (const Graph& branch : node.branches) {
     int64_t sum = 0;

@@ -12,7 +12,7 @@ c10::IValue TrivialLossWrapper::forward(const Args& args, const Kwargs& kwargs) 
       args.size() + kwargs.size());
   const c10::IValue output = module().forward({args[0]}, {});
   if (!output.isTensor()) {
-    throw ArgumentError("a trivial loss wrapper needs a model that gives a tensor, got " +
+    throw ArgumentError("a trivial loss wrapper needs a model that returns a tensor, got " +
                         describe(output));
   }
   return loss_(output.toTensor(), args[1].toTensor());

@@ -7,13 +7,13 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 
-/// A model together with its loss, so that both are captured and cut. Derive from it and say in
-/// forward how the loss comes about; the model's parameters are then named "module.<name>".
+/// A model together with its loss, so that both are captured and split. Derive from it and compute
+/// the loss in forward. The model's parameters are then named "module.<name>".
 class LossWrapper {
  public:
   explicit LossWrapper(StageBody module) : module_(std::move(module)) {}
@@ -21,7 +21,7 @@ class LossWrapper {
   LossWrapper(const LossWrapper&) = delete;
   LossWrapper& operator=(const LossWrapper&) = delete;
 
-  /// Returns the loss, or a tree that it is in.
+  /// Returns the loss, or a tree that contains it.
   virtual c10::IValue forward(const Args& args, const Kwargs& kwargs) = 0;
 
   const StageBody& module() const { return module_; }
@@ -38,14 +38,14 @@ class TrivialLossWrapper : public LossWrapper {
   TrivialLossWrapper(StageBody module, LossFn loss)
       : LossWrapper(std::move(module)), loss_(std::move(loss)) {}
 
-  /// ArgumentError unless there are two arguments, and the module gives a tensor.
+  /// ArgumentError unless there are two arguments and the module returns a tensor.
   c10::IValue forward(const Args& args, const Kwargs& kwargs) override;
 
  private:
   LossFn loss_;
 };
 
-/// What capture takes.
+/// The wrapper in the form that capture takes.
 StageBody loss_body(std::shared_ptr<LossWrapper> wrapper);
 
 }  // namespace stagecraft

@@ -13,7 +13,7 @@ namespace stagecraft {
 
 namespace {
 
-/// How many characters have to be put in, taken out or exchanged.
+/// The number of characters to insert, delete or replace.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -31,7 +31,8 @@ bool is_inside(std::string_view name, std::string_view module) {
   return name.size() > module.size() && name.starts_with(module) && name[module.size()] == '.';
 }
 
-/// The names of a state, or of one in another form, and how often it is read in all and so far.
+/// The names of a state, or of a value computed from it, and its number of reads in total and so
+/// far.
 struct Held {
   std::vector<std::string> names;
   std::size_t reads = 1;
@@ -89,7 +90,7 @@ ModuleExtents::ModuleExtents(const Graph& graph)
       }
     }
     if (has_others || read_at_[n].empty()) continue;
-    // A weight in another form (transposed, cast) stands for the weight.
+    // A value computed only from a weight (transposed, cast) stands for the weight.
     for (const Argument& result : nodes[n].results) {
       for_each_value(result, [&](ValueId value) { held[value].names = {read_at_[n].front()}; });
     }
@@ -128,7 +129,7 @@ ModuleExtents::Extent ModuleExtents::get(std::string_view name) const {
   }
   throw ArgumentError(fmt::format(
       "there is no module '{}' that reads a parameter or buffer, and no scope of that name{}", name,
-      hint.empty() ? "; the model has none at all" : hint));
+      hint.empty() ? "; the model has neither" : hint));
 }
 
 std::vector<std::string> ModuleExtents::names() const {
@@ -139,6 +140,20 @@ std::vector<std::string> ModuleExtents::names() const {
     return std::pair(extent.first, -static_cast<int64_t>(extent.last));
   });
   return names;
+}
+
+std::size_t ModuleExtents::layer_depth() const {
+  constexpr std::size_t kLeast = 2;
+  std::map<std::string, int> numbered;  // by parent
+  std::size_t depth = SIZE_MAX;
+  for (const auto& [name, extent] : extents_) {
+    const std::size_t dot = name.rfind('.');
+    const std::string last = dot == std::string::npos ? name : name.substr(dot + 1);
+    if (last.find_first_not_of("0123456789") != std::string::npos) continue;
+    if (++numbered[parent_of(name)] < 2) continue;
+    depth = std::min(depth, static_cast<std::size_t>(std::ranges::count(name, '.')) + 1);
+  }
+  return depth == SIZE_MAX ? kLeast : std::max(depth, kLeast);
 }
 
 bool ModuleExtents::is_other(std::size_t node, std::string_view name) const {
@@ -154,8 +169,8 @@ std::optional<std::size_t> ModuleExtents::last_other_before(std::size_t node,
   return std::nullopt;
 }
 
-std::optional<std::size_t> ModuleExtents::first_other_behind(std::size_t node,
-                                                             std::string_view name) const {
+std::optional<std::size_t> ModuleExtents::first_other_after(std::size_t node,
+                                                            std::string_view name) const {
   for (std::size_t n = node + 1; n < read_at_.size(); ++n) {
     if (is_other(n, name)) return n;
   }

@@ -11,25 +11,25 @@
 
 namespace stagecraft {
 
-/// Modules nest that deep; a name with more parts, of which hostile files may have any number,
-/// means the module that its first parts name.
+/// The deepest nesting of modules. A name with more parts, as in a hostile file, means the module
+/// that its first parts name.
 inline constexpr std::size_t kMaxModuleDepth = 64;
 
 /// The name, or its first kMaxModuleDepth parts.
 std::string_view module_name(std::string_view name);
 
-/// Where the modules of a model stand in its graph.
+/// Where the modules of a model are in its graph.
 ///
-/// libtorch's modules leave no trace when they are called, so a module is where its parameters and
-/// buffers are read: it reaches from the first node that reads one of them, or what was made of
-/// them alone (a transposed weight), to the last. A region named with scope() is where its nodes
-/// are, exactly. A module without either is not found.
+/// Calls of libtorch's modules leave no trace, so a module is located by its parameters and
+/// buffers. It extends from the first node that reads one of them, or a value computed only from
+/// them (a transposed weight), to the last. A region named with scope() has exactly its nodes. A
+/// module without parameters, buffers and scope is not found.
 ///
-/// Of a tensor with several names (tied weights), the last read counts for the last name, those
-/// before it for the others in order.
+/// If a tensor has several names (tied weights), its last read counts for the last name, and the
+/// earlier reads for the other names in order.
 class ModuleExtents {
  public:
-  /// From which node to which a module reaches.
+  /// The first and last node of a module.
   struct Extent {
     std::size_t first = 0;  ///< node
     std::size_t last = 0;
@@ -38,21 +38,25 @@ class ModuleExtents {
 
   explicit ModuleExtents(const Graph& graph);
 
-  /// Nothing when there is none of that name.
+  /// Nothing if there is no module of that name.
   std::optional<Extent> find(std::string_view name) const;
-  /// The same; ArgumentError that names the nearest names there are.
+  /// The same, but ArgumentError if there is none. The message has the nearest names.
   Extent get(std::string_view name) const;
-  /// All of them, in the order of their first nodes.
+  /// All names, in the order of their first nodes.
   std::vector<std::string> names() const;
 
-  /// The last node before `node` that reads a parameter or buffer of another module than `name`;
-  /// nothing when there is none.
-  std::optional<std::size_t> last_other_before(std::size_t node, std::string_view name) const;
-  /// The first behind it, likewise.
-  std::optional<std::size_t> first_other_behind(std::size_t node, std::string_view name) const;
+  /// The least depth at which two numbered modules have the same parent (`layers.0` and `layers.1`
+  /// have depth 2), and at least 2.
+  std::size_t layer_depth() const;
 
-  /// The innermost module that a node reads a parameter of, else the scope that it is in, else
-  /// empty.
+  /// The last node before `node` that reads a parameter or buffer of a different module than
+  /// `name`; nothing if there is none.
+  std::optional<std::size_t> last_other_before(std::size_t node, std::string_view name) const;
+  /// The first such node after `node`.
+  std::optional<std::size_t> first_other_after(std::size_t node, std::string_view name) const;
+
+  /// The innermost module whose parameter the node reads; otherwise the scope of the node;
+  /// otherwise empty.
   const std::string& module_at(std::size_t node) const { return module_at_[node]; }
 
  private:

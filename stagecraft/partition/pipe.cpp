@@ -8,9 +8,9 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/input_binding.h"
-#include "stagecraft/graph/move.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/passes/move.h"
+#include "stagecraft/graph/run/input_binding.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/flops.h"
 #include "stagecraft/stage/random_scope.h"
 #include "stagecraft/stage/stage_context.h"
@@ -20,17 +20,17 @@ namespace stagecraft {
 namespace {
 
 std::size_t at(StageId stage) {
-  return static_cast<std::size_t>(stage.value());
+  return stage.position();
 }
 
-/// Where a graph computes: where its tensors are, else what it makes.
+/// The device of a graph: that of its states, otherwise that of its values.
 c10::Device device_of(const Graph& graph) {
   const GraphParts& parts = graph.parts();
   if (!parts.states.empty()) return parts.states.front().tensor.device();
   return parts.values.empty() ? c10::Device(c10::kCPU) : parts.values.front().device;
 }
 
-/// FNV-1a: fixed for ever, since saved runs rely on it.
+/// FNV-1a. It must never change, because saved runs rely on it.
 uint64_t hash_of(std::string_view text) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -59,7 +59,7 @@ Pipe::Pipe(Planned, Graph graph, PipePlan plan)
       ports_(std::make_shared<const Ports>(ports_of(plan_->stages))) {}
 
 Pipe::Pipe(Graph graph, const Split& split, const Sharing& sharing)
-    : Pipe(Planned(), graph, plan_stages(graph, find_cuts(graph, split), sharing)) {}
+    : Pipe(Planned(), graph, plan_stages(graph, find_split_positions(graph, split), sharing)) {}
 
 Pipe Pipe::of_plan(Graph graph, PipePlan plan) {
   return {Planned(), std::move(graph), std::move(plan)};
@@ -208,8 +208,7 @@ std::string Pipe::call_text() const {
 
 Pipe pipeline(const StageBody& model, const Arguments& example, const Split& split,
               const PipeOptions& options) {
-  const TracedModel traced{model.forward, model.parameters, model.buffers};
-  return Pipe(capture(traced, example, options.capture), split, options.sharing);
+  return Pipe(capture(model, example, options.capture), split, options.sharing);
 }
 
 RunOptions draw_by_name(uint64_t draw) {

@@ -10,9 +10,9 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/index.h"
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/split.h"
 #include "stagecraft/partition/stage_plan.h"
 #include "stagecraft/stage/callable.h"
@@ -21,7 +21,7 @@
 
 namespace stagecraft {
 
-/// What a stage of a Pipe holds and does, at the sizes of the example.
+/// The size and cost of a stage of a Pipe, at the sizes of the example.
 struct StageSummary {
   std::string name;  ///< submod_pp_0, ...
   std::size_t operators = 0;
@@ -36,44 +36,45 @@ struct StageSummary {
 ///   Pipe pipe = pipeline(model, {{x}, {}}, {.policy = equal_cost(4)});
 ///   Pipeline run(pipe, {.schedule = "1F1B"});
 ///
-/// The stages hold the model's own parameters, but for copies of shared ones: what trains the
-/// pipeline has to train parameters(). Immutable; a copy shares.
+/// The stages hold the model's own parameters, except for copies of shared parameters. An optimizer
+/// must therefore train parameters(). Immutable; copies share their data.
 class Pipe {
  public:
-  /// Throws as find_cuts and plan_stages do.
+  /// Throws what find_split_positions and plan_stages throw.
   explicit Pipe(Graph graph, const Split& split = {}, const Sharing& sharing = {});
-  /// One that was cut before.
+  /// A pipe from a plan that was made before.
   static Pipe of_plan(Graph graph, PipePlan plan);
 
   int32_t num_stages() const { return static_cast<int32_t>(plan_->stages.size()); }
   /// The whole model.
   const Graph& graph() const { return graph_; }
-  /// One stage. ArgumentError for one that is not there.
+  /// The graph of one stage. ArgumentError for a stage that does not exist.
   const Graph& stage_graph(StageId stage) const { return plan(stage).graph; }
   static std::string stage_name(StageId stage) {
     return "submod_pp_" + std::to_string(stage.value());
   }
   const PipePlan& plan() const { return *plan_; }
 
-  /// What a Pipeline or Runner of the stages needs.
+  /// The connections and tied weights that a Pipeline or Runner of the stages needs.
   const Ports& ports() const { return *ports_; }
   const std::vector<TiedWeight>& ties() const { return plan_->ties; }
-  /// On the device where the stage's tensors are; on another, with copies of them there. To train
-  /// those, move the pipe: to(device).
+  /// Without a device, the stage uses its tensors where they are. With a device, it uses copies on
+  /// that device. To train on a device, move the pipe with to(device).
   Stage build_stage(StageId stage, std::optional<c10::Device> device = std::nullopt) const;
   std::vector<Stage> build_stages(std::optional<c10::Device> device = std::nullopt) const;
-  /// The same pipe on another device: every tensor that is not there is copied, once.
+  /// The same pipe on a device. Every tensor that is on a different device is copied once.
   Pipe to(c10::Device device) const;
 
-  /// All that is trained, stage by stage. A tensor comes once, each copy of a shared one too.
+  /// All trained tensors, stage by stage, each once. Copies of a shared parameter are tensors of
+  /// their own.
   std::vector<at::Tensor> parameters() const;
 
-  /// Runs the stages one after another on this thread; gradients flow through all of them. The bits
-  /// of the model. `draw`: what StageContext::draw is in a pipeline.
+  /// Runs the stages in order on this thread. Gradients flow through all of them. The result is
+  /// bitwise equal to that of the model. `draw` is StageContext::draw of a pipeline.
   c10::IValue run(const Args& args, const Kwargs& kwargs = {},
                   std::optional<uint64_t> draw = std::nullopt) const;
 
-  /// Throws MetadataError unless the model takes them, as GraphProgram::run does.
+  /// Throws MetadataError, like GraphProgram::run, if the model does not take the arguments.
   void check_arguments(const Args& args, const Kwargs& kwargs) const;
   /// The arguments of one stage, given those of the model and the outputs of earlier stages.
   /// MetadataError for arguments that are missing.
@@ -105,22 +106,22 @@ struct PipeOptions {
   Sharing sharing = {};
 };
 
-/// Captures a model and cuts it. `example` is one microbatch. Throws as capture and Pipe do.
+/// Captures a model and splits it. `example` is one microbatch. Throws what capture and Pipe throw.
 Pipe pipeline(const StageBody& model, const Arguments& example, const Split& split = {},
               const PipeOptions& options = {});
 
-/// The same for anything that stage_body takes; `names` are those of forward's parameters.
+/// The same for anything that stage_body takes. `names` are the names of forward's parameters.
 template <detail::ModulePointer M>
 Pipe pipeline(M model, const Arguments& example, const Split& split = {},
               const PipeOptions& options = {}, std::vector<std::string> names = {}) {
   return pipeline(stage_body(std::move(model), std::move(names)), example, split, options);
 }
 
-/// How a graph draws random numbers that depend on `draw` and on the name of each operator, and so
-/// not on where the graph is cut.
+/// Makes random numbers depend on `draw` and on the name of each operator, and therefore not on the
+/// split.
 RunOptions draw_by_name(uint64_t draw);
 
-/// The body of a stage that runs a graph. In a pipeline random operators draw by name.
+/// The body of a stage that runs a graph. In a pipeline it runs with draw_by_name.
 StageBody stage_body(const Graph& graph);
 
 }  // namespace stagecraft

@@ -34,7 +34,7 @@ std::string stage_record(std::size_t stage) {
 }
 
 json read_plan(ArchiveReader& in) {
-  if (!in.has("pipe")) in.fail("it holds no pipe");
+  if (!in.has("pipe")) in.fail("it does not contain a pipe");
   json plan = try_json_from_text(in.text("pipe"));
   if (!plan.is_object() || !plan.contains("stages") || !plan["stages"].is_array() ||
       plan["stages"].empty()) {
@@ -53,9 +53,8 @@ bool is_whole(const Graph& model, const std::vector<StagePlan>& stages) {
         if (argument->argument < 0 || argument->argument >= count) return false;
       } else {
         const auto& output = std::get<OutputPort>(source);
-        if (output.stage.value() < 0 || static_cast<std::size_t>(output.stage.value()) >= k)
-          return false;
-        const Graph& from = stages[static_cast<std::size_t>(output.stage.value())].graph;
+        if (output.stage.value() < 0 || output.stage.position() >= k) return false;
+        const Graph& from = stages[output.stage.position()].graph;
         const auto count = static_cast<int32_t>(from.parts().outputs.size());
         if (output.output < 0 || output.output >= count) return false;
       }
@@ -119,7 +118,7 @@ Graph load_stage(const std::string& path, StageId stage) {
   const auto count = static_cast<int32_t>(read_plan(in).at("stages").size());
   require<ArgumentError>(stage.value() >= 0 && stage.value() < count,
                          "expected a stage from 0 to {}, got {}", count - 1, stage.value());
-  return in.graph(stage_record(static_cast<std::size_t>(stage.value())));
+  return in.graph(stage_record(stage.position()));
 }
 
 }  // namespace stagecraft

@@ -8,14 +8,15 @@
 
 namespace stagecraft {
 
-/// A pipe in a file: its graphs as text, its tensors once each. What is loaded runs and trains as
-/// what was saved; its parameters are new tensors, on the CPU. Throws as ArchiveWriter and
-/// ArchiveReader do (archive.h); to save one stage alone, save_graph(pipe.stage_graph(i), path).
+/// A pipe in a file: its graphs as text, each of its tensors once. A loaded pipe runs and trains
+/// like the saved one. Its parameters are new tensors on the CPU. Throws what ArchiveWriter and
+/// ArchiveReader throw (archive.h). To save one stage alone, use save_graph(pipe.stage_graph(i),
+/// path).
 void save_pipe(const Pipe& pipe, const std::string& path);
 Pipe load_pipe(const std::string& path);
 
-/// One stage of a saved pipe, without reading the tensors of the others. ArgumentError for one that
-/// is not there.
+/// One stage of a saved pipe, without reading the tensors of other stages. ArgumentError for a
+/// stage that does not exist.
 Graph load_stage(const std::string& path, StageId stage);
 
 }  // namespace stagecraft

@@ -8,25 +8,26 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 
 namespace detail {
 
-/// Where so many stages begin, given the bytes of each layer: about the same bytes in each stage,
-/// at least one layer. ArgumentError unless 1 <= stages <= layers.
+/// The first layer of each of `stages` stages, given the bytes of each layer: about the same bytes
+/// in each stage, and at least one layer. ArgumentError unless 1 <= stages <= layers.
 std::vector<std::size_t> balance_layers(const std::vector<int64_t>& bytes, int32_t stages);
-/// ArgumentError unless they start with 0 and ascend below `layers`.
+/// ArgumentError unless `begins` starts with 0 and ascends below `layers`.
 void check_begins(const std::vector<std::size_t>& begins, std::size_t layers);
 /// ArgumentError unless the arguments are one tensor.
 at::Tensor get_one_tensor(const Args& args, const Kwargs& kwargs);
 
 }  // namespace detail
 
-/// A torch::nn::Sequential of layers that take and give a tensor, as stages, without capture: stage
-/// k has the layers from begins[k] on. Parameters keep their names. ArgumentError unless `begins`
+/// Stages of a torch::nn::Sequential whose layers take and return one tensor, without capture.
+/// Stage k has the layers from begins[k] on. Parameters keep their names. ArgumentError unless
+/// `begins`
 /// starts with 0 and ascends below the number of layers.
 template <typename S>
 std::vector<StageBody> sequential_stages(S sequential, const std::vector<std::size_t>& begins) {
@@ -59,7 +60,7 @@ std::vector<StageBody> sequential_stages(S sequential, const std::vector<std::si
   return stages;
 }
 
-/// The same, into so many stages with about the same bytes of parameters each.
+/// The same, with `stages` stages of about the same bytes of parameters.
 template <typename S>
 std::vector<StageBody> sequential_stages(S sequential, int32_t stages) {
   std::vector<int64_t> bytes;

@@ -3,14 +3,12 @@
 #include <algorithm>
 #include <cmath>
 #include <numeric>
-#include <unordered_set>
 
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/scope.h"
-#include "stagecraft/partition/flops.h"
-#include "stagecraft/partition/split_places.h"
+#include "stagecraft/partition/node_costs.h"
+#include "stagecraft/partition/split_locator.h"
 
 namespace stagecraft {
 
@@ -20,75 +18,77 @@ bool is_marker(const GraphNode& node) {
   return node.op.name == kSplitOperator;
 }
 
-/// A cut, and what to call it.
+/// A split point, and its name in messages.
 struct Wish {
-  std::size_t place = 0;
+  std::size_t position = 0;
   std::string what;
 };
 
-/// Sorts them, and sees to it that every stage has an operator.
-CutList checked(const Graph& graph, const CutPlaces& places, std::vector<Wish> wishes) {
+/// Sorts the split points, and checks that every stage has an operator.
+SplitPositions checked(const Graph& graph, const SplitCandidates& candidates,
+                       std::vector<Wish> wishes) {
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
-  std::ranges::stable_sort(wishes, {}, &Wish::place);
+  std::ranges::stable_sort(wishes, {}, &Wish::position);
   auto has_operator = [&](std::size_t first, std::size_t last) {
     return std::any_of(nodes.begin() + static_cast<std::ptrdiff_t>(first),
                        nodes.begin() + static_cast<std::ptrdiff_t>(last),
                        [](const GraphNode& node) { return !is_marker(node); });
   };
-  CutList cuts;
+  SplitPositions positions;
   for (std::size_t i = 0; i < wishes.size(); ++i) {
-    const std::size_t before = cuts.empty() ? 0 : cuts.back();
-    const std::size_t place = wishes[i].place;
-    require<ArgumentError>(place <= nodes.size() && has_operator(before, place),
+    const std::size_t before = positions.empty() ? 0 : positions.back();
+    const std::size_t position = wishes[i].position;
+    require<ArgumentError>(position <= nodes.size() && has_operator(before, position),
                            "{}: the stage before it would be empty", wishes[i].what);
-    require<ArgumentError>(place < nodes.size() && has_operator(place, nodes.size()),
-                           "{}: the stage behind it would be empty", wishes[i].what);
-    require<ArgumentError>(places.is_legal(place), "{}: it cannot be cut there: {}", wishes[i].what,
-                           places.why_not(place));
-    cuts.push_back(place);
+    require<ArgumentError>(position < nodes.size() && has_operator(position, nodes.size()),
+                           "{}: the stage after it would be empty", wishes[i].what);
+    require<ArgumentError>(candidates.is_legal(position), "{}: the graph cannot be split there: {}",
+                           wishes[i].what, candidates.why_not(position));
+    positions.push_back(position);
   }
-  return cuts;
+  return positions;
 }
 
-CutList at_markers(const Graph& graph, const CutPlaces& places) {
+SplitPositions at_markers(const Graph& graph, const SplitCandidates& candidates) {
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
   std::vector<Wish> wishes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    // Several in a row are one.
+    // Several markers in a row are one.
     if (!is_marker(nodes[n]) || (n > 0 && is_marker(nodes[n - 1]))) continue;
-    // Where a change in place must not be parted from what it changes, the nearest place that may
-    // be.
+    // If the split would separate a change in place from its value, take the nearest legal
+    // position.
     const bool is_inside = n > 0 && n + 1 < nodes.size();
-    wishes.push_back({is_inside ? nearest_legal(places, n) : n,
+    wishes.push_back({is_inside ? nearest_legal(candidates, n) : n,
                       fmt::format("pipe_split number {}", wishes.size() + 1)});
   }
-  return checked(graph, places, std::move(wishes));
+  return checked(graph, candidates, std::move(wishes));
 }
 
-CutList at_points(const Graph& graph, const Split& split) {
-  const SplitPlaces places(graph);
+SplitPositions at_points(const Graph& graph, const Split& split) {
+  const SplitLocator locator(graph);
   std::vector<Wish> wishes;
   for (const auto& [name, point] : split.points) {
-    wishes.push_back({places.place(name, point), describe(name, point)});
+    wishes.push_back({locator.position(name, point), describe(name, point)});
   }
-  return checked(graph, places.cuts(), std::move(wishes));
+  return checked(graph, locator.candidates(), std::move(wishes));
 }
 
-CutList by_policy(const Graph& graph, const CutPlaces& places, const SplitPolicy& policy) {
+SplitPositions by_policy(const Graph& graph, const SplitCandidates& candidates,
+                         const SplitPolicy& policy) {
   std::vector<Wish> wishes;
-  for (const std::size_t place : policy(graph)) {
-    wishes.push_back({place, fmt::format("the policy's cut before node {}", place)});
+  for (const std::size_t position : policy(graph)) {
+    wishes.push_back({position, fmt::format("the policy's split point before node {}", position)});
   }
-  return checked(graph, places, std::move(wishes));
+  return checked(graph, candidates, std::move(wishes));
 }
 
-/// Legal places with an operator between each and the one before, and behind the last.
-CutList candidates(const Graph& graph, const CutPlaces& places) {
+/// Legal positions with an operator between any two of them, and after the last.
+SplitPositions positions_apart(const Graph& graph, const SplitCandidates& candidates) {
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
-  CutList result;
+  SplitPositions result;
   bool has_operator = false;
   for (std::size_t p = 0; p < nodes.size(); ++p) {
-    if (p > 0 && has_operator && places.is_legal(p)) {
+    if (p > 0 && has_operator && candidates.is_legal(p)) {
       result.push_back(p);
       has_operator = false;
     }
@@ -98,13 +98,13 @@ CutList candidates(const Graph& graph, const CutPlaces& places) {
   return result;
 }
 
-/// Cuts where the sum of weights reaches each share of the whole.
-CutList equal_shares(const Graph& graph, int32_t stages, std::vector<double> weights) {
-  const CutPlaces places(graph);
-  const CutList legal = candidates(graph, places);
+/// Splits where the sum of weights reaches each share of the total.
+SplitPositions equal_shares(const Graph& graph, int32_t stages, std::vector<double> weights) {
+  const SplitCandidates candidates(graph);
+  const SplitPositions legal = positions_apart(graph, candidates);
   const auto count = static_cast<std::size_t>(stages);
   require<ArgumentError>(legal.size() + 1 >= count,
-                         "the model has no {} stages: it can be cut in {} at most", stages,
+                         "the model cannot be split into {} stages: it can have {} at most", stages,
                          legal.size() + 1);
   if (std::accumulate(weights.begin(), weights.end(), 0.0) <= 0) {
     std::ranges::fill(weights, 1.0);  // nothing to go by: operators
@@ -112,31 +112,32 @@ CutList equal_shares(const Graph& graph, int32_t stages, std::vector<double> wei
   std::vector<double> before(weights.size() + 1, 0);
   std::partial_sum(weights.begin(), weights.end(), before.begin() + 1);
   const double share = before.back() / stages;
-  CutList cuts;
+  SplitPositions positions;
   std::size_t next = 0;  // the first of `legal` that is free
   for (std::size_t s = 1; s < count; ++s) {
     const double goal = share * static_cast<double>(s);
     auto miss = [&](std::size_t i) { return std::abs(before[legal[i]] - goal); };
-    // The stages behind need places too.
+    // Later stages need candidates, too.
     const std::size_t end = legal.size() - (count - 1 - s);
     double least_miss = miss(next);
     for (std::size_t i = next; i < end; ++i) least_miss = std::min(least_miss, miss(i));
-    // Places whose sum is within a tenth of a stage, or no farther than the nearest, by bytes.
+    // Of the positions within a tenth of a stage, or no farther than the nearest, take the one with
+    // the fewest bytes.
     auto is_near = [&](std::size_t i) { return miss(i) <= std::max(share / 10, least_miss); };
     std::size_t best = next;
     for (std::size_t i = next + 1; i < end; ++i) {
       const bool is_better =
           is_near(i) != is_near(best)
               ? is_near(i)
-              : (is_near(i) ? std::pair(places.bytes(legal[i]), miss(i)) <
-                                  std::pair(places.bytes(legal[best]), miss(best))
+              : (is_near(i) ? std::pair(candidates.bytes(legal[i]), miss(i)) <
+                                  std::pair(candidates.bytes(legal[best]), miss(best))
                             : miss(i) < miss(best));
       if (is_better) best = i;
     }
-    cuts.push_back(legal[best]);
+    positions.push_back(legal[best]);
     next = best + 1;
   }
-  return cuts;
+  return positions;
 }
 
 void check_stages(int32_t stages) {
@@ -145,47 +146,29 @@ void check_stages(int32_t stages) {
 
 }  // namespace
 
-CutList find_cuts(const Graph& graph, const Split& split) {
+SplitPositions find_split_positions(const Graph& graph, const Split& split) {
   require<ArgumentError>(split.points.empty() || !split.policy,
                          "expected split points or a policy, got both");
   if (!split.points.empty()) return at_points(graph, split);
-  const CutPlaces places(graph);
-  if (split.policy) return by_policy(graph, places, split.policy);
-  return at_markers(graph, places);
+  const SplitCandidates candidates(graph);
+  if (split.policy) return by_policy(graph, candidates, split.policy);
+  return at_markers(graph, candidates);
 }
 
 SplitPolicy equal_parameters(int32_t stages) {
   check_stages(stages);
   return [stages](const Graph& graph) {
-    const std::vector<GraphNode>& nodes = graph.parts().nodes;
-    std::vector<double> weights(nodes.size(), 0);
-    std::vector<bool> is_counted(graph.parts().values.size(), true);
-    for (const GraphState& state : graph.parts().states) {
-      if (state.kind == GraphState::Kind::kParameter) {
-        is_counted[static_cast<std::size_t>(state.value.value())] = false;
-      }
-    }
-    for (std::size_t n = 0; n < nodes.size(); ++n) {
-      for (const Argument& argument : nodes[n].arguments) {
-        for_each_value(argument, [&](ValueId value) {
-          if (is_counted[static_cast<std::size_t>(value.value())]) return;
-          is_counted[static_cast<std::size_t>(value.value())] = true;
-          weights[n] += static_cast<double>(example_bytes(graph, value));
-        });
-      }
-    }
-    return equal_shares(graph, stages, weights);
+    const NodeCosts costs(graph);
+    return equal_shares(graph, stages,
+                        {costs.parameter_bytes.begin(), costs.parameter_bytes.end()});
   };
 }
 
 SplitPolicy equal_cost(int32_t stages) {
   check_stages(stages);
   return [stages](const Graph& graph) {
-    std::vector<double> weights;
-    for (const GraphNode& node : graph.parts().nodes) {
-      weights.push_back(static_cast<double>(example_flops(graph, node)));
-    }
-    return equal_shares(graph, stages, weights);
+    const NodeCosts costs(graph);
+    return equal_shares(graph, stages, {costs.flops.begin(), costs.flops.end()});
   };
 }
 

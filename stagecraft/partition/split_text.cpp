@@ -16,8 +16,7 @@ Split parse_split(std::string_view text) {
     const bool is_end = name.ends_with(kEnd);
     if (is_end) name.remove_suffix(kEnd.size());
     require<ArgumentError>(!name.empty(),
-                           "a split takes names of modules with commas between them, got an empty "
-                           "one");
+                           "expected names of modules separated by commas, got an empty name");
     split.points.emplace_back(name, is_end ? SplitPoint::kEnd : SplitPoint::kBeginning);
     if (comma == text.size()) return split;
     text.remove_prefix(comma + 1);

@@ -6,8 +6,8 @@
 
 namespace stagecraft {
 
-/// Split points as a text: names of modules with commas between them, at whose beginnings the model
-/// is cut, or with `NAME:end` behind which. "layers.4,head:end". ArgumentError for an empty name.
+/// Split points as text: names of modules, separated by commas. `NAME` splits at the beginning of
+/// the module, `NAME:end` at its end: "layers.4,head:end". ArgumentError for an empty name.
 Split parse_split(std::string_view text);
 
 }  // namespace stagecraft

@@ -1,61 +1,49 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
-#include <string>
 #include <variant>
 #include <vector>
 
 #include "stagecraft/base/index.h"
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/partition/cuts.h"
+#include "stagecraft/partition/sharing.h"
+#include "stagecraft/partition/split_candidates.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/tied_weight.h"
 
 namespace stagecraft {
 
-/// What becomes of a parameter that several stages use.
-enum class SharedParameter : uint8_t {
-  kReplicate,  ///< each stage has its own copy; their gradients are added up after every step
-  kTransmit,   ///< the first stage that uses it has it, sends its value and gets the gradients
-};
-
-/// What becomes of the parameters that several stages use.
-struct Sharing {
-  SharedParameter by_default = SharedParameter::kReplicate;
-  /// By any name of the parameter.
-  std::map<std::string, SharedParameter> by_name = {};
-};
-
-/// Where a positional argument of a stage comes from: one of the model, or another stage.
+/// The source of an argument of a stage: a positional argument of the model.
 struct FromArgument {
   int32_t argument = 0;
 };
-/// Where one argument of a stage comes from.
+/// The source of a positional argument of a stage: an argument of the model, or an output of an
+/// earlier stage.
 using StageSource = std::variant<FromArgument, OutputPort>;
 
-/// One stage of a model that was cut.
+/// One stage of a split model.
 struct StagePlan {
   Graph graph;
-  /// One for each positional argument; arguments by name are those of the model.
+  /// One for each positional argument. Arguments by name are those of the model.
   std::vector<StageSource> sources;
 };
 
-/// A model cut into stages.
+/// A model that is split into stages.
 struct PipePlan {
   std::vector<StagePlan> stages;
   std::vector<TiedWeight> ties;
 };
 
-/// How the stages are connected. ArgumentError for sources that are not there.
+/// How the stages are connected. ArgumentError for sources that do not exist.
 Ports ports_of(const std::vector<StagePlan>& stages);
 
-/// Cuts a graph. Values that later stages read become outputs, in the order in which they are made;
-/// model inputs enter where they are read, and those that are fixed in stage 0, which checks them.
-/// A value that one stage changes in place and another reads is copied first. The last stage
-/// returns what the model returns. Parameters and buffers keep their names: one that has several
-/// goes to each stage under the name that is read there; what no operator reads goes to the stage
-/// of what is named most like it. ArgumentError for a shared parameter that does not exist.
-PipePlan plan_stages(const Graph& graph, const CutList& cuts, const Sharing& sharing);
+/// Splits a graph. Values that later stages read become outputs, in the order in which they are
+/// made. A model input enters at each stage that reads it; fixed inputs enter at stage 0, which
+/// checks them. A value that one stage changes in place and a different stage reads is copied
+/// first. The last stage returns the output of the model. Parameters and buffers keep their names:
+/// a state with several names has in each stage the name that is read there. A state that no
+/// operator reads goes to the stage of the state with the most similar name. ArgumentError for a
+/// shared parameter that does not exist.
+PipePlan plan_stages(const Graph& graph, const SplitPositions& positions, const Sharing& sharing);
 
 }  // namespace stagecraft

@@ -41,7 +41,7 @@ class StatePlanner {
         unread.push_back(&state);
         continue;
       }
-      // Names that no read has go to the first stage that has the tensor.
+      // Names without a read go to the first stage that holds the tensor.
       std::set<std::string> given;
       for (const auto& [stage, some] : names) given.insert(some.begin(), some.end());
       for (const std::string& name : names_of(state)) {
@@ -91,7 +91,7 @@ class StatePlanner {
       hold(state, owner, names_of(state), state.tensor);
       return;
     }
-    // What nobody trains needs no copies: the stages hold one tensor.
+    // A state that is not trained needs no copies: the stages hold one tensor.
     const bool is_trained = is_parameter && state.tensor.requires_grad();
     TiedWeight tie;
     for (auto& [stage, own] : names) {
@@ -115,7 +115,7 @@ class StatePlanner {
     plan_.names[static_cast<std::size_t>(stage)][state.value] = std::move(names.front());
   }
 
-  // To the stage with the state that is next to it by name.
+  // Goes to the stage of the state with the most similar name.
   void place_unread(const GraphState& state) {
     const std::string& name = graph_.value(state.value).name;
     int32_t stage = 0;

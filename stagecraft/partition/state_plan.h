@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "stagecraft/graph/graph.h"
-#include "stagecraft/partition/stage_plan.h"
+#include "stagecraft/partition/sharing.h"
 #include "stagecraft/partition/uses.h"
 #include "stagecraft/stage/tied_weight.h"
 
@@ -15,13 +15,13 @@ namespace stagecraft {
 /// Which stage holds which parameters, buffers and constants.
 struct StatePlan {
   std::vector<std::vector<GraphState>> states;        ///< by stage
-  std::vector<std::map<ValueId, std::string>> names;  ///< by stage: what it calls them
+  std::vector<std::map<ValueId, std::string>> names;  ///< by stage: the names of its states
   std::vector<TiedWeight> ties;
 
   bool is_held(ValueId value, int32_t stage) const {
     return names[static_cast<std::size_t>(stage)].contains(value);
   }
-  /// The stage that sends one which others do not hold.
+  /// The stage that sends a state to stages that do not hold it.
   int32_t owner(ValueId value) const { return owners.at(value); }
 
   std::map<ValueId, int32_t> owners;

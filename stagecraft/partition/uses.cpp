@@ -13,9 +13,7 @@ ValueUses::ValueUses(const Graph& graph)
       reads_(graph.parts().values.size()),
       memory_of_(graph.parts().values.size()) {
   const GraphParts& parts = graph.parts();
-  auto span = [&](ValueId value) -> Span& {
-    return spans_[static_cast<std::size_t>(value.value())];
-  };
+  auto span = [&](ValueId value) -> Span& { return spans_[value.position()]; };
   std::unordered_map<int32_t, std::size_t> by_number;
   for (std::size_t v = 0; v < parts.values.size(); ++v) {
     const int32_t number = parts.values[v].memory;
@@ -25,9 +23,7 @@ ValueUses::ValueUses(const Graph& graph)
     memories_[memory].values.emplace_back(static_cast<int32_t>(v));
     memory_of_[v] = memory;
   }
-  auto memory = [&](ValueId value) -> Memory& {
-    return memories_[memory_of_[static_cast<std::size_t>(value.value())]];
-  };
+  auto memory = [&](ValueId value) -> Memory& { return memories_[memory_of_[value.position()]]; };
   auto touch = [&](ValueId value, int32_t node) {
     span(value).last = std::max(span(value).last, node);
     memory(value).first = std::min(memory(value).first, node);
@@ -43,7 +39,7 @@ ValueUses::ValueUses(const Graph& graph)
     for (const Argument& argument : node.arguments) {
       for_each_value(argument, [&](ValueId value) {
         touch(value, number);
-        auto& reads = reads_[static_cast<std::size_t>(value.value())];
+        auto& reads = reads_[value.position()];
         if (reads.empty() || reads.back() != number) reads.push_back(number);
       });
     }
@@ -64,7 +60,7 @@ ValueUses::ValueUses(const Graph& graph)
   for (const Argument& output : parts.outputs) {
     for_each_value(output, [&](ValueId value) {
       touch(value, end);
-      reads_[static_cast<std::size_t>(value.value())].push_back(end);
+      reads_[value.position()].push_back(end);
     });
   }
 }

@@ -8,20 +8,20 @@
 
 namespace stagecraft {
 
-/// Under which of its names a state is read: the last read has the last name, those before it the
-/// others in order, and surplus ones the last but one.
+/// The number of the name under which a state is read. The last read has the last name, earlier
+/// reads have the other names in order, and surplus reads have the last name but one.
 inline std::size_t name_of_read(std::size_t read, std::size_t reads, std::size_t names) {
   if (names == 1 || read + 1 == reads) return read + 1 == reads && reads > 1 ? names - 1 : 0;
   return read < names - 1 ? read : names - 2;
 }
 
-/// Where the values of a graph are made and read, in numbers of nodes. What comes from outside is
-/// made at -1, what is returned is read at the number of nodes.
+/// Where the values of a graph are made and read, as numbers of nodes. Inputs and states are made
+/// at -1. Outputs are read at the number of nodes.
 class ValueUses {
  public:
   struct Span {
     int32_t made = -1;
-    int32_t last = -1;  ///< the last read; that of an unread one is where it is made
+    int32_t last = -1;  ///< the last read; `made` if the value is not read
     bool is_state = false;
 
     bool is_made_here() const { return made >= 0; }
@@ -37,16 +37,12 @@ class ValueUses {
 
   explicit ValueUses(const Graph& graph);
 
-  Span of(ValueId value) const { return spans_[static_cast<std::size_t>(value.value())]; }
-  /// The nodes that read it, ascending, then the number of nodes for an output.
-  const std::vector<int32_t>& reads(ValueId value) const {
-    return reads_[static_cast<std::size_t>(value.value())];
-  }
+  Span of(ValueId value) const { return spans_[value.position()]; }
+  /// The nodes that read the value, ascending, then the number of nodes if it is an output.
+  const std::vector<int32_t>& reads(ValueId value) const { return reads_[value.position()]; }
   const std::vector<Memory>& memories() const { return memories_; }
-  /// That of a value.
-  const Memory& memory_of(ValueId value) const {
-    return memories_[memory_of_[static_cast<std::size_t>(value.value())]];
-  }
+  /// The memory of a value.
+  const Memory& memory_of(ValueId value) const { return memories_[memory_of_[value.position()]]; }
 
  private:
   std::vector<Span> spans_;

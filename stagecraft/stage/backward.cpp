@@ -34,11 +34,11 @@ void check(const GradRoot& root) {
   const auto& meta = root.edge.function->input_metadata(root.edge.input_nr);
   if (meta.is_same_shape(root.grad)) return;
   throw MetadataError(fmt::format(
-      "the gradient of an output has another shape: expected [{}], got {}",
+      "the gradient of an output has a different shape: expected [{}], got {}",
       fmt::join(C10_AS_INTARRAYREF_SLOW(meta.shape_as_dim_vector()), ", "), describe(root.grad)));
 }
 
-// What takes part: a graph behind the output and a gradient for it.
+// Outputs with a graph and a gradient.
 void drop_absent(std::vector<GradRoot>& roots) {
   std::erase_if(roots,
                 [](const GradRoot& root) { return !root.edge.is_valid() || !root.grad.defined(); });
@@ -71,7 +71,8 @@ std::vector<GradEdge> edges_of(const std::vector<GradRoot>& roots) {
   return edges;
 }
 
-// Lets go of what a node saved as soon as it has run: the engine itself keeps it, for W.
+// Releases the saved tensors of a node as soon as it has run. The autograd engine would keep them
+// for W.
 class ReleaseHook : public torch::autograd::FunctionPostHook {
  public:
   explicit ReleaseHook(GradNode* node) : node_(node) {}

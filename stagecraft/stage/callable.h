@@ -13,7 +13,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "stagecraft/stage/convert.h"
-#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/stage_body.h"
 
 /// From anything callable to a StageBody:
 ///
@@ -22,16 +22,17 @@
 ///   stage_body([w](const at::Tensor& x) { return x.mm(w); }, {{"w", w}});
 ///   stage_body([](const Args& args, const Kwargs& kwargs) { ... });     as it is
 ///
-/// A parameter may be a tensor, a number, bool, string, c10::IValue, std::optional or std::vector
-/// of these. A tensor or optional that is not given arrives undefined or empty; anything else that
-/// is missing or of another type is an ArgumentError. The result may be a tensor, a tuple or vector
+/// A parameter may be a tensor, number, bool, string, c10::IValue, or a std::optional or
+/// std::vector of these. A missing tensor is undefined, a missing optional is empty. Any other
+/// missing argument, or a wrong type, is an ArgumentError. The result may be a tensor, a tuple or
+/// vector
 /// of them, or any c10::IValue.
 namespace stagecraft {
 
 namespace detail {
 
-/// One value for each parameter: args, then kwargs by `names`; None where nothing was given.
-/// ArgumentError for too many args, a name that is not there, or a parameter given twice.
+/// One value for each parameter: args, then kwargs by `names`; None if the argument is missing.
+/// ArgumentError for too many args, an unknown name, or a parameter that is given twice.
 std::vector<c10::IValue> place_arguments(const Args& args, const Kwargs& kwargs,
                                          const std::vector<std::string>& names,
                                          std::size_t num_parameters);
@@ -93,8 +94,8 @@ concept ModulePointer = requires(M& m) {
   m->named_buffers();
 };
 
-/// A function of Args and Kwargs. (A holder is asked first: whether it can be called is no question
-/// that it lets one ask.)
+/// A function of Args and Kwargs. (Checked after ModulePointer: testing a module holder with
+/// std::invocable does not compile.)
 template <typename F>
 concept ArgumentsFunction = !ModulePointer<F> && std::invocable<F&, const Args&, const Kwargs&>;
 
@@ -132,8 +133,8 @@ NamedTensors named(const M& items) {
 
 }  // namespace detail
 
-/// A torch::nn module: a holder (torch::nn::Linear) or a shared_ptr to one. `names` are those of
-/// forward's parameters, for arguments given by name.
+/// A torch::nn module: a holder (torch::nn::Linear) or a shared_ptr to a module. `names` are the
+/// names of forward's parameters, for arguments by name.
 template <detail::ModulePointer M>
 StageBody stage_body(M module, std::vector<std::string> names = {}) {
   using Impl = std::remove_reference_t<decltype(*module)>;

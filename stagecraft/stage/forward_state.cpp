@@ -83,7 +83,7 @@ void ForwardState::put_back() const {
 }
 
 ForwardStateScope::ForwardStateScope(const ForwardState& state) : outside_(state.now()) {
-  at::autocast::increment_nesting();  // what is cast here is let go of at the end
+  at::autocast::increment_nesting();  // casts are released at the end
   state.put_back();
 }
 

@@ -11,24 +11,24 @@
 
 namespace stagecraft {
 
-/// What a forward depends on besides its arguments and parameters, as it was when it ran: autocast
-/// on this thread, the elements of buffers that forwards change and, where it draws from them, the
-/// process's random generators.
+/// The state that a forward depends on, besides its arguments and parameters: autocast of this
+/// thread, the elements of buffers that forwards change and, if it draws from them, the random
+/// generators of the process.
 class ForwardState {
  public:
   struct What {
     c10::Device device = c10::kCPU;
-    bool has_generators = false;           ///< the default ones of the CPU and of the device
+    bool has_generators = false;           ///< the default generators of the CPU and of the device
     std::vector<at::Tensor> buffers = {};  ///< those that forwards change
   };
 
-  /// As it is now.
+  /// Saves the current state.
   explicit ForwardState(const What& what);
 
-  /// Forgets the buffers that still have the same elements, and gives the others.
+  /// Drops the buffers that still have the same elements, and returns the others.
   std::vector<at::Tensor> keep_changed_buffers();
 
-  /// The same things as they are now.
+  /// The same parts of the current state.
   ForwardState now() const;
   void put_back() const;
 
@@ -47,7 +47,7 @@ class ForwardState {
   std::vector<std::pair<at::Tensor, at::Tensor>> buffers_;
 };
 
-/// Puts a state back for as long as it lives, and then what was there.
+/// Restores a state while it lives, and the previous state at its end.
 class ForwardStateScope {
  public:
   explicit ForwardStateScope(const ForwardState& state);

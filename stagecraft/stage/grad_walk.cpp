@@ -11,7 +11,7 @@ namespace stagecraft {
 
 namespace {
 
-// Visits each node once, after all that lies behind it.
+// Visits each node once, after all nodes that it leads to.
 class Walker {
  public:
   explicit Walker(std::span<const GradEdge> inputs) {
@@ -82,7 +82,8 @@ GradWalk walk_graph(std::span<const GradEdge> roots, std::span<const GradEdge> i
 void cut_spine(const GradWalk& walk, std::span<const GradEdge> inputs) {
   std::unordered_set<const GradNode*> cut(walk.spine.begin(), walk.spine.end());
   for (const GradEdge& input : inputs) cut.insert(input.function.get());
-  // A node must not die while its edges are looked at: what is cut off is let go of at the end.
+  // A node must not be destroyed while its edges are visited, so removed edges are released at the
+  // end.
   std::vector<GradEdge> removed;
   for (GradNode* node : walk.spine) {
     for (GradEdge& edge : node->next_edges()) {

@@ -44,7 +44,7 @@ class MemoryBlocks {
     const std::lock_guard<std::mutex> lock(mutex_);
     const auto [found, is_new] = blocks_.try_emplace(address, Block{bytes, account});
     if (!is_new) {
-      // Its last block was freed where nobody listened.
+      // The last block at this address was freed on a thread without a scope.
       accounts_[found->second.account].current -= found->second.bytes;
       found->second = Block{bytes, account};
     }

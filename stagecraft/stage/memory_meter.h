@@ -23,10 +23,11 @@ class MemoryBlocks;
 ///   }
 ///   meter.peak(0);
 ///
-/// A block stays on the account that it was allocated for, whoever frees it, until `take_over`.
-/// Only threads with a scope are heard, so every thread that frees needs one, of whichever account.
-/// A block that is freed elsewhere stays counted until its address is used again under a scope:
-/// `forget` it before it leaves. A block that was allocated without a scope is never counted; when
+/// A block stays on the account that it was allocated for until it is freed, by any thread, or
+/// until `take_over`. Only threads with a scope are counted, so every thread that frees blocks
+/// needs a scope of any account. A block that is freed on a thread without a scope stays counted
+/// until its address is used again under a scope: `forget` it before. A block that was allocated
+/// without a scope is never counted; when
 /// it is freed under one, torch logs a warning ("allocated before the profiling started") for the
 /// first and then for every thousandth.
 /// Memory that operators take past the allocators (scratch space of libraries, pinned buffers) or
@@ -49,13 +50,13 @@ class MemoryMeter {
   int64_t peak(int account) const;
   void reset_peak(int account);
 
-  /// Moves the whole memory behind a tensor, which other tensors may share, to another account, as
-  /// for a tensor received from another rank. False, and nothing is done, for memory that is not
-  /// counted. Throws ArgumentError for a tensor without storage.
+  /// Moves the whole memory of a tensor, which other tensors may share, to a different account, as
+  /// for a tensor received from a different rank. Does nothing and returns false for memory that is
+  /// not counted. Throws ArgumentError for a tensor without storage.
   bool take_over(const at::Tensor& tensor, int account);
 
-  /// Takes the memory behind a tensor off its account for good, as for a result that a thread
-  /// without a scope will free. False for memory that is not counted. Throws ArgumentError for a
+  /// Removes the memory of a tensor from its account, as for a result that a thread without a scope
+  /// will free. False for memory that is not counted. Throws ArgumentError for a
   /// tensor without storage.
   bool forget(const at::Tensor& tensor);
 
@@ -63,10 +64,10 @@ class MemoryMeter {
   std::shared_ptr<detail::MemoryBlocks> blocks_;
 };
 
-/// While it lives, what the calling thread allocates counts for `account`. Autograd's device
+/// While it lives, allocations of the calling thread count for `account`. Autograd's device
 /// threads inherit it for a backward that starts inside. Scopes nest, also those of different
 /// meters: the innermost counts what is allocated, and a free goes to the meter that knows the
-/// block. Must end on the thread that made it; the meter may go before it.
+/// block. Must end on the thread that made it. The meter may be destroyed before it.
 class MemoryMeter::Scope {
  public:
   /// Throws ArgumentError for an account that does not exist, and Error inside a torch profiler of

@@ -32,9 +32,9 @@ struct InputPort {
 /// Where the inputs of the stages come from.
 ///
 /// By default stages are a chain: all outputs of a stage are, in order, the arguments of the next,
-/// and the model's arguments, positional and by name, are those of stage 0. What is connected by
-/// hand goes where it is connected and nowhere else; the chain carries the other outputs to the
-/// other arguments, in order:
+/// and the model's arguments, positional and by name, are those of stage 0. An output or argument
+/// that is connected explicitly is not part of the chain. The chain carries the other outputs to
+/// the other arguments, in order:
 ///
 ///   Ports ports(4);
 ///   ports.connect({StageId(0), 1}, {StageId(3), 1});   // output 1 of stage 0 skips to stage 3
@@ -45,11 +45,11 @@ class Ports {
  public:
   /// A chain. ArgumentError unless stages >= 1.
   explicit Ports(int32_t stages);
-  /// Only what is connected by hand.
+  /// Only explicit connections.
   static Ports without_chain(int32_t stages);
 
-  /// ArgumentError for a stage that is not there, a connection that does not lead from an earlier
-  /// stage to a later one, an input that is connected or fed already, or a negative index.
+  /// ArgumentError for a stage that does not exist, a connection that does not lead from an earlier
+  /// stage to a later one, an input that is already connected or fed, or a negative index.
   Ports& connect(OutputPort from, InputPort to);
   /// A positional argument of the model, an argument by name. One may be fed to several stages.
   Ports& feed(int32_t argument, InputPort to);
@@ -74,7 +74,7 @@ class Ports {
 
   /// Whether values go from one stage to the other.
   bool is_edge(StageId from, StageId to) const;
-  /// Whether an output goes only where it is connected by hand.
+  /// Whether an output is connected explicitly, and therefore not part of the chain.
   bool is_connected(OutputPort output) const;
 
  private:

@@ -180,8 +180,8 @@ std::optional<c10::KernelFunction> make_kernel(c10::DispatchKey key,
 c10::RegistrationHandleRAII pass_others(c10::DispatchKey key) {
   auto& dispatcher = c10::Dispatcher::singleton();
   require<Error>(!dispatcher.hasBackendFallbackForDispatchKey(key),
-                 "random scopes need the dispatch key {} for themselves, but another library or "
-                 "another copy of this one in the process has registered a fallback for it",
+                 "random scopes need the dispatch key {} for themselves, but a different library, "
+                 "or a second copy of this one, has registered a fallback for it in this process",
                  c10::toString(key));
   const auto taken = dispatcher.getAllOpNamesForDispatchKey(key);
   require<Error>(taken.empty(),

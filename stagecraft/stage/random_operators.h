@@ -7,14 +7,14 @@
 
 namespace stagecraft::detail {
 
-/// Teaches aten's random operators to draw from the calling thread's RandomScope where `key` is on;
-/// all other operators pass it by at no cost. They forget it when this ends.
+/// Registers kernels that make aten's random operators draw from the calling thread's RandomScope
+/// while `key` is on. Other operators are not affected. The destructor removes the kernels.
 class RandomOperators {
  public:
-  /// Throws Error, and changes nothing, when someone has a use for `key` already.
+  /// Throws Error, and changes nothing, if `key` is already in use.
   explicit RandomOperators(c10::DispatchKey key);
 
-  /// How many operators were taught.
+  /// The number of operators with such a kernel.
   std::size_t count() const { return kernels_.size(); }
 
  private:
@@ -22,9 +22,9 @@ class RandomOperators {
   std::vector<c10::RegistrationHandleRAII> kernels_;
 };
 
-/// The key that switches the scope on. The operators are taught once, before `main` where possible:
-/// the dispatcher's tables must not change while another thread calls operators. Throws Error when
-/// that failed.
+/// The key that switches the scope on. The kernels are registered once, before `main` if possible,
+/// because the dispatcher's tables must not change while a different thread calls operators. Throws
+/// Error if the registration failed.
 c10::DispatchKey random_dispatch_key();
 
 }  // namespace stagecraft::detail

@@ -6,10 +6,10 @@
 
 namespace stagecraft {
 
-/// Gives the calling thread random numbers of its own. While it lives, every aten operator with an
-/// optional generator that was given none (bernoulli_, normal_, rand, randperm, dropout, ...) draws
-/// on this thread from the scope instead of the default generator of the process, which is neither
-/// read, changed nor locked. A generator that was given is used.
+/// Gives the calling thread random numbers of its own. While it lives, every aten operator that is
+/// called on this thread without its optional generator (bernoulli_, normal_, rand, randperm,
+/// dropout, ...) draws from the scope. The default generator of the process is neither read,
+/// changed nor locked. An explicit generator is used.
 ///
 ///   RandomScope random(mix_seed(seed, step, microbatch, stage));
 ///   at::Tensor y = at::dropout(x, 0.1, true);  // depends on the four numbers alone
@@ -18,7 +18,8 @@ namespace stagecraft {
 /// uses the low 32 bits; on other devices likewise, whatever the index of the device. Scopes
 /// nest: the innermost is drawn from, and when it ends the one around it goes on where it was.
 ///
-/// Only the thread that made it is affected, and it must end there. Operators that start threads of
+/// Only the thread that made it is affected. It must end on that thread. Operators that start
+/// threads of
 /// their own (intra-op, autograd's device threads) are covered as far as they draw on the calling
 /// thread, which all of aten's do in forward; a backward that draws on a CUDA device does not.
 ///
@@ -32,8 +33,8 @@ namespace stagecraft {
 /// of them, which seeds; the program starts about 10 ms later.
 class RandomScope {
  public:
-  /// Throws Error where the dispatch key that this uses (DeferredInit) is taken by another library
-  /// or another copy of this one.
+  /// Throws Error if its dispatch key (DeferredInit) is used by a different library or a second
+  /// copy of this one.
   explicit RandomScope(uint64_t seed);
   ~RandomScope();
 
@@ -44,12 +45,12 @@ class RandomScope {
   c10::impl::IncludeDispatchKeyGuard on_;
 };
 
-/// A seed for one place of one step. Every bit of it depends on every bit of the four numbers, and
-/// two calls that differ in one of them never give the same. The result for given numbers is fixed
-/// for ever: saved runs rely on it.
+/// The seed for one stage and microbatch of one step. Every bit of it depends on every bit of the
+/// four numbers. Two calls that differ in one number never return the same seed. The result for
+/// given numbers never changes: saved runs rely on it.
 uint64_t mix_seed(uint64_t seed, uint64_t step, uint64_t microbatch, uint64_t place);
 
-/// The place of no stage: what all of them have in common.
+/// The number for what all stages have in common.
 inline constexpr uint64_t kWholeModel = ~uint64_t{0};
 
 }  // namespace stagecraft

@@ -13,25 +13,25 @@
 
 namespace stagecraft {
 
-/// A forward of which no graph was kept: what it was called with, so that it can run again before
-/// its backward, and its outputs, whose history begins where the stage ends.
+/// A forward whose graph was not kept: its arguments and state, so that it can run again before its
+/// backward, and its outputs, whose history begins at the end of the stage.
 class Recomputation {
  public:
   Recomputation(Arguments arguments, ForwardState state);
 
   const Arguments& arguments() const { return arguments_; }
   const ForwardState& state() const { return state_; }
-  /// Whether a tensor among the arguments was changed in place since.
+  /// Whether a tensor among the arguments was changed in place since the forward.
   bool is_changed() const;
 
-  /// Forgets the buffers that are as they were, and gives the others.
+  /// Drops the buffers that the forward did not change, and returns the others.
   std::vector<at::Tensor> keep_changed_buffers() { return state_.keep_changed_buffers(); }
 
-  /// The output with tensors that require gradients, which arrive here.
+  /// The output with tensors that require gradients; their gradients are collected here.
   c10::IValue cut(const c10::IValue& output);
   std::span<const StageInput> ends() const { return ends_; }
   std::size_t num_outputs() const { return outputs_.size(); }
-  /// What arrived, one for each output, as grad_value.h says.
+  /// The collected gradients, one for each output, in the form of grad_value.h.
   std::vector<c10::IValue> take_output_grads() const;
 
  private:

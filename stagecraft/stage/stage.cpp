@@ -210,7 +210,7 @@ Stage::Stage(Stage&&) noexcept = default;
 Stage& Stage::operator=(Stage&&) noexcept = default;
 
 Stage::Run& Stage::get_run(MicrobatchId microbatch, const char* what) const {
-  const auto m = static_cast<std::size_t>(microbatch.value());
+  const auto m = microbatch.position();
   require<ArgumentError>(m < runs_.size() && runs_[m] != nullptr,
                          "stage {}: {} of microbatch {} without its forward", index_.value(), what,
                          microbatch.value());
@@ -221,7 +221,7 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
                            const ForwardOptions& options) {
   require<ArgumentError>(microbatch.value() >= 0, "stage {}: expected a microbatch from 0, got {}",
                          index_.value(), microbatch.value());
-  const auto m = static_cast<std::size_t>(microbatch.value());
+  const auto m = microbatch.position();
   if (runs_.size() <= m) runs_.resize(m + 1);
   require<ArgumentError>(runs_[m] == nullptr,
                          "stage {}: microbatch {} is forwarded again before its backward",
@@ -315,11 +315,10 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
   const NoCastCache no_cache;
   StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
   const c10::IValue output = call_body(seen.args, seen.kwargs, options, context);
-  require<ArgumentError>(
-      !run.again->is_changed(),
-      "stage {}: its forward changes an argument in place, so that it cannot run "
-      "a second time: change a copy, or do without StageOptions::recompute",
-      index_.value());
+  require<ArgumentError>(!run.again->is_changed(),
+                         "stage {}: its forward changes an argument in place, so it cannot be "
+                         "recomputed: change a copy, or do not use StageOptions::recompute",
+                         index_.value());
   if (is_first) changing_buffers_ = run.again->keep_changed_buffers();
   for (const at::Tensor& loss : context.losses) {
     run.added_loss = run.added_loss.defined() ? at::add(run.added_loss, loss) : loss;
@@ -369,8 +368,9 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
                                              const std::vector<c10::IValue>& output_grads,
                                              double loss_weight, bool with_weights) {
   Run& run = get_run(microbatch, with_weights ? "backward" : "input backward");
-  require<ArgumentError>(!run.is_input_done, "stage {}: microbatch {} had its input backward",
-                         index_.value(), microbatch.value());
+  require<ArgumentError>(!run.is_input_done,
+                         "stage {}: microbatch {} already had its input backward", index_.value(),
+                         microbatch.value());
   const std::size_t num_outputs = run.has_loss ? 0
                                   : run.again  ? run.again->num_outputs()
                                                : run.outputs.size();
@@ -389,9 +389,10 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
       grads = run.again->take_output_grads();
     }
     run_again(run, microbatch);
-    require<Error>(grads.empty() || grads.size() == run.outputs.size(),
-                   "stage {}, microbatch {}: run again, its forward gives {} outputs, not {}",
-                   index_.value(), microbatch.value(), run.outputs.size(), grads.size());
+    require<Error>(
+        grads.empty() || grads.size() == run.outputs.size(),
+        "stage {}, microbatch {}: the recomputed forward returned {} outputs, expected {}",
+        index_.value(), microbatch.value(), run.outputs.size(), grads.size());
     roots = run.make_roots(grads, loss_weight, *loss_grad_);
     for (GradRoot& root : of_loss.roots) roots.push_back(std::move(root));
   }
@@ -427,7 +428,7 @@ std::vector<c10::IValue> Stage::backward(MicrobatchId microbatch,
                                          const std::vector<c10::IValue>& output_grads,
                                          double loss_weight) {
   std::vector<c10::IValue> grads = run_backward(microbatch, output_grads, loss_weight, true);
-  auto& run = runs_[static_cast<std::size_t>(microbatch.value())];
+  auto& run = runs_[microbatch.position()];
   run->clear();
   free_.push_back(std::move(run));
   return grads;
@@ -449,16 +450,16 @@ void Stage::backward_weight(MicrobatchId microbatch) {
   } else {
     stagecraft::backward_weight(std::move(run.weight));
   }
-  auto& slot = runs_[static_cast<std::size_t>(microbatch.value())];
+  auto& slot = runs_[microbatch.position()];
   slot->clear();
   free_.push_back(std::move(slot));
 }
 
 void Stage::set_recompute(bool recompute) {
-  require<ArgumentError>(num_pending() == 0,
-                         "stage {}: {} microbatches wait for their backward, set_recompute must "
-                         "come before their forward",
-                         index_.value(), num_pending());
+  require<ArgumentError>(
+      num_pending() == 0,
+      "stage {}: {} microbatches wait for their backward; call set_recompute before their forward",
+      index_.value(), num_pending());
   options_.recompute = recompute;
 }
 

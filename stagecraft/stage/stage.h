@@ -11,32 +11,31 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/index.h"
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/stage/stage_context.h"
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 
 /// Options of a stage, for as long as it lives.
 struct StageOptions {
-  /// Where the stage computes. Inputs and gradients that come from elsewhere are copied to it;
-  /// parameters have to be there already.
+  /// The device on which the stage computes. Inputs and gradients from other devices are copied to
+  /// it. Parameters must already be there.
   c10::Device device = c10::kCPU;
 
-  /// Keep nothing of a forward but its arguments, and run it again before its backward (once, also
-  /// where input and weight backward come apart). Less memory for a second forward; the same bits:
-  /// random numbers, autocast and the buffers that forward changes are as they were the first time.
-  /// The forward must not change its arguments in place (ArgumentError). It runs without gradients
-  /// the first time; every output of a floating type then counts as one that has a gradient.
+  /// Keep only the arguments of a forward, and run it again before its backward (once, even if
+  /// input and weight backward are separate). It costs a second forward and saves memory. Results
+  /// are bitwise equal: random numbers, autocast and the buffers that forward changes are restored.
+  /// The forward must not change its arguments in place (ArgumentError). Its first run is without
+  /// gradients; every output of a floating type counts as an output with a gradient.
   bool recompute = false;
 
-  /// Weight gradients of one's own making. When it is given, both I and B run the whole graph,
-  /// which must leave those parameters out (custom autograd functions that only note what is to be
-  /// done); then this is called, and what it returns is called once: right away by B, in W after an
-  /// I.
+  /// Computes weight gradients outside autograd. If it is given, I and B run the whole graph, which
+  /// must leave these parameters out (custom autograd functions that only record the work). Then
+  /// this function is called. B calls the returned function at once, W calls it after an I.
   std::function<std::function<void()>()> weight_work = {};
 
-  /// What UNSHARD, RESHARD and REDUCE_GRAD of this stage do; nothing unless given.
+  /// Handlers of UNSHARD, RESHARD and REDUCE_GRAD of this stage. Empty: they do nothing.
   std::function<void()> on_unshard = {};
   std::function<void()> on_reshard = {};
   std::function<void()> on_reduce_grad = {};
@@ -44,24 +43,24 @@ struct StageOptions {
 
 /// Options of one forward.
 struct ForwardOptions {
-  /// Keep what the backward needs; otherwise nothing is kept and no graph is made.
+  /// Keep what the backward needs. Otherwise no autograd graph is made.
   bool is_training = true;
-  /// Operators that draw random numbers draw from this seed and leave the process's generators
-  /// alone; without it they draw from those.
+  /// Random operators draw from this seed. Without it, they draw from the generators of the
+  /// process.
   std::optional<uint64_t> seed = std::nullopt;
-  /// The same in all stages: for bodies that know the place of an operator in the whole model, see
-  /// StageContext::draw.
+  /// The same seed in all stages, for bodies that know the name of each operator in the whole
+  /// model; see StageContext::draw.
   std::optional<uint64_t> draw = std::nullopt;
 };
 
-/// A piece of the model and its microbatches under way. Belongs to one thread at a time.
+/// A stage of the model and its microbatches in flight. Used by one thread at a time.
 ///
 ///   Stage stage(StageId(0), 2, stage_body(torch::nn::Linear(16, 16)));
 ///   c10::IValue y = stage.forward(m, {{x}, {}});
 ///   std::vector<c10::IValue> dx = stage.backward(m, {dy});           // or:
 ///   dx = stage.backward_input(m, {dy});  ...  stage.backward_weight(m);
 ///
-/// Gradients of inputs and outputs are values as grad_value.h says: None where there is none.
+/// Gradients of inputs and outputs have the form of grad_value.h: None if there is no gradient.
 class Stage {
  public:
   /// ArgumentError unless 0 <= index < num_stages and the body has a forward.
@@ -78,25 +77,26 @@ class Stage {
   const NamedTensors& parameters() const { return body_.parameters; }
   const StageOptions& options() const { return options_; }
 
-  /// Runs the stage on one microbatch. Tensors of the arguments that require grad get a history
-  /// that begins here; their own is not touched. ArgumentError when the microbatch's last forward
-  /// still waits for its backward.
+  /// Runs the stage on one microbatch. Tensors of the arguments that require gradients get a
+  /// history that begins here; their own history is not changed. ArgumentError if an earlier
+  /// forward of the microbatch waits for its backward.
   c10::IValue forward(MicrobatchId microbatch, const Arguments& arguments,
                       const ForwardOptions& options = {});
 
-  /// The microbatch ends in this loss: its backward starts there, and not at the outputs.
+  /// Makes the backward of the microbatch start at this loss instead of the outputs.
   /// ArgumentError unless the loss has one element and the microbatch was forwarded.
   void set_loss(MicrobatchId microbatch, const at::Tensor& loss);
-  /// The sum of what forward gave to add_loss; undefined when nothing was.
+  /// The sum of the losses that forward passed to add_loss; undefined if there are none.
   at::Tensor added_loss(MicrobatchId microbatch) const;
 
   /// The three backwards of one microbatch. `output_grads` has one entry for each output (a stage
-  /// that returns a tuple or list has several), or none at all, as where the microbatch has a loss;
-  /// losses are weighted with `loss_weight`. Returns the gradients of the arguments: args, then
+  /// that returns a tuple or list has several), or is empty, for example if the microbatch has a
+  /// loss. Losses are multiplied by `loss_weight`. Returns the gradients of the arguments: args,
+  /// then
   /// kwargs.
   ///
   /// ArgumentError for a backward without its forward, W without I, or a number of gradients that
-  /// is not that of the outputs.
+  /// differs from the number of outputs.
   std::vector<c10::IValue> backward(MicrobatchId microbatch,
                                     const std::vector<c10::IValue>& output_grads,
                                     double loss_weight = 1);
@@ -108,9 +108,9 @@ class Stage {
   /// Changes StageOptions::recompute. ArgumentError while a microbatch waits for its backward.
   void set_recompute(bool recompute);
 
-  /// How many microbatches wait for a backward, I without its W included.
+  /// The number of microbatches that wait for a backward, including those between I and W.
   std::size_t num_pending() const;
-  /// Forgets them all.
+  /// Discards all microbatches in flight.
   void reset();
 
  private:

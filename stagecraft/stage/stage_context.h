@@ -10,25 +10,25 @@
 
 namespace stagecraft {
 
-/// What a forward can know of where it runs. One for each microbatch's forward, on its thread.
+/// Tells a forward where it runs. There is one for the forward of each microbatch, on its thread.
 struct StageContext {
   StageId stage;
   int32_t num_stages = 1;
   MicrobatchId microbatch;
   bool is_training = false;  ///< a backward will follow
-  /// The seed of this microbatch in this step, the same in all stages, so that an operator can draw
-  /// numbers that do not depend on where the model is cut.
+  /// The seed of this microbatch in this step. It is the same in all stages, so that random numbers
+  /// do not depend on the split of the model.
   std::optional<uint64_t> draw = std::nullopt;
   std::vector<at::Tensor> losses = {};
 };
 
-/// That of the forward that is running on this thread; null outside.
+/// The context of the forward that runs on this thread; null outside a forward.
 StageContext* current_stage();
 
-/// Called inside a stage's forward: adds a loss of its own (load balance, a penalty) to that of the
-/// microbatch. It is weighted as the microbatch is and differentiated in the same backward, in
-/// every schedule. One element. Outside a forward, and where no backward follows, it is
-/// dropped. ArgumentError unless the loss has one element.
+/// Called inside a stage's forward, adds a loss (load balance, a penalty) to that of the
+/// microbatch. It has the weight of the microbatch and is part of the same backward, in every
+/// schedule. Outside a forward, and if no backward follows, it is dropped. ArgumentError unless the
+/// loss has one element.
 void add_loss(const at::Tensor& loss);
 
 namespace detail {

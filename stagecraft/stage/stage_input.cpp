@@ -11,7 +11,7 @@ namespace stagecraft {
 
 namespace {
 
-// Keeps what arrives; nothing lies behind it.
+// Keeps the gradient that arrives. It is the end of the graph.
 class InputNode : public GradNode {
  public:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {

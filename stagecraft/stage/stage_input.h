@@ -6,26 +6,27 @@
 
 namespace stagecraft {
 
-/// A tensor as a stage sees it: the same data, with a history that begins at the stage's border.
+/// An input tensor of a stage: the same data, with a history that begins at the stage.
 ///
-/// It is not a leaf: operators in place are allowed on it, and its gradient arrives as the stage
-/// made it, with the same strides (a leaf's is laid out anew). Storage and version counter are
-/// shared with the tensor it was made from, so that a change in place which would spoil another
-/// stage's backward is noticed there, as in the uncut model.
+/// It is not a leaf. In-place operators are therefore allowed on it, and its gradient keeps the
+/// strides that the stage computed (autograd changes those of a leaf). It shares storage and
+/// version counter with the original tensor, so that autograd detects a change in place that would
+/// break the backward of a different stage, as in the model without stages.
 class StageInput {
  public:
   /// REQUIRES a tensor of a differentiable type (floating or complex).
   explicit StageInput(const at::Tensor& source);
 
-  /// What to compute with. Let go of it when the stage has read it: the graph keeps what it needs.
+  /// The tensor to compute with. Release it when the stage has read it: the graph keeps what it
+  /// needs.
   const at::Tensor& tensor() const { return tensor_; }
   void release_tensor() { tensor_.reset(); }
 
-  /// Where its gradient arrives.
+  /// The edge at which its gradient arrives.
   const GradEdge& edge() const { return edge_; }
-  /// The gradient that the last backward brought, and forgets it; undefined when none came.
+  /// Returns and drops the gradient of the last backward; undefined if there is none.
   at::Tensor take_grad() const;
-  /// What a backward that captures gradients calls in the place of the node.
+  /// A backward that captures gradients calls this instead of the node.
   void keep_grad(at::Tensor grad) const;
 
  private:

@@ -13,9 +13,9 @@ struct ParameterRef {
   std::string name;
 };
 
-/// One weight of which several stages hold a copy. They have to start out equal; then they stay so:
-/// at the end of every step the gradients that the step gave to the copies are added up, last stage
-/// first, and each copy gets the sum.
+/// One weight with copies in several stages. The copies must be equal at the start, and then stay
+/// equal: at the end of every step their gradients of the step are summed, last stage first, and
+/// each copy gets the sum.
 using TiedWeight = std::vector<ParameterRef>;
 
 }  // namespace stagecraft

@@ -14,9 +14,9 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/base/json_text.h"
 #include "stagecraft/base/version.h"
-#include "stagecraft/graph/archive.h"
 #include "stagecraft/train/durable_file.h"
 #include "stagecraft/train/state_file.h"
 

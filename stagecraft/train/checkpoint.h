@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 

@@ -15,7 +15,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/checksum.h"
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 
 namespace stagecraft::detail {
 

@@ -13,7 +13,7 @@
 #include <ATen/ops/equal.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/train/model_state.h"
 #include "stagecraft/train/state_file.h"
 #include "stagecraft/tree/describe.h"

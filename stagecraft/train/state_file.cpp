@@ -15,7 +15,7 @@
 #include <torch/csrc/jit/serialization/pickler.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/tree/describe.h"
 

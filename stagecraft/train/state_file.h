@@ -3,8 +3,8 @@
 #include <map>
 #include <string>
 
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/train/durable_file.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft::detail {
 

@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 

@@ -10,7 +10,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/saved_state.h"
+#include "stagecraft/graph/run/saved_state.h"
 #include "stagecraft/train/clip.h"
 #include "stagecraft/train/engine.h"
 #include "stagecraft/train/training_state.h"

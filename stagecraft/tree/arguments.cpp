@@ -12,7 +12,7 @@ Kwargs::Kwargs(std::initializer_list<Entry> entries) : Kwargs(std::vector<Entry>
 Kwargs::Kwargs(std::vector<Entry> entries) : entries_(std::move(entries)) {
   std::unordered_set<std::string_view> seen;
   for (const auto& [name, value] : entries_) {
-    require<ArgumentError>(seen.insert(name).second, "kwargs: the name {} comes twice",
+    require<ArgumentError>(seen.insert(name).second, "kwargs: the name {} appears twice",
                            quote(name));
   }
 }

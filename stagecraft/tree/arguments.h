@@ -22,7 +22,7 @@ class Kwargs {
   using Entry = std::pair<std::string, c10::IValue>;
 
   Kwargs() = default;
-  /// Throws ArgumentError when a name comes twice.
+  /// Throws ArgumentError if a name appears twice.
   Kwargs(std::initializer_list<Entry> entries);
   explicit Kwargs(std::vector<Entry> entries);
 
@@ -31,9 +31,9 @@ class Kwargs {
   std::vector<Entry>::const_iterator begin() const { return entries_.begin(); }
   std::vector<Entry>::const_iterator end() const { return entries_.end(); }
 
-  /// Null when there is none.
+  /// Null if there is no such name.
   const c10::IValue* find(std::string_view name) const;
-  /// Throws ArgumentError that lists the names there are.
+  /// Throws ArgumentError, which lists the names, if there is no such name.
   const c10::IValue& get(std::string_view name) const;
   /// Replaces the value of that name, or adds it at the end.
   void set(std::string name, c10::IValue value);
@@ -42,7 +42,7 @@ class Kwargs {
   std::vector<Entry> entries_;
 };
 
-/// What one call of a model takes.
+/// The arguments of one call of a model.
 struct Arguments {
   Args args;
   Kwargs kwargs;

@@ -16,7 +16,7 @@ std::string describe(const c10::IValue& value);
 
 /// "float32", "int64", "bool", "bfloat16", ...
 std::string dtype_name(c10::ScalarType dtype);
-/// The inverse; nothing for a name that none has.
+/// The inverse; nothing for an unknown name.
 std::optional<c10::ScalarType> find_dtype(std::string_view name);
 
 }  // namespace stagecraft

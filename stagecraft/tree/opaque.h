@@ -1,7 +1,11 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/ivalue.h>
 
@@ -16,6 +20,20 @@ class Opaque : public torch::CustomClassHolder {
   virtual std::string describe() const = 0;
   /// Whether `other` may stand for this one. Identity unless overridden.
   virtual bool equals(const Opaque& other) const { return this == &other; }
+
+  /// The largest number of microbatches that the leaf can be split into. Nothing, the default: the
+  /// leaf cannot be split, and every microbatch gets it whole.
+  virtual std::optional<int64_t> max_chunks() const { return std::nullopt; }
+  /// Splits the leaf along its batch into exactly `chunks` leaves. The sizes must be those of
+  /// at::tensor_split, because tensors beside the leaf are split like that: the first
+  /// size % chunks chunks have one member more. Called with 1 <= chunks <= max_chunks().
+  virtual std::vector<c10::intrusive_ptr<Opaque>> split(int64_t /*chunks*/) const { return {}; }
+  /// Merges the chunks of an output, in their order, into one leaf. Called on the first chunk.
+  /// Null, the default: leaves of this class cannot be merged.
+  virtual c10::intrusive_ptr<Opaque> merge(
+      std::span<const c10::intrusive_ptr<Opaque>> /*chunks*/) const {
+    return {};
+  }
 };
 
 inline c10::IValue make_opaque(c10::intrusive_ptr<Opaque> leaf) {

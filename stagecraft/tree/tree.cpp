@@ -252,7 +252,7 @@ std::vector<c10::IValue> flatten_as(const TreeSpec& spec, const c10::IValue& tre
   found.reserve(spec.num_leaves());
   if (!collect(spec, tree, sequences, found)) {
     match(spec, flatten(tree, root).spec, root, sequences);  // throws: it names the difference
-    throw MetadataError(fmt::format("{}: another structure than expected", root));
+    throw MetadataError(fmt::format("{}: the structure differs from the expected one", root));
   }
   return found;
 }

@@ -29,12 +29,12 @@ namespace stagecraft::tree {
 c10::IValue tuple(std::vector<c10::IValue> elements);
 /// A list whose element type is that of the elements where they agree, otherwise Any.
 c10::IValue list(std::vector<c10::IValue> elements);
-/// Throws ArgumentError when a key comes twice.
+/// Throws ArgumentError if a key appears twice.
 c10::IValue dict(std::vector<std::pair<std::string, c10::IValue>> entries);
 
 // Taking them apart and putting them together -----------------------------------------------------
 
-/// A tree taken apart: its leaves from left to right, and all the rest.
+/// A flattened tree: its leaves from left to right, and its structure.
 struct Flat {
   std::vector<c10::IValue> leaves;
   TreeSpec spec;
@@ -68,7 +68,7 @@ using MapFn = std::function<c10::IValue(const c10::IValue& leaf)>;
 using ZipFn = std::function<c10::IValue(const c10::IValue& a, const c10::IValue& b)>;
 using PathFn = std::function<c10::IValue(const std::string& path, const c10::IValue& leaf)>;
 
-/// The same structure with fn(leaf) in the place of each leaf.
+/// The same structure with fn(leaf) instead of each leaf.
 c10::IValue map(const c10::IValue& tree, const MapFn& fn);
 /// The same, with each leaf's path, as `args[1]["mask"]` for the root "args".
 c10::IValue map_with_path(const c10::IValue& tree, std::string_view root, const PathFn& fn);
@@ -84,7 +84,7 @@ std::vector<std::pair<c10::IValue, c10::IValue>> zip(const c10::IValue& a, const
 struct Detached {
   c10::IValue tree;
   std::vector<c10::IValue>
-      leaves;  ///< the leaves of `tree`; those that are no tensors as they were
+      leaves;  ///< the leaves of `tree`; leaves that are not tensors are unchanged
 };
 
 /// Detaches every tensor and keeps its requires_grad.

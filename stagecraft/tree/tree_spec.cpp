@@ -35,8 +35,8 @@ TreeSpec TreeSpec::list(std::vector<TreeSpec> children, Origin origin) {
 
 TreeSpec TreeSpec::dict(const std::vector<std::string>& keys, std::vector<TreeSpec> children) {
   require<ArgumentError>(keys.size() == children.size(),
-                         "a dict needs one key a child: {} keys, {} children", keys.size(),
-                         children.size());
+                         "a dict needs one key for each child: got {} keys and {} children",
+                         keys.size(), children.size());
   std::unordered_set<std::string_view> seen;
   for (const auto& key : keys) {
     require<ArgumentError>(seen.insert(key).second, "a dict has the key {} twice", quote(key));

@@ -17,9 +17,9 @@ namespace stagecraft {
 ///
 /// Two specs are equal when they nest the same kinds with the same sizes and names. The order of a
 /// dict's keys does not count, and neither do element types, which a spec only remembers so that
-/// unflatten can restore them. A named tuple is a tuple: its names are not kept (the engine makes a
-/// tuple's type on first request without a lock, so asking a shared tuple for names is a data
-/// race).
+/// unflatten can restore them. A named tuple is a tuple: its names are not kept (torch creates the
+/// type of a tuple on first request without a lock, so reading the names of a shared tuple is a
+/// data race).
 class TreeSpec {
  public:
   /// What a node of a tree is.
@@ -49,12 +49,12 @@ class TreeSpec {
   std::span<const TreeSpec> children() const;
   /// The key of a dict's child. Requires a dict and child < children().size().
   const std::string& key(std::size_t child) const { return key_value(child).toStringRef(); }
-  /// The same as the engine's value, so that dicts can be made without copying their keys.
+  /// The key as a c10::IValue, so that dicts can be made without copying their keys.
   const c10::IValue& key_value(std::size_t child) const;
   /// Empty for leaves.
   const Origin& origin() const;
 
-  /// Where leaf number `leaf` of this spec stands, as `args[1]["mask"]` for the root "args".
+  /// The path of leaf number `leaf` of this spec: `args[1]["mask"]` for the root "args".
   /// Requires leaf < num_leaves().
   std::string leaf_path(std::size_t leaf, std::string_view root) const;
 
@@ -75,8 +75,8 @@ std::string path_step(const TreeSpec& spec, std::size_t child);
 /// "leaf", "tuple of 3", "list of 1", "dict of 2".
 std::string describe_kind(const TreeSpec& spec);
 
-/// Trees and texts that nest deeper than this are refused: a list that contains itself would
-/// otherwise be walked for ever.
+/// Trees and texts that nest deeper than this are refused, because the walk of a list that contains
+/// itself would not end.
 inline constexpr int kMaxTreeDepth = 256;
 
 }  // namespace stagecraft

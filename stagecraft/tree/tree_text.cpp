@@ -84,7 +84,7 @@ class Parser {
       const TextCursor start = in_;
       std::string key = in_.read_quoted();
       if (std::find(keys.begin(), keys.end(), key) != keys.end()) {
-        start.fail(fmt::format("the key {} comes twice", quote(key)));
+        start.fail(fmt::format("the key {} appears twice", quote(key)));
       }
       keys.push_back(std::move(key));
       in_.skip_space();

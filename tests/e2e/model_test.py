@@ -111,7 +111,7 @@ class ModelTest(ToolTest):
         return self.read[name, *options]
 
     def cut(self, name, *options):
-        cuts = self.model(name, *options)["cuts"]
+        cuts = self.model(name, *options)["splits"]
         self.assertEqual(len(cuts), 1)
         return cuts[0]
 
@@ -271,49 +271,49 @@ class Modules(ModelTest):
         self.assertEqual([label for label in labels if label.startswith("block.")], ["block.0", "block.1"] * 2)
 
 
-class Borders(ModelTest):
+class Boundaries(ModelTest):
     def test_bytes_are_those_of_the_tensors(self):
         graph, said = PythonGraph("gpt2.static"), self.model("gpt2.static")
-        self.assertEqual([border["place"] for border in said["borders"]], list(range(1, len(graph.nodes))))
-        for border in said["borders"]:
-            self.assertEqual(border["before"], graph.nodes[border["place"]].name)
-            self.assertEqual(border["bytes"], graph.bytes_before(border["place"]), border)
+        self.assertEqual([boundary["position"] for boundary in said["boundaries"]], list(range(1, len(graph.nodes))))
+        for boundary in said["boundaries"]:
+            self.assertEqual(boundary["before"], graph.nodes[boundary["position"]].name)
+            self.assertEqual(boundary["bytes"], graph.bytes_before(boundary["position"]), boundary)
 
     def test_modules_begin_where_their_operators_do(self):
         graph, said = PythonGraph("gpt2.static"), self.model("gpt2.static")
         scopes = [graph.scope(node) for node in graph.nodes]
         for name in ("transformer.h.1", "transformer.h.2.mlp", "transformer.ln_f", "lm_head"):
             inside = [i for i, scope in enumerate(scopes) if scope == name or scope.startswith(name + ".")]
-            begins = [border["place"] for border in said["borders"] if name in border["split"]]
-            ends = [border["place"] for border in said["borders"] if name + ":end" in border["split"]]
+            begins = [boundary["position"] for boundary in said["boundaries"] if name in boundary["split"]]
+            ends = [boundary["position"] for boundary in said["boundaries"] if name + ":end" in boundary["split"]]
             self.assertEqual((begins, ends), ([inside[0]], [inside[-1] + 1]), name)
 
     def test_shares_grow_to_the_whole(self):
         for name in ("gpt2", "llama_tied", "t5"):
             said = self.model(name)
             for key, whole in (("flops_before", said["flops"]), ("parameters_before", said["parameters"]["all"]["elements"])):
-                shares = [border[key] for border in said["borders"]]
+                shares = [boundary[key] for boundary in said["boundaries"]]
                 self.assertEqual(shares, sorted(shares), (name, key))
                 self.assertLessEqual(shares[-1], whole)
-            self.assertEqual(said["borders"][-1]["parameters_before"], said["parameters"]["all"]["elements"], name)
+            self.assertEqual(said["boundaries"][-1]["parameters_before"], said["parameters"]["all"]["elements"], name)
 
     def test_text_shows_every_one(self):
         for name in ("gpt2", "in_place", "t5"):
             said = self.model(name)
-            legal = [border for border in said["borders"] if border["why_not"] is None]
-            refused = [border for border in said["borders"] if border["why_not"] is not None]
-            text = self.good("model", archive(name), "--borders")
+            legal = [boundary for boundary in said["boundaries"] if boundary["why_not"] is None]
+            refused = [boundary for boundary in said["boundaries"] if boundary["why_not"] is not None]
+            text = self.good("model", archive(name), "--boundaries")
             rows = re.findall(r"^  (\S+) +(\d+) (\S+) +(?:\(the model\)|\S+) +([\d.]+ (?:B|KiB))", text, re.M)
             self.assertEqual([(int(place), node) for _, place, node, _ in rows],
-                             [(border["place"], border["before"]) for border in legal], name)
-            self.assertEqual([row[0] for row in rows], [(border["split"] or ["-"])[0] for border in legal], name)
+                             [(boundary["position"], boundary["before"]) for boundary in legal], name)
+            self.assertEqual([row[0] for row in rows], [(boundary["split"] or ["-"])[0] for boundary in legal], name)
             self.assertNotIn("Inputs", text)
             listed = re.findall(r"^  (\d+) \S+ +(?:\(the model\)|\S+)  +(\S.*)$",
                                 self.good("model", archive(name), "--refused"), re.M)
             self.assertEqual([(int(place), why) for place, why in listed],
-                             [(border["place"], border["why_not"]) for border in refused], name)
+                             [(boundary["position"], boundary["why_not"]) for boundary in refused], name)
             if refused:
-                self.assertRegex(text, rf"\n  {len(refused)} places? cannot be cut; --refused says why\n")
+                self.assertRegex(text, rf"\n  {len(refused)} positions? cannot be split; --refused says why\n")
         self.assertTrue(refused)
 
 
@@ -339,8 +339,8 @@ class Stages(ModelTest):
     def test_stages_add_up(self):
         for name in TRANSFORMERS:
             said = self.model(name)
-            self.assertEqual([len(cut["stages"]) for cut in said["cuts"]], [2, 4, 8])
-            for cut in said["cuts"]:
+            self.assertEqual([len(cut["stages"]) for cut in said["splits"]], [2, 4, 8])
+            for cut in said["splits"]:
                 self.assertEqual(sum(stage["operators"] for stage in cut["stages"]), said["operators"])
                 self.assertEqual(sum(stage["flops"] for stage in cut["stages"]), said["flops"])
                 self.assertGreaterEqual(sum(stage["parameters"] for stage in cut["stages"]), said["parameters"]["all"]["elements"])
@@ -348,7 +348,7 @@ class Stages(ModelTest):
                     self.assertEqual(stage["operators"], sum(part["operators"] for part in stage["modules"]))
                 for stage in cut["stages"][1:]:
                     self.assertEqual(sum(value["bytes"] for value in stage["crossing"]),
-                                     said["borders"][stage["place"] - 1]["bytes"], (name, stage["name"]))
+                                     said["boundaries"][stage["position"] - 1]["bytes"], (name, stage["name"]))
 
     def test_values_that_cross_are_tensors_of_the_program(self):
         graph = PythonGraph("gpt2.static")
@@ -362,12 +362,12 @@ class Stages(ModelTest):
                 self.assertEqual(value["bytes"], tensor.numel() * tensor.element_size())
                 self.assertLess(value["from"], number)
                 self.assertGreaterEqual(min(value["to"]), number)
-                self.assertLess(graph.made[by_name[value["value"]]], stage["place"])
+                self.assertLess(graph.made[by_name[value["value"]]], stage["position"])
 
     def test_the_split_of_a_best_cut_gives_it_again(self):
         tried = 0
         for name in TRANSFORMERS:
-            for cut in self.model(name)["cuts"]:
+            for cut in self.model(name)["splits"]:
                 if cut["split"]:
                     again = self.cut(name, "--split", cut["split"])
                     self.assertEqual(again["stages"], cut["stages"], (name, cut["split"]))
@@ -386,11 +386,11 @@ class Stages(ModelTest):
         torch.export.save(torch.export.export(layers, (torch.randn(2, 8),)), self.folder / "layers.pt2")
         for stages in (2, 3, 4, 5):
             said = json.loads(self.good("model", "layers.pt2", "--stages", stages, "--json"))["models"][0]
-            before = [border["flops_before"] for border in said["borders"]]
+            before = [boundary["flops_before"] for boundary in said["boundaries"]]
             best = min(max(b - a for a, b in zip((0, *cuts), (*cuts, said["flops"])))
                        for cuts in itertools.combinations(before, stages - 1))
-            found = said["cuts"][0]["at_modules"]
-            most = found["flops"] if found else max(stage["flops"] for stage in said["cuts"][0]["stages"])
+            found = said["splits"][0]["at_modules"]
+            most = found["flops"] if found else max(stage["flops"] for stage in said["splits"][0]["stages"])
             self.assertEqual(most, best, stages)
 
     def test_cuts_at_ends(self):
@@ -410,7 +410,7 @@ class Stages(ModelTest):
                     self.assertRegex(text, rf"\n    {value['value']} +{re.escape(value['type'])} +{value['from']} +")
                 if number > 0:
                     count = len(stage["crossing"])
-                    self.assertIn(f"Border before stage {number}: {count} value{'' if count == 1 else 's'}, ", text)
+                    self.assertIn(f"Boundary before stage {number}: {count} value{'' if count == 1 else 's'}, ", text)
 
     def test_a_number_that_the_model_takes_reaches_later_stages(self):
         cut = self.cut("number_input", "--stages", 2)
@@ -459,7 +459,7 @@ class Tool(ModelTest):
                     self.assertRegex(result.err, r"^stagecraft: \S+: node \S+ \(.*\): .*\n$")
                     continue
                 self.assertEqual((result.code, result.err), (0, ""), line["name"])
-                self.assertNotIn("Cannot be cut", result.text, line["name"])
+                self.assertNotIn("Cannot be split", result.text, line["name"])
                 for row in result.text.splitlines():
                     self.assertLess(len(row), 320, line["name"])
 
@@ -540,7 +540,7 @@ class Errors(ModelTest):
         self.bad(2, "model", file, file, says="too many")
         for options, says in ((["--stages", 0], "--stages"), (["--stages", "two"], "two"), (["--depth", 0], "--depth"),
                               (["--nothing"], "--nothing"), (["--stages", 2, "--split", "lm_head"], "excludes"),
-                              (["--text", "--json"], "excludes"), (["--text", "--borders"], "excludes"),
+                              (["--text", "--json"], "excludes"), (["--text", "--boundaries"], "excludes"),
                               (["--all", "--depth", 1], "excludes")):
             self.bad(2, "model", file, *options, says=[says, "(see stagecraft model --help)"])
 

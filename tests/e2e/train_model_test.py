@@ -327,7 +327,7 @@ class Refusals(ModelTest):
         self.refused("no_logits", says="its output has neither logits [rows, length, tokens] nor a loss")
         self.refused("no_loss", says="its output has no loss")
         self.refused(zoo / "number_input.pt2", says="it takes a number that may change")
-        self.refused(zoo / "several.pt2", says="expected the name of a program, of which it has 2")
+        self.refused(zoo / "several.pt2", says="expected the name of one of its 2 programs")
         self.refused("images", says="on a text it has to take token ids, int64[rows, length]")
 
     def test_texts(self):

@@ -21,7 +21,7 @@
 
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "tests/exported/bounded_child.h"
 #include "tests/exported/mutate.h"
 #include "tests/exported/small_archive.h"

@@ -6,7 +6,7 @@
 #include <ATen/ops/ones.h>
 
 #include "stagecraft/exported/exported_archive.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "tests/exported/small_archive.h"
 #include "tests/support/expect_error.h"
 

@@ -10,7 +10,7 @@
 #include <ATen/ops/ones.h>
 
 #include "stagecraft/exported/exported_archive.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "tests/exported/small_archive.h"
 #include "tests/support/expect_error.h"
 
@@ -75,7 +75,7 @@ TEST(HostileProgram, NodesThatContradictEachOther) {
       {[](SmallArchive& a) {
          a.nodes()[0]["inputs"][0]["arg"] = {{"as_string", "x"}};
        },
-       "linear: aten::linear takes 'input' as Tensor, got another kind"},
+       "linear: aten::linear takes 'input' as Tensor, got a different kind"},
       {[](SmallArchive& a) {
          a.nodes()[0]["outputs"].push_back(tensor_name("relu"));
          a.nodes()[0]["outputs"].push_back(tensor_name("add"));
@@ -84,7 +84,7 @@ TEST(HostileProgram, NodesThatContradictEachOther) {
       {[](SmallArchive& a) {
          a.nodes()[0]["outputs"][0] = {{"as_tensors", {{{"name", "linear"}}}}};
        },
-       "got another kind"},
+       "got a different kind"},
       {[](SmallArchive& a) { find_node(a, "cond")["inputs"][1]["arg"] = tensor_name("x"); },
        "expected a graph as argument 1"},
       {[](SmallArchive& a) { find_node(a, "cond")["inputs"].erase(3); },
@@ -96,7 +96,7 @@ TEST(HostileProgram, NodesThatContradictEachOther) {
       {[](SmallArchive& a) { a.graph()["sym_int_values"].erase("mul"); },
        "the archive does not say what the number mul is"},
       {[](SmallArchive& a) { a.graph()["sym_int_values"]["mul"] = expression("u7", 1); },
-       "the inputs do not tell 'u7'"},
+       "the inputs do not determine 'u7'"},
   });
 }
 

@@ -7,9 +7,9 @@
 
 #include <gtest/gtest.h>
 
+#include "stagecraft/base/error.h"
 #include "stagecraft/exported/json_field.h"
 #include "stagecraft/exported/json_stream.h"
-#include "stagecraft/graph/archive.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft::exported {
@@ -94,7 +94,7 @@ TEST(ParseJson, RefusesWhatIsNone) {
   EXPECT_ERROR(parse_json(R"(["a\u0000b"])", "t"), FileError, "t: a text has a zero byte in it");
   EXPECT_ERROR(parse_json(R"({"\u0000": 1})", "t"), FileError, "t: a text has a zero byte in it");
   EXPECT_ERROR(parse_json(R"({"a": {"b": 1, "b": 2}})", "t"), FileError,
-               "t: the key 'b' comes twice in an object");
+               "t: the key 'b' appears twice in an object");
 }
 
 TEST(ParseJson, RefusesDeepNesting) {

@@ -10,7 +10,7 @@
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "tests/exported/small_archive.h"
 #include "tests/support/expect_error.h"
 

@@ -6,7 +6,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "tests/exported/small_archive.h"
 #include "tests/support/expect_error.h"
 
@@ -137,11 +137,11 @@ TEST(ReadProgram, NamesThePlaceOfWhatIsWrong) {
       {[](SmallArchive& a) {
          a.signature()["input_specs"][0] = {{"token", {{"arg", 1}}}};
        },
-       signature + ".input_specs[0]: an input of the kind 'token' cannot be given from here"},
+       signature + ".input_specs[0]: an input of the kind 'token' is not supported"},
       {[](SmallArchive& a) {
          a.signature()["output_specs"][0] = {{"token", {{"arg", 1}}}};
        },
-       signature + ".output_specs[0]: an output of the kind 'token' cannot be taken here"},
+       signature + ".output_specs[0]: an output of the kind 'token' is not supported"},
       {[](SmallArchive& a) { a.model["graph_module"]["module_call_graph"] = Json::array(); },
        "model.json.graph_module: it does not say what the model takes and returns"},
       {[](SmallArchive& a) { a.model["range_constraints"]["s0"]["min_val"] = 1.5; },
@@ -168,7 +168,7 @@ TEST(ReadProgram, RefusesKeysThatComeTwice) {
   text.replace(at, 3, R"("x":{},"x")");
   EXPECT_ERROR(read_program(text, "model.json"), FileError, "graph.tensor_values.x");
   EXPECT_ERROR(read_program(R"({"a": 1, "a": 2})", "model.json"), FileError,
-               "model.json: the key 'a' comes twice in an object");
+               "model.json: the key 'a' appears twice in an object");
 }
 
 TEST(ReadProgram, RefusesGraphsThatNestTooDeep) {

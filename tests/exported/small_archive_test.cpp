@@ -10,7 +10,7 @@
 
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 
 namespace stagecraft {
 namespace {

@@ -5,7 +5,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "tests/exported/small_archive.h"
 #include "tests/support/expect_error.h"
 
@@ -66,7 +66,7 @@ TEST(TreeJson, RefusesDictsWithoutKeys) {
                               Json(R"(["a"])"), Json(R"(["a", "a"])"), Json(R"(["1", 1])"),
                               Json(R"({"dict_context": {"dict_context": ["a", "b"]}})")}) {
     EXPECT_ERROR(tree_of(of_class("builtins.dict", context, {leaf_tree(), leaf_tree()})), FileError,
-                 "in_spec[1]: expected a dict whose keys are texts, each once")
+                 "in_spec[1]: expected a dict with unique string keys")
         << context;
   }
 }

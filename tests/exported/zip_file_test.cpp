@@ -8,7 +8,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "tests/exported/zip_writer.h"
 #include "tests/support/expect_error.h"
 
@@ -63,8 +63,8 @@ TEST(ZipFile, TakesFoldersAndEmptyMembers) {
 TEST(ZipFile, RefusesWhatIsNoFile) {
   EXPECT_ERROR(ZipFile("/nowhere/at/all.pt2"), FileError,
                "/nowhere/at/all.pt2: cannot be read: No such file or directory");
-  EXPECT_ERROR(ZipFile("/"), FileError, "/: is no file");
-  expect_zip_refused("", "is no archive of torch.export: it has 0 bytes");
+  EXPECT_ERROR(ZipFile("/"), FileError, "/: is not a file");
+  expect_zip_refused("", "is not an archive of torch.export: it has 0 bytes");
   expect_zip_refused("PK\x03\x04", "it has 4 bytes");
   expect_zip_refused(std::string(1000, 'x'), "it has no directory at its end");
   expect_zip_refused(std::string(200000, '\0'), "it has no directory at its end");
@@ -74,7 +74,7 @@ TEST(ZipFile, RefusesAFileThatIsCutOffAnywhere) {
   const std::string bytes = zip_bytes(two());
   for (std::size_t size = 0; size < bytes.size(); ++size) {
     const TempFile file(bytes.substr(0, size));
-    EXPECT_ERROR(ZipFile(file.path()), FileError, "is no archive of torch.export") << size;
+    EXPECT_ERROR(ZipFile(file.path()), FileError, "is not an archive of torch.export") << size;
   }
 }
 
@@ -99,13 +99,13 @@ TEST(ZipFile, RefusesNumbersThatPointElsewhere) {
       {[](std::string& b, const ZipPlaces& p) { put<uint32_t>(b, p.end + 12, 0xfffffff0); },
        "its directory lies outside the file"},
       {[](std::string& b, const ZipPlaces& p) { put<uint32_t>(b, p.end + 16, 1); },
-       "entry 0 of its directory is none"},
+       "entry 0 of its directory is invalid"},
       {[](std::string& b, const ZipPlaces& p) { put<uint32_t>(b, p.end + 12, 10); },
-       "entry 0 of its directory is none"},
+       "entry 0 of its directory is invalid"},
       {[](std::string& b, const ZipPlaces& p) { put<uint32_t>(b, p.end + 12, 46); },
        "entry 0 of its directory is cut off"},
       {[](std::string& b, const ZipPlaces& p) { put<uint16_t>(b, p.end + 10, 0xffff); },
-       "entry 2 of its directory is none"},
+       "entry 2 of its directory is invalid"},
       {[](std::string& b, const ZipPlaces& p) { put<uint16_t>(b, p.entries[1] + 28, 0xffff); },
        "entry 1 of its directory is cut off"},
       {[](std::string& b, const ZipPlaces& p) { put<uint32_t>(b, p.entries[0] + 42, 1); },
@@ -141,14 +141,14 @@ TEST(ZipFile, RefusesNumbersThatPointElsewhere) {
 }
 
 TEST(ZipFile, RefusesNamesThatComeTwice) {
-  expect_zip_refused(zip_bytes({{"top/a", "first"}, {"top/a", "second"}}), "top/a comes twice");
+  expect_zip_refused(zip_bytes({{"top/a", "first"}, {"top/a", "second"}}), "top/a appears twice");
 }
 
 TEST(ZipFile, RefusesASecondFolder) {
   expect_zip_refused(zip_bytes({{"top/a", "first"}, {"other/b", "second"}}),
-                     "other/b is not in the folder 'top' as the others");
+                     "other/b is not in the folder 'top' like the others");
   expect_zip_refused(zip_bytes({{"top/a", "first"}, {"b", "second"}}),
-                     "b is not in the folder 'top' as the others");
+                     "b is not in the folder 'top' like the others");
 }
 
 /// An archive of one member whose sizes and place stand in fields of eight bytes.
@@ -200,7 +200,7 @@ TEST(ZipFile, RefusesAbsurdSizesOfEightBytes) {
   expect_zip_refused(zip64(5, UINT64_MAX, 0), "top/a is not where the directory says");
   expect_zip_refused(zip64(5, uint64_t{1} << 63, 0), "top/a is not where the directory says");
   expect_zip_refused(zip64(5, 0, UINT64_MAX), "its directory lies outside the file");
-  expect_zip_refused(zip64(5, 0, 0, UINT64_MAX), "entry 1 of its directory is none");
+  expect_zip_refused(zip64(5, 0, 0, UINT64_MAX), "entry 1 of its directory is invalid");
   std::string bytes = zip64(5, 0, 0);
   put<uint64_t>(bytes, bytes.size() - 22 - 12, UINT64_MAX - 3);
   expect_zip_refused(bytes, "its directory is not where it should be");

@@ -14,9 +14,9 @@
 
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/evaluation.h"
-#include "stagecraft/graph/move.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/passes/evaluation.h"
+#include "stagecraft/graph/passes/move.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/gpu/gpu_test.h"
 #include "tests/zoo_pt2/zoo.h"

@@ -10,9 +10,9 @@
 #include <ATen/ops/tanh.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "stagecraft/graph/capture.h"
-#include "stagecraft/graph/move.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/capture/capture.h"
+#include "stagecraft/graph/passes/move.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/tree/tree.h"

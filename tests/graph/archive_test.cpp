@@ -12,9 +12,9 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
@@ -57,13 +57,13 @@ TEST_F(Archive, HoldsGraphsOfAllKindsOfTensors) {
   const Tensor imaginary = at::view_as_complex(at::arange(8, at::kFloat).view({4, 2})).conj();
   const Tensor none = at::zeros({0, 4});
   const Tensor half = at::ones({4}, at::kBFloat16);
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               const Tensor x = args[0].toTensor();
-                               return x.mm(w.t()) + wide.sum(0) + at::real(imaginary) +
-                                      at::imag(imaginary) + none.sum(0) + half;
-                             },
-                             {{"w", w}},
-                             {{"wide", wide}, {"none", none}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             const Tensor x = args[0].toTensor();
+                             return x.mm(w.t()) + wide.sum(0) + at::real(imaginary) +
+                                    at::imag(imaginary) + none.sum(0) + half;
+                           },
+                           {{"w", w}},
+                           {{"wide", wide}, {"none", none}}};
   const Arguments example = {{at::ones({2, 3})}, {}};
   const Graph graph = capture(model, example);
   save_graph(graph, path("graph"));
@@ -152,13 +152,14 @@ TEST_F(Archive, RefusesWhatNoFileCanHold) {
                                       return at::mm(sparse, args[0].toTensor().t());
                                     }},
                                     {{at::ones({2, 4})}, {}});
-  EXPECT_ERROR(save_graph(with_sparse, path("x")), ArgumentError, "which no file can hold");
+  EXPECT_ERROR(save_graph(with_sparse, path("x")), ArgumentError,
+               "which cannot be saved in a file");
   EXPECT_FALSE(std::filesystem::exists(path("x.unfinished")));
 }
 
 TEST_F(Archive, SaysWhatIsWrong) {
   EXPECT_ERROR(load_graph(crafted({{"data", "1"}})), FileError,
-               "it is an archive, but none of Stagecraft's");
+               "it is an archive, but was not written by Stagecraft");
   EXPECT_ERROR(load_graph(crafted({{"format", "stagecraft archive 1"}})), FileError,
                "format is damaged");
   EXPECT_ERROR(load_graph(crafted({{"format", sealed("stagecraft archive 9")}})), FileError,
@@ -193,11 +194,11 @@ TEST_F(Archive, SaysWhatIsWrong) {
   EXPECT_ERROR(load_graph(with(states, index("float32", "[2,4]", "[4,1]"))), FileError,
                "tensors/0 has 24 bytes, expected 32");
   EXPECT_ERROR(load_graph(with(states, index("float32", "[4," + huge + "]", "[1,1]"))), FileError,
-               "tensors/0 has absurd sizes");
+               "tensors/0 has invalid sizes");
   for (const std::string& strides :
        std::vector<std::string>{"[1]", "[1,1]", "[6,2]", "[3,-1]", "[1," + huge + "]"}) {
     EXPECT_ERROR(load_graph(with(states, index("float32", "[2,3]", strides))), FileError,
-                 "tensors/0 has absurd strides");
+                 "tensors/0 has invalid strides");
   }
   EXPECT_ERROR(load_graph(with(states, index("float32", "[2,3]", "[1,2]"))), FileError,
                "tensors/0 is damaged");

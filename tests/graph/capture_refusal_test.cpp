@@ -22,8 +22,8 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/graph/capture.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/capture/capture.h"
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/support/expect_error.h"
 
@@ -43,7 +43,7 @@ struct Doubled : torch::autograd::Function<Doubled> {
 Graph capture_of(const std::function<c10::IValue(const Tensor&)>& fn, int64_t rows = 4,
                  CaptureOptions options = {}) {
   const Tensor w = torch::ones({6}).requires_grad_();
-  const TracedModel model = {
+  const StageBody model = {
       [&](const Args& args, const Kwargs&) { return fn(args[0].toTensor() * w); },
       {{"layers.3.weight", w}},
       {}};
@@ -52,15 +52,15 @@ Graph capture_of(const std::function<c10::IValue(const Tensor&)>& fn, int64_t ro
 
 TEST(CaptureRefuses, ValuesReadBackToTheHost) {
   EXPECT_ERROR(capture_of([](const Tensor& x) { return x * x.sum().item<float>(); }), CaptureError,
-               "aten::item in or behind module layers.3: it reads a value back to the host");
+               "aten::item in or after module layers.3: it reads a value back to the host");
   EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue {
                  const auto region = scope("router");
                  return x.max().is_nonzero() ? x : x + 1;
                }),
-               CaptureError, "aten::is_nonzero in router in or behind module layers.3");
+               CaptureError, "aten::is_nonzero in router in or after module layers.3");
   EXPECT_ERROR(
       capture_of([](const Tensor& x) -> c10::IValue { return x.equal(x * 1) ? x : x + 1; }),
-      CaptureError, "aten::equal in or behind module layers.3");
+      CaptureError, "aten::equal in or after module layers.3");
 }
 
 TEST(CaptureRefuses, CustomFunctionsByName) {
@@ -79,7 +79,8 @@ TEST(CaptureRefuses, HooksSetInside) {
                  y.register_hook([](const Tensor& grad) { return grad * 2; });
                  return y * 2;
                }),
-               CaptureError, "a hook was put on a result of AddBackward1 inside the forward");
+               CaptureError,
+               "a hook was registered on a result of AddBackward1 inside the forward");
   EXPECT_ERROR(
       capture_of([](const Tensor& x) {
         const Tensor y = x + 1;
@@ -87,7 +88,7 @@ TEST(CaptureRefuses, HooksSetInside) {
         y.register_hook([](const Tensor& grad) { return grad * 2; });  // behind its last use
         return z;
       }),
-      CaptureError, "a hook was put on");
+      CaptureError, "a hook was registered on");
 }
 
 TEST(CaptureRefuses, HooksSetOnParameters) {
@@ -97,13 +98,13 @@ TEST(CaptureRefuses, HooksSetOnParameters) {
     ++calls;
     return grad;
   });
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               w.register_hook([](const Tensor& grad) { return grad * 2; });
-                               return args[0].toTensor() * w;
-                             },
-                             {{"w", w}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             w.register_hook([](const Tensor& grad) { return grad * 2; });
+                             return args[0].toTensor() * w;
+                           },
+                           {{"w", w}}};
   EXPECT_ERROR(capture(model, {{torch::ones({4, 6})}, {}}), CaptureError,
-               "a hook was put on %w inside the forward");
+               "a hook was registered on %w inside the forward");
   // That hook is gone, the one from before is not, and nobody has called it.
   EXPECT_EQ(calls, 0);
   torch::autograd::backward({w.sum()});
@@ -195,7 +196,7 @@ TEST(CaptureRefuses, NumbersReadFromShapesThatDependOnElements) {
                  const Tensor mask = torch::arange(6).lt(3).expand_as(x);
                  return x.index({mask}).view({x.size(0), 3}).sum(1);
                }),
-               CaptureError, "the model fails there where fewer or more elements are chosen");
+               CaptureError, "the model fails there if fewer or more elements are chosen");
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  const auto found = at::_unique(x);
                  return x.sum() * std::get<0>(found).size(0);
@@ -216,20 +217,20 @@ Tensor cast_mm(const Tensor& x, const Tensor& w) {
 TEST(CaptureRefuses, OtherGradients) {
   // Cast once in each region, the weight gets its gradients one by one; cast once, their sum.
   const Tensor w = (torch::arange(256, at::kFloat).view({16, 16}).sin() * 0.37).requires_grad_();
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               return cast_mm(cast_mm(args[0].toTensor(), w).tanh(), w);
-                             },
-                             {{"w", w}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             return cast_mm(cast_mm(args[0].toTensor(), w).tanh(), w);
+                           },
+                           {{"w", w}}};
   EXPECT_ERROR(capture(model, {{torch::arange(64, at::kFloat).cos().view({4, 16})}, {}}),
                CaptureError, "the graph does not give the model's gradient of w");
   EXPECT_FALSE(w.grad().defined());
 }
 
 TEST(CaptureRefuses, ThingsThatAGraphCannotHold) {
-  const TracedModel unnamed = {[](const Args& args, const Kwargs&) { return args[0]; },
-                               {{"no name", torch::ones({2})}}};
+  const StageBody unnamed = {[](const Args& args, const Kwargs&) { return args[0]; },
+                             {{"no name", torch::ones({2})}}};
   EXPECT_ERROR(capture(unnamed, {{torch::ones({2})}, {}}), CaptureError,
-               "'no name' is no name for a parameter or buffer");
+               "'no name' is not a valid name for a parameter or buffer");
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  const auto region = scope("two words");
                  return x + 1;
@@ -244,7 +245,7 @@ TEST(CaptureRefuses, ThingsThatAGraphCannotHold) {
                  static int calls = 0;
                  return ++calls % 2 == 0 ? c10::IValue(x) : tree::tuple({x, x});
                }),
-               CaptureError, "the model returns another structure at other sizes");
+               CaptureError, "the model returns a different structure at different sizes");
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  static int calls = 0;
                  // The example twice, one more row, the third size, one row.
@@ -265,14 +266,14 @@ TEST(CaptureRefuses, ThingsThatAGraphCannotHold) {
 
 TEST(CaptureRefuses, BuffersThatAreWrittenByPointer) {
   const Tensor count = torch::zeros({2});
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               count.mutable_data_ptr<float>()[0] += 1;
-                               return args[0].toTensor() + 1;
-                             },
-                             {},
-                             {{"count", count}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             count.mutable_data_ptr<float>()[0] += 1;
+                             return args[0].toTensor() + 1;
+                           },
+                           {},
+                           {{"count", count}}};
   EXPECT_ERROR(capture(model, {{torch::ones({4})}, {}}), CaptureError,
-               "the graph leaves other elements in %count than the model");
+               "the graph leaves different elements in %count than the model");
   EXPECT_EQ(count.sum().item<float>(), 0.F);
 }
 
@@ -281,7 +282,7 @@ TEST(CaptureRefuses, SizesThatAreComparedWithEachOther) {
                                         {.name = "T", .places = {{"args[1]", 0}}}}};
   const Arguments example = {{torch::ones({4, 2}), torch::ones({6, 2})}, {}};
   auto refuse = [&](const std::function<c10::IValue(const Tensor&, const Tensor&)>& fn) {
-    const TracedModel model = {[&](const Args& args, const Kwargs&) {
+    const StageBody model = {[&](const Args& args, const Kwargs&) {
       return fn(args[0].toTensor(), args[1].toTensor());
     }};
     EXPECT_THROW(capture(model, example, two), CaptureError);
@@ -300,7 +301,7 @@ TEST(CaptureRefuses, EqualOfTwoTensors) {
   EXPECT_ERROR(capture_of(ask), CaptureError, "set CaptureOptions::equal_by_identity");
   EXPECT_EQ(capture_of(ask, 4, {.equal_by_identity = true}).parts().nodes.back().op.name,
             "aten::mul");
-  const TracedModel early = {[](const Args& args, const Kwargs&) -> c10::IValue {
+  const StageBody early = {[](const Args& args, const Kwargs&) -> c10::IValue {
     return args[0].toTensor().sum().item<double>();
   }};
   EXPECT_ERROR(capture(early, {{torch::ones({4})}, {}}), CaptureError,
@@ -316,7 +317,7 @@ TEST(CaptureRefuses, MemoryThatNoOperatorMade) {
                                                                    at::IntArrayRef{2});
                  return part * 2;
                }),
-               CaptureError, "but that no operator made of it");
+               CaptureError, "but was not made from it by an operator");
 }
 
 TEST(CaptureRefuses, ViewsThatAreSometimesCopies) {
@@ -356,7 +357,7 @@ TEST(CaptureRefuses, CustomFunctionsBehindAView) {
 
 TEST(CaptureRefuses, ElementsReadByPointer) {
   EXPECT_ERROR(capture_of([](const Tensor& x) { return x * x.const_data_ptr<float>()[1]; }),
-               CaptureError, "the graph does not give what the model gives");
+               CaptureError, "the graph returns something different from the model");
 }
 
 TEST(CaptureRefuses, WhatDoesNotFollowTheSizes) {
@@ -379,11 +380,11 @@ TEST(CaptureRefuses, WhatDoesNotFollowTheSizes) {
   EXPECT_ERROR(
       capture_of([](const Tensor& x) -> c10::IValue { return x.size(0) > 4 ? x + 1 : x - 1; }),
       CaptureError,
-      "the model calls other operators at other sizes: behind mul (aten::mul.Tensor) comes "
+      "the model calls different operators at different sizes: after mul (aten::mul.Tensor) comes "
       "aten::sub.Scalar at B = 4, aten::add.Scalar at B = 5");
   EXPECT_ERROR(
       capture_of([](const Tensor& x) -> c10::IValue { return x.size(0) > 6 ? x + 1 : x - 1; }),
-      CaptureError, "the model calls other operators at other sizes");
+      CaptureError, "the model calls different operators at different sizes");
   EXPECT_ERROR(capture_of([](const Tensor& x) -> c10::IValue {
                  return x +
                         torch::tensor(std::vector<float>(static_cast<std::size_t>(x.size(0)), 1.F))
@@ -405,7 +406,7 @@ TEST(CaptureRefuses, ModelsThatWriteByPointer) {
                  y.mutable_data_ptr<float>()[0] = 41;
                  return y + 1;
                }),
-               CaptureError, "the graph does not give what the model gives, in output");
+               CaptureError, "the graph returns something different from the model, in output");
 }
 
 TEST(CaptureRefuses, SizesThatTheExampleHasNot) {
@@ -438,13 +439,13 @@ TEST(CaptureRefuses, ModelsThatFailAtOtherSizes) {
 TEST(CaptureRefuses, LeavesNothingBehind) {
   const Tensor w = torch::ones({6}).requires_grad_();
   const Tensor count = torch::zeros({});
-  const TracedModel model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
-                               count.add_(1);
-                               const Tensor x = at::dropout(args[0].toTensor() * w, 0.5, true);
-                               return x.sum().item<double>();
-                             },
-                             {{"w", w}},
-                             {{"count", count}}};
+  const StageBody model = {[&](const Args& args, const Kwargs&) -> c10::IValue {
+                             count.add_(1);
+                             const Tensor x = at::dropout(args[0].toTensor() * w, 0.5, true);
+                             return x.sum().item<double>();
+                           },
+                           {{"w", w}},
+                           {{"count", count}}};
   const Tensor random = at::globalContext().defaultGenerator(c10::kCPU).get_state();
   EXPECT_ERROR(capture(model, {{torch::ones({4, 6})}, {}}), CaptureError, "aten::item");
   EXPECT_EQ(count.item<float>(), 0.F);

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 
 #include <stdexcept>
 #include <string>
@@ -14,9 +14,9 @@
 #include <ATen/autocast_mode.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/graph/graph_check.h"
 #include "tests/support/expect_error.h"
@@ -43,9 +43,9 @@ MakeArguments rows_of(int64_t width) {
 }
 
 /// A model of one tensor.
-TracedModel model_of(const std::function<c10::IValue(const Tensor&)>& fn,
-                     std::vector<std::pair<std::string, Tensor>> parameters = {},
-                     std::vector<std::pair<std::string, Tensor>> buffers = {}) {
+StageBody model_of(const std::function<c10::IValue(const Tensor&)>& fn,
+                   std::vector<std::pair<std::string, Tensor>> parameters = {},
+                   std::vector<std::pair<std::string, Tensor>> buffers = {}) {
   return {[fn](const Args& args, const Kwargs&) { return fn(args[0].toTensor()); },
           std::move(parameters), std::move(buffers)};
 }
@@ -96,7 +96,7 @@ TEST(Capture, LetsSizesFollow) {
 TEST(Capture, LetsASecondSizeFollow) {
   CaptureOptions options;
   options.sizes = {{.name = "B"}, {.name = "S", .places = {{"args[0]", 1}}}};
-  const TracedModel model = model_of([](const Tensor& x) -> c10::IValue {
+  const StageBody model = model_of([](const Tensor& x) -> c10::IValue {
     const int64_t b = x.size(0);
     const int64_t s = x.size(1);
     const Tensor flat = x.reshape({b * s, 8});
@@ -199,7 +199,7 @@ TEST(Capture, DrawsTheNumbersOfTheModel) {
 
 TEST(Capture, KeepsGeneratorsThatWereGiven) {
   at::Generator generator = at::globalContext().defaultGenerator(c10::kCPU).clone();
-  const TracedModel model = model_of([&](const Tensor& x) {
+  const StageBody model = model_of([&](const Tensor& x) {
     return x + at::rand({x.size(0), 1}, generator);
   });
   generator.set_current_seed(11);
@@ -330,7 +330,7 @@ TEST(Capture, NamesRegions) {
 }
 
 TEST(Capture, TakesTreesByPositionAndByName) {
-  const TracedModel model = {[](const Args& args, const Kwargs& kwargs) -> c10::IValue {
+  const StageBody model = {[](const Args& args, const Kwargs& kwargs) -> c10::IValue {
     const auto& pair = args[0].toTupleRef().elements();
     const c10::IValue& bias = kwargs.get("bias");
     const Tensor sum = pair[0].toTensor() + pair[1].toGenericDict().at("b").toTensor();
@@ -414,7 +414,7 @@ TEST(Capture, TakesNoSizesThatWereNotTried) {
   auto padded = [](const Tensor& x) { return at::constant_pad_nd(x, {0, 0, 0, 64 - x.size(0)}); };
   const GraphProgram program(expect_same(model_of(padded), rows_of(3), {}, {1, 4, 19}));
   EXPECT_ERROR(program.run({batch(20, 3)}, {}), MetadataError,
-               "args[0]: B is 20, expected at most 19, up to which the model was tried; capture it "
+               "args[0]: B is 20, expected at most 19, the largest size that was tried; capture it "
                "with a larger SizeSpec::probe");
   const GraphProgram wider(
       expect_same(model_of(padded), rows_of(3), {.sizes = {{.probe = 60}}}, {1, 4, 60}));
@@ -466,7 +466,7 @@ TEST(Capture, RunsModelsThatTakeNoGradientsForSomeArguments) {
   const auto arguments = [](int64_t rows) {
     return Arguments{{batch(rows, 3), batch(rows, 3).sign()}, {}};
   };
-  const TracedModel model = {[](const Args& args, const Kwargs&) -> c10::IValue {
+  const StageBody model = {[](const Args& args, const Kwargs&) -> c10::IValue {
     return at::soft_margin_loss(args[0].toTensor(), args[1].toTensor());
   }};
   const GraphProgram program(capture(model, arguments(4)));
@@ -526,7 +526,7 @@ TEST(Capture, DoesNotCallHooksThatWereThereBefore) {
 
 TEST(Capture, PutsBackABufferOfAnotherShape) {
   const Tensor scratch = at::zeros({2}, at::kLong);
-  const TracedModel model = model_of(
+  const StageBody model = model_of(
       [&](const Tensor& x) {
         const Tensor n = x.detach().to(at::kLong);
         Tensor out = scratch;

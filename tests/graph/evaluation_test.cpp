@@ -1,4 +1,4 @@
-#include "stagecraft/graph/evaluation.h"
+#include "stagecraft/graph/passes/evaluation.h"
 
 #include <cstddef>
 #include <functional>
@@ -15,9 +15,9 @@
 #include <torch/nn/modules/instancenorm.h>
 #include <torch/nn/modules/rnn.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -42,7 +42,7 @@ std::vector<Tensor> clones(const torch::nn::Module& module) {
 /// in evaluation, bit for bit, whatever is drawn; and that nothing is updated.
 Graph expect_evaluation(torch::nn::Module& module, const Forward& forward, const Tensor& x,
                         bool differs = true) {
-  TracedModel model;
+  StageBody model;
   model.forward = [&](const Args& args, const Kwargs&) -> c10::IValue {
     return forward(args[0].toTensor());
   };

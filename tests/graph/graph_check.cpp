@@ -10,8 +10,8 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/graph/saved_state.h"
+#include "stagecraft/graph/run/program.h"
+#include "stagecraft/graph/run/saved_state.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -37,7 +37,7 @@ c10::IValue with_grad(const c10::IValue& tree, std::vector<at::Tensor>& leaves) 
   });
 }
 
-Outcome run(const TracedModel& model, const Forward& forward, const Arguments& arguments) {
+Outcome run(const StageBody& model, const Forward& forward, const Arguments& arguments) {
   SavedState saved;
   saved.save_default_generator(c10::kCPU);
   for (const auto& [name, tensor] : model.buffers) saved.save(tensor);
@@ -81,7 +81,7 @@ void expect_equal(const at::Tensor& a, const at::Tensor& b, const std::string& w
 
 }  // namespace
 
-Graph expect_same(const TracedModel& model, const MakeArguments& arguments,
+Graph expect_same(const StageBody& model, const MakeArguments& arguments,
                   const CaptureOptions& options, std::vector<int64_t> sizes) {
   std::vector<at::Tensor> before;
   for (const auto& [name, tensor] : model.parameters)

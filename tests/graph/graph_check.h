@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph.h"
 #include "stagecraft/tree/arguments.h"
 
@@ -16,7 +16,7 @@ using MakeArguments = std::function<Arguments(int64_t size)>;
 /// Captures the model at size 4 and expects of the graph, at several sizes, the model's outputs,
 /// buffers and gradients of inputs and parameters, bit for bit; and that capture has changed
 /// nothing. Returns the graph.
-Graph expect_same(const TracedModel& model, const MakeArguments& arguments,
+Graph expect_same(const StageBody& model, const MakeArguments& arguments,
                   const CaptureOptions& options = {}, std::vector<int64_t> sizes = {4, 5, 1, 9});
 
 /// The tensors of a graph, for parsing its text.

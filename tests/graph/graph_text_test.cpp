@@ -9,7 +9,7 @@
 #include <ATen/ops/full.h>
 #include <ATen/ops/ones.h>
 
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
@@ -225,7 +225,7 @@ TEST(GraphText, SaysWhatIsWrongInExportedGraphs) {
        "line 3, column 30: expected a number or a size, got 'n'"},
       {{"floor_div(S, 2)\n", "floor_div(S, 2), at least 1\n"}, "line 3, column 34: expected"},
       {{"= 4, as", "= 4, is"}, "line 3, column 14: expected ', at least '"},
-      {{"from %nonzero", "from %zero"}, "size n is measured at %zero, which is not there"},
+      {{"from %nonzero", "from %zero"}, "size n is measured at %zero, which does not exist"},
       {{"from %nonzero", "from nonzero"}, "line 6, column 11: expected ', at least '"},
       {{"from %nonzero", "from %"}, "line 6, column 19: expected the name of a value"},
       {{"dimension 0", "dimension x"}, "line 6, column 37: expected an integer"},
@@ -277,7 +277,7 @@ TEST(GraphText, RefusesDeepBranches) {
 
 TEST(GraphText, RefusesExportedGraphsThatCannotRun) {
   EXPECT_ERROR(parse_text(exported_with("from %nonzero dimension 0", "from %nonzero dimension 2")),
-               GraphError, "size n: it is measured at a value that is not there");
+               GraphError, "size n: it is measured at a value that does not exist");
   EXPECT_ERROR(parse_text(exported_with("from %nonzero dimension 0", "from %steps")), GraphError,
                "a size is measured at %steps, which no node makes");
   EXPECT_ERROR(parse_text(exported_with("return (%mul, %a)", "return (%mul,)")), GraphError,
@@ -293,10 +293,10 @@ TEST(GraphText, RefusesGraphsThatCannotRun) {
   EXPECT_ERROR(parse_text(changed("float32[8, 16]", "float32[8, 17]")), GraphError,
                "%fc.weight: its tensor is Tensor[8, 16] float32");
   EXPECT_ERROR(parse_text("graph\nsize inf = 4, at least 1\nargs ()\nkwargs {}\nreturn 1\n"),
-               GraphError, "'inf' is no name for a size");
+               GraphError, "'inf' is not a valid name for a size");
   EXPECT_ERROR(parse_text(changed("beta=1", "beta=\"one\"")), GraphError, "takes 'beta'");
   EXPECT_ERROR(parse_text(changed("float32[B, 16]", "float32[4, 16]")), GraphError,
-               "view: the inputs do not tell the size B");
+               "view: the inputs do not determine the size B");
 }
 
 }  // namespace

@@ -1,4 +1,4 @@
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 
 #include <cstddef>
 #include <cstdint>
@@ -19,7 +19,7 @@
 #include <torch/library.h>
 
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/move.h"
+#include "stagecraft/graph/passes/move.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {

@@ -35,7 +35,7 @@ TEST(SizeExpr, PrintsAndParses) {
 
 TEST(SizeExpr, RefusesOtherTexts) {
   EXPECT_ERROR(parse_expr("C"), ParseError, "expected a number or a size, got 'C'");
-  EXPECT_ERROR(parse_expr("B*B"), ParseError, "B comes twice in a product");
+  EXPECT_ERROR(parse_expr("B*B"), ParseError, "B appears twice in a product");
   EXPECT_ERROR(parse_expr("3*"), ParseError, "expected a number or a size");
   EXPECT_ERROR(parse_expr("4611686018427387904*2*B"), ParseError,
                "line 1, column 1: a size overflows");

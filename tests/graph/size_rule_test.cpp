@@ -118,7 +118,7 @@ TEST(SizeRule, SaysWhenThereIsNoResult) {
   EXPECT_ERROR(apply(Op::kProduct, kLeast, -1), Error, "a size overflows");
   EXPECT_ERROR(apply(Op::kPower, 2, 63), Error, "a size overflows");
   EXPECT_ERROR(apply(Op::kPower, 10, kGreatest), Error, "a size overflows");
-  EXPECT_ERROR(apply(Op::kPower, 2, -1), Error, "a size to the power of -1");
+  EXPECT_ERROR(apply(Op::kPower, 2, -1), Error, "a size cannot be raised to the power of -1");
   EXPECT_ERROR(parse_rule("product(B, S)").at(std::vector<int64_t>{kGreatest, 2}), Error,
                "a size overflows");
   EXPECT_ERROR(parse_rule("mod(4, B*S)").at(std::vector<int64_t>{kGreatest, 2}), Error,

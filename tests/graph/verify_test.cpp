@@ -9,7 +9,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/graph/graph_text.h"
 #include "tests/support/expect_error.h"
 
@@ -57,21 +57,23 @@ void expect_refused(const std::function<GraphParts()>& make, const std::vector<V
 
 TEST(Verify, NamesWhatIsWrong) {
   const std::vector<VerifyCase> cases = {
-      {[](GraphParts& g) { g.sizes[0].name = "a b"; }, "'a b' is no name for a size"},
+      {[](GraphParts& g) { g.sizes[0].name = "a b"; }, "'a b' is not a valid name for a size"},
       {[](GraphParts& g) { g.sizes.push_back(g.sizes[0]); }, "two sizes are named B"},
       {[](GraphParts& g) { g.sizes.resize(63, g.sizes[0]); }, "expected at most 62 sizes, got 63"},
       {[](GraphParts& g) { g.sizes[0].example = 0; },
        "size B: the example is 0, expected at least"},
       {[](GraphParts& g) { g.sizes[0].example = 40; },
        "size B: the example is 40, expected at most"},
-      {[](GraphParts& g) { g.values[0].name = "a b"; }, "'a b' is no name for a value"},
+      {[](GraphParts& g) { g.values[0].name = "a b"; }, "'a b' is not a valid name for a value"},
       {[](GraphParts& g) { g.values[0].name = g.values[1].name; }, "two values are named %"},
       {[](GraphParts& g) { g.values.back().shape[0] = SizeExpr::of_size(1); },
-       "has a size that the graph has not"},
-      {[](GraphParts& g) { g.values.push_back({.name = "lonely"}); }, "%lonely is made by nothing"},
+       "has a size that the graph lacks"},
+      {[](GraphParts& g) { g.values.push_back({.name = "lonely"}); },
+       "%lonely is not made by any node"},
       {[](GraphParts& g) { g.states[0].tensor = Tensor(); }, "%w has no tensor"},
       {[](GraphParts& g) { g.states[0].tensor = at::ones({7}); }, "%w: its tensor is Tensor[7]"},
-      {[](GraphParts& g) { g.states[0].other_names = {"a b"}; }, "'a b' is no name for a state"},
+      {[](GraphParts& g) { g.states[0].other_names = {"a b"}; },
+       "'a b' is not a valid name for a state"},
       {[](GraphParts& g) {
          g.states[0].other_names = {"v", "v"};
        },
@@ -84,7 +86,7 @@ TEST(Verify, NamesWhatIsWrong) {
       {[](GraphParts& g) { g.inputs[0] = SizeExpr(3); },
        "an input is neither a tensor, nor a size, nor fixed"},
       {[](GraphParts& g) { g.inputs[0] = ValueId(99); }, "inputs: there is no value 99"},
-      {[](GraphParts& g) { g.nodes[0].name = ""; }, "'' is no name for a node"},
+      {[](GraphParts& g) { g.nodes[0].name = ""; }, "'' is not a valid name for a node"},
       {[](GraphParts& g) { g.nodes[1].name = g.nodes[0].name; }, "two nodes are named mul"},
       {[](GraphParts& g) {
          g.nodes[0].op = {"aten::mull", ""};
@@ -95,26 +97,26 @@ TEST(Verify, NamesWhatIsWrong) {
       {[](GraphParts& g) { std::swap(g.nodes[0], g.nodes[1]); }, "is read before it is made"},
       {[](GraphParts& g) { g.nodes[0].arguments[0] = ValueId(-1); }, "mul: there is no value -1"},
       {[](GraphParts& g) { g.nodes[0].arguments[0] = Argument::fixed("3"); },
-       "takes 'self' as Tensor, got another kind"},
+       "takes 'self' as Tensor, got a different kind"},
       {[](GraphParts& g) { g.nodes[0].arguments[0] = Argument::fixed(c10::Device(c10::kCPU)); },
-       "takes 'self' as Tensor, got another kind"},
+       "takes 'self' as Tensor, got a different kind"},
       {[](GraphParts& g) {
          g.nodes[0].op = {"aten::view", ""};
          g.nodes[0].arguments[1] = Argument::fixed(std::vector<double>{2.5});
        },
-       "takes 'size' as SymInt[], got another kind"},
+       "takes 'size' as SymInt[], got a different kind"},
       // A list for a tensor, a tensor for a list, a number for either.
       {[](GraphParts& g) { g.nodes[0].results[0] = Argument::List{g.nodes[0].results[0]}; },
-       "mul: aten::mul.Tensor returns Tensor, got another kind"},
+       "mul: aten::mul.Tensor returns Tensor, got a different kind"},
       {[](GraphParts& g) {
          node(g, "chunk").results[0] = (*node(g, "chunk").results[0].list())[0];
        },
-       "chunk: aten::chunk returns Tensor[], got another kind"},
-      {[](GraphParts& g) { g.nodes[0].results[0] = Argument::fixed(3); }, "got another kind"},
+       "chunk: aten::chunk returns Tensor[], got a different kind"},
+      {[](GraphParts& g) { g.nodes[0].results[0] = Argument::fixed(3); }, "got a different kind"},
       {[](GraphParts& g) { g.outputs.clear(); }, "expected 1 outputs, got 0"},
       {[](GraphParts& g) { g.outputs[0] = ValueId(99); }, "return: there is no value 99"},
       {[](GraphParts& g) { g.values[1].shape[0] = SizeExpr(4); },
-       "the inputs do not tell the size B"},
+       "the inputs do not determine the size B"},
   };
   expect_refused(parts, cases);
 }
@@ -167,7 +169,7 @@ TEST(Verify, ChecksSizesThatFollow) {
                      {[](GraphParts& g) { g.sizes[1].measured = g.sizes[3].measured; },
                       "size half: it has a rule and is measured"},
                      {[](GraphParts& g) { g.guards[0].holds = SizeExpr::of_size(5); },
-                      "a guard has a size that the graph has not"},
+                      "a guard has a size that the graph lacks"},
                      {[](GraphParts& g) { g.inputs[0] = SizeExpr::of_size(1); },
                       "an input is neither a tensor, nor a size, nor fixed"},
                      {[](GraphParts& g) { g.inputs[0] = SizeExpr::of_size(3); },
@@ -186,23 +188,23 @@ TEST(Verify, ChecksWhereSizesAreMeasured) {
                       },
                       "a size is measured at %c, which no node makes"},
                      {[](GraphParts& g) { g.sizes[3].measured->value = ValueId(99); },
-                      "size n: it is measured at a value that is not there"},
+                      "size n: it is measured at a value that does not exist"},
                      {[](GraphParts& g) { g.sizes[3].measured->value = ValueId(-1); },
-                      "size n: it is measured at a value that is not there"},
+                      "size n: it is measured at a value that does not exist"},
                      {[](GraphParts& g) { g.sizes[3].measured->dim = 2; },
-                      "size n: it is measured at a value that is not there"},
+                      "size n: it is measured at a value that does not exist"},
                      {[](GraphParts& g) { g.sizes[3].measured->dim = -2; },
-                      "size n: it is measured at a value that is not there"},
+                      "size n: it is measured at a value that does not exist"},
                      // Read before it is measured, alone and in what follows from it.
                      {[](GraphParts& g) {
                         g.sizes[3].measured = {*node(g, "shifted").results[0].value(), 0};
                       },
-                      "scaled: the inputs do not tell the size more"},
+                      "scaled: the inputs do not determine the size more"},
                      {[](GraphParts& g) {
                         g.sizes[3].measured = {*node(g, "shifted").results[0].value(), 0};
                         node(g, "scaled").arguments[1] = SizeExpr::of_size(3);
                       },
-                      "scaled: the inputs do not tell the size n"},
+                      "scaled: the inputs do not determine the size n"},
                  });
 }
 
@@ -211,15 +213,15 @@ TEST(Verify, TellsTruthsFromNumbers) {
       measuring,
       {
           {[](GraphParts& g) { node(g, "sum").arguments[2] = SizeExpr::of_size(1); },
-           "sum: aten::sum.dim_IntList takes 'keepdim' as bool, got another kind"},
+           "sum: aten::sum.dim_IntList takes 'keepdim' as bool, got a different kind"},
           {[](GraphParts& g) {
              node(g, "sum").arguments[2] = SizeExpr::of_terms(std::vector<SizeExpr::Term>{{4, 2}});
            },
-           "takes 'keepdim' as bool, got another kind"},
+           "takes 'keepdim' as bool, got a different kind"},
           {[](GraphParts& g) { node(g, "sum").arguments[2] = Argument::fixed(1); },
-           "takes 'keepdim' as bool, got another kind"},
+           "takes 'keepdim' as bool, got a different kind"},
           {[](GraphParts& g) { node(g, "shifted").arguments[1] = Argument::fixed("0.5"); },
-           "takes 'other' as Tensor, got another kind"},
+           "takes 'other' as Tensor, got a different kind"},
       });
 }
 
@@ -287,9 +289,9 @@ TEST(Verify, ChecksBranches) {
           {[](GraphParts& g) { g.nodes[0].arguments[2] = Argument::List{SizeExpr::of_size(0)}; },
            "cond: a branch takes 4 operands, got 3"},
           {[](GraphParts& g) { g.nodes[0].results[0] = Argument::List{}; },
-           "cond: a branch returns 2 values, got another number"},
+           "cond: a branch returns 2 values, got a different number"},
           {[](GraphParts& g) { g.nodes[0].results[0] = Argument(); },
-           "cond: a branch returns 2 values, got another number"},
+           "cond: a branch returns 2 values, got a different number"},
           {[](GraphParts& g) {
              change_branch(g, 1, [](GraphParts& b) {
                b.values.push_back({.name = "w", .shape = {SizeExpr(2)}});
@@ -311,13 +313,13 @@ TEST(Verify, ChecksBranches) {
                b.outputs.pop_back();
              });
            },
-           "cond: a branch returns 1 values, got another number"},
+           "cond: a branch returns 1 values, got a different number"},
           {[](GraphParts& g) {
              change_branch(g, 0, [](GraphParts& b) {
                b.output = TreeSpec::list({TreeSpec::leaf(), TreeSpec::leaf()});
              });
            },
-           "cond: a branch returns 2 values, got another number"},
+           "cond: a branch returns 2 values, got a different number"},
       });
 }
 

@@ -72,7 +72,7 @@ TEST(Merge, ReplicatedValuesMustAgree) {
                             ChunkSpec::tuple({Replicate{}})),
                MetadataError, "chunks[2][0]: expected the value of chunk 0, 1, got 2");
   EXPECT_ERROR(merge_chunks(Chunks{at::ones({2}), at::zeros({2})}, ChunkSpec(Replicate{})),
-               MetadataError, "with other elements");
+               MetadataError, "with different elements");
 }
 
 TEST(Merge, MaskedChunksContributeTheirOwnPart) {

@@ -132,7 +132,7 @@ TEST(SplitBlockMask, MisuseNamesThePath) {
   const auto mask = make_opaque(create_block_mask(growing_window(), 3, 1, 16, 16, 8));
   EXPECT_ERROR(split_args_kwargs_into_chunks({mask}, {}, 2, {.args_spec = ChunkSpec::tuple({1})}),
                ArgumentError,
-               "args[0]: a block mask is cut along dimension 0, got TensorChunkSpec(1)");
+               "args[0]: an opaque leaf is split along dimension 0, got TensorChunkSpec(1)");
   EXPECT_ERROR(
       split_args_kwargs_into_chunks({mask}, {}, 2, {.args_spec = ChunkSpec::tuple({NoSpec{}})}),
       ArgumentError, "args[0]: BlockMask[3, 1, 16, 16]");

@@ -251,19 +251,20 @@ TEST(SplitMisuse, LeavesThatCannotBeCutAsTheirSpecSays) {
                "args[0]: Tensor[4, 8] float32 is split by TensorChunkSpec or Replicate, got None");
   EXPECT_ERROR(split(x, LossReducer{}), ArgumentError, "got LossReducer");
   EXPECT_ERROR(split(3, NoSpec{}), ArgumentError, "args[0]: 3 is split by");
-  EXPECT_ERROR(split(3, 0), ArgumentError,
-               "args[0]: TensorChunkSpec(0) cuts tensors and block masks, got 3");
+  EXPECT_ERROR(
+      split(3, 0), ArgumentError,
+      "args[0]: TensorChunkSpec(0) splits tensors and opaque leaves that can be split, got 3");
   EXPECT_ERROR(split(c10::IValue(), 0), ArgumentError, "got None");
   EXPECT_ERROR(split(at::Tensor(), 0), ArgumentError, "got Tensor undefined");
   EXPECT_ERROR(split(at::zeros({2, 2}).to_sparse(), 0), ArgumentError,
-               "args[0]: only dense tensors can be cut, got Tensor[2, 2] float32 sparse");
+               "args[0]: only dense tensors can be split, got Tensor[2, 2] float32 sparse");
   EXPECT_ERROR(split(x, 2), ArgumentError,
                "args[0]: TensorChunkSpec(2) is outside of Tensor[4, 8] float32");
   EXPECT_ERROR(split(x, -3), ArgumentError, "TensorChunkSpec(-3) is outside of");
   EXPECT_ERROR(split(at::zeros({0, 3}), 0), ArgumentError,
-               "args[0]: TensorChunkSpec(0) of Tensor[0, 3] float32 has no elements to cut");
+               "args[0]: TensorChunkSpec(0) of Tensor[0, 3] float32 has no elements to split");
   EXPECT_ERROR(split_args_kwargs_into_chunks({}, {{"t", tree::list({at::zeros({})})}}, 2),
-               ArgumentError, "kwargs[\"t\"][0]: a tensor without dimensions cannot be cut");
+               ArgumentError, "kwargs[\"t\"][0]: a tensor without dimensions cannot be split");
 }
 
 }  // namespace

@@ -15,7 +15,7 @@
 #include <torch/csrc/autograd/generated/variable_factories.h>
 #include <torch/nn/module.h>
 
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/stage/callable.h"

@@ -15,9 +15,9 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/graph/scope.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/stage/callable.h"
 #include "tests/partition/pipe_check.h"
 #include "tests/partition/sample_tensors.h"
@@ -97,7 +97,7 @@ TEST_F(PipeFile, HoldsOneStageAlone) {
   save_graph(pipe.stage_graph(StageId(0)), path("stage"));
   const Graph stage = load_graph(path("stage"));
   EXPECT_EQ(to_text(stage), to_text(pipe.stage_graph(StageId(0))));
-  EXPECT_ERROR(load_pipe(path("stage")), FileError, "it holds no pipe");
+  EXPECT_ERROR(load_pipe(path("stage")), FileError, "it does not contain a pipe");
   save_pipe(pipe, path("pipe"));
   EXPECT_ERROR(load_stage(path("pipe"), StageId(2)), ArgumentError,
                "expected a stage from 0 to 1, got 2");
@@ -106,7 +106,7 @@ TEST_F(PipeFile, HoldsOneStageAlone) {
 TEST_F(PipeFile, SaysWhatIsWrongWithAFile) {
   EXPECT_ERROR(load_pipe(path("nowhere")), FileError, "there is no such file");
   std::ofstream(path("text")) << "not an archive at all";
-  EXPECT_ERROR(load_pipe(path("text")), FileError, "it is damaged, or no archive at all");
+  EXPECT_ERROR(load_pipe(path("text")), FileError, "it is damaged or not an archive");
   EXPECT_ERROR(save_pipe(make_pipe(), path("no/such/folder/pipe")), FileError,
                "it cannot be written");
   const Graph with_generator =

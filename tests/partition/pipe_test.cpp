@@ -13,8 +13,8 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/scope.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/random_scope.h"
@@ -241,8 +241,8 @@ TEST(Pipe, KeepsUpdatedBuffersInOneStage) {
   });
   body.buffers = {{"count", count}};
   const Graph graph = capture({body.forward, {}, body.buffers}, pipe_batch(4));
-  EXPECT_ERROR(Pipe(graph, {.policy = [](const Graph&) { return CutList{2}; }}), ArgumentError,
-               "add_ changes %count in place, which is used on both sides");
+  EXPECT_ERROR(Pipe(graph, {.policy = [](const Graph&) { return SplitPositions{2}; }}),
+               ArgumentError, "add_ changes %count in place, which is used on both sides");
   EXPECT_EQ(Pipe(graph, {.policy = equal_operators(2)}).num_stages(), 2);
 }
 

@@ -2,8 +2,8 @@
 
 #include <cstdint>
 
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 

@@ -11,7 +11,7 @@
 #include <ATen/ops/ones_like.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
 #include "stagecraft/partition/pipe.h"
 #include "tests/graph/graph_check.h"
 #include "tests/partition/pipe_check.h"
@@ -54,11 +54,11 @@ std::vector<at::Tensor> run(const StageBody& body, const Forward& forward, int64
 }
 
 /// A few places that may be cut.
-CutList random_cuts(const Graph& graph, std::mt19937_64& random) {
-  const CutPlaces places(graph);
-  CutList legal;
-  for (std::size_t p = 1; p < places.num_nodes(); ++p) {
-    if (places.is_legal(p)) legal.push_back(p);
+SplitPositions random_cuts(const Graph& graph, std::mt19937_64& random) {
+  const SplitCandidates candidates(graph);
+  SplitPositions legal;
+  for (std::size_t p = 1; p < candidates.num_nodes(); ++p) {
+    if (candidates.is_legal(p)) legal.push_back(p);
   }
   std::ranges::shuffle(legal, random);
   legal.resize(std::min<std::size_t>(legal.size(), 1 + random() % 3));
@@ -81,7 +81,7 @@ TEST(RandomPrograms, KeepTheirBitsHoweverTheyAreCut) {
         capture({body.forward, body.parameters, body.buffers}, random_program_inputs(4));
     expect_round_trip(graph);
     std::mt19937_64 random(seed);
-    const CutList cuts = random_cuts(graph, random);
+    const SplitPositions cuts = random_cuts(graph, random);
     const Pipe pipe(graph, {.policy = [&](const Graph&) { return cuts; }},
                     {.by_default = SharedParameter::kTransmit});
     stages += static_cast<std::size_t>(pipe.num_stages());
@@ -126,9 +126,9 @@ TEST(RandomPrograms, CountTheBytesThatGoOverEveryPlace) {
     const StageBody body = random_program(seed);
     const Graph graph =
         capture({body.forward, body.parameters, body.buffers}, random_program_inputs(4));
-    const CutPlaces places(graph);
-    for (std::size_t place = 1; place < places.num_nodes(); ++place) {
-      ASSERT_EQ(places.bytes(place), crossing_bytes(graph, place)) << "place " << place;
+    const SplitCandidates candidates(graph);
+    for (std::size_t place = 1; place < candidates.num_nodes(); ++place) {
+      ASSERT_EQ(candidates.bytes(place), crossing_bytes(graph, place)) << "place " << place;
       ++places_seen;
     }
   }
@@ -143,7 +143,7 @@ TEST(RandomPrograms, TrainInPipelines) {
     const StageBody body = in_one_tensor(random_program(seed, {.has_buffer = false}));
     const Graph graph = capture({body.forward, body.parameters, {}}, random_program_inputs(4));
     std::mt19937_64 random(seed);
-    const CutList cuts = random_cuts(graph, random);
+    const SplitPositions cuts = random_cuts(graph, random);
     for (const SharedParameter sharing :
          {SharedParameter::kReplicate, SharedParameter::kTransmit}) {
       const Pipe pipe(graph, {.policy = [&](const Graph&) { return cuts; }},

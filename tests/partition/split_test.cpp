@@ -1,5 +1,9 @@
 #include "stagecraft/partition/split.h"
 
+#include <algorithm>
+#include <bit>
+#include <cstdint>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,9 +15,9 @@
 #include <ATen/TensorOperators.h>
 #include <torch/csrc/autograd/generated/variable_factories.h>
 
-#include "stagecraft/graph/capture.h"
+#include "stagecraft/graph/capture/capture.h"
+#include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/scope.h"
 #include "stagecraft/partition/flops.h"
 #include "stagecraft/partition/modules.h"
 #include "stagecraft/partition/pipe.h"
@@ -33,8 +37,8 @@ struct Blocks {
       weights.push_back(torch::full({kSplitWidth, kSplitWidth}, 0.1 * (i + 1)).requires_grad_());
     }
   }
-  TracedModel model(bool has_markers = false) const {
-    TracedModel result;
+  StageBody model(bool has_markers = false) const {
+    StageBody result;
     for (std::size_t i = 0; i < weights.size(); ++i) {
       result.parameters.emplace_back("blocks." + std::to_string(i) + ".fc.weight", weights[i]);
     }
@@ -57,7 +61,7 @@ Graph graph_of(int blocks, bool has_markers = false) {
   return capture(Blocks(blocks).model(has_markers), {{torch::ones({4, kSplitWidth})}, {}});
 }
 
-std::vector<std::string> first_nodes(const Graph& graph, const CutList& cuts) {
+std::vector<std::string> first_nodes(const Graph& graph, const SplitPositions& cuts) {
   std::vector<std::string> names;
   for (const std::size_t cut : cuts) names.push_back(graph.parts().nodes[cut].name);
   return names;
@@ -65,7 +69,7 @@ std::vector<std::string> first_nodes(const Graph& graph, const CutList& cuts) {
 
 TEST(Split, CutsAtMarkers) {
   const Graph graph = graph_of(3, true);
-  const CutList cuts = find_cuts(graph, {});
+  const SplitPositions cuts = find_split_positions(graph, {});
   EXPECT_EQ(first_nodes(graph, cuts), (std::vector<std::string>{"pipe_split", "pipe_split_1"}));
   const Pipe pipe(graph);
   ASSERT_EQ(pipe.num_stages(), 3);
@@ -74,7 +78,7 @@ TEST(Split, CutsAtMarkers) {
       EXPECT_NE(node.op.name, kSplitOperator);
     }
   }
-  EXPECT_TRUE(find_cuts(graph_of(2), {}).empty());
+  EXPECT_TRUE(find_split_positions(graph_of(2), {}).empty());
 }
 
 Graph marked(const std::function<Tensor(Tensor)>& fn) {
@@ -104,7 +108,7 @@ TEST(Split, RefusesEmptyStages) {
                  pipe_split();
                  return x;
                })),
-               ArgumentError, "pipe_split number 1: the stage behind it would be empty");
+               ArgumentError, "pipe_split number 1: the stage after it would be empty");
 }
 
 TEST(Split, MovesMarkersAwayFromChangesInPlace) {
@@ -127,21 +131,22 @@ TEST(Split, MovesMarkersAwayFromChangesInPlace) {
 TEST(Split, CutsAtModulesWhereTheFewestBytesAre) {
   const Graph graph = graph_of(3);
   // Behind the sum of block 0, not between its relu and the sum, where two tensors would go.
-  EXPECT_EQ(
-      first_nodes(graph, find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kBeginning}}})),
-      std::vector<std::string>{"t_1"});
-  EXPECT_EQ(first_nodes(graph, find_cuts(graph, {.points = {{"blocks.1.fc", SplitPoint::kEnd}}})),
+  EXPECT_EQ(first_nodes(graph, find_split_positions(
+                                   graph, {.points = {{"blocks.1", SplitPoint::kBeginning}}})),
+            std::vector<std::string>{"t_1"});
+  EXPECT_EQ(first_nodes(graph, find_split_positions(
+                                   graph, {.points = {{"blocks.1.fc", SplitPoint::kEnd}}})),
             std::vector<std::string>{"t_2"});
-  EXPECT_EQ(
-      first_nodes(graph, find_cuts(graph, {.points = {{"softmax", SplitPoint::kBeginning},
+  EXPECT_EQ(first_nodes(graph, find_split_positions(
+                                   graph, {.points = {{"softmax", SplitPoint::kBeginning},
                                                       {"blocks.2", SplitPoint::kBeginning}}})),
-      (std::vector<std::string>{"t_2", "softmax"}));
+            (std::vector<std::string>{"t_2", "softmax"}));
 }
 
 TEST(Split, ChecksNames) {
   const Graph graph = graph_of(3);
   auto at = [&](const std::string& name, SplitPoint point) {
-    return find_cuts(graph, {.points = {{name, point}}});
+    return find_split_positions(graph, {.points = {{name, point}}});
   };
   EXPECT_ERROR(
       at("block.1", SplitPoint::kBeginning), ArgumentError,
@@ -150,13 +155,13 @@ TEST(Split, ChecksNames) {
   EXPECT_ERROR(at("blocks.0", SplitPoint::kBeginning), ArgumentError,
                "split at the beginning of blocks.0: the stage before it would be empty");
   EXPECT_ERROR(at("softmax", SplitPoint::kEnd), ArgumentError,
-               "split at the end of softmax: the stage behind it would be empty");
-  EXPECT_ERROR(find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kBeginning},
-                                            {"blocks.1.fc", SplitPoint::kBeginning}}}),
+               "split at the end of softmax: the stage after it would be empty");
+  EXPECT_ERROR(find_split_positions(graph, {.points = {{"blocks.1", SplitPoint::kBeginning},
+                                                       {"blocks.1.fc", SplitPoint::kBeginning}}}),
                ArgumentError, "the stage before it would be empty");
-  EXPECT_ERROR(
-      find_cuts(graph, {.points = {{"blocks.1", SplitPoint::kEnd}}, .policy = equal_cost(2)}),
-      ArgumentError, "expected split points or a policy, got both");
+  EXPECT_ERROR(find_split_positions(
+                   graph, {.points = {{"blocks.1", SplitPoint::kEnd}}, .policy = equal_cost(2)}),
+               ArgumentError, "expected split points or a policy, got both");
 }
 
 TEST(Split, PoliciesBalance) {
@@ -171,8 +176,8 @@ TEST(Split, PoliciesBalance) {
     }
   }
   EXPECT_ERROR(equal_cost(0), ArgumentError, "expected at least 1 stage, got 0");
-  EXPECT_ERROR(find_cuts(graph_of(1), {.policy = equal_operators(40)}), ArgumentError,
-               "the model has no 40 stages: it can be cut in");
+  EXPECT_ERROR(find_split_positions(graph_of(1), {.policy = equal_operators(40)}), ArgumentError,
+               "the model cannot be split into 40 stages: it can have");
 }
 
 TEST(Split, SaysWhenNothingCanBeCut) {
@@ -182,13 +187,14 @@ TEST(Split, SaysWhenNothingCanBeCut) {
        {{"only.weight", w}}},
       {{torch::ones({4, kSplitWidth})}, {}});
   for (const SplitPoint point : {SplitPoint::kBeginning, SplitPoint::kEnd}) {
-    EXPECT_ERROR(find_cuts(one, {.points = {{"only", point}}}), ArgumentError, "would be empty");
+    EXPECT_ERROR(find_split_positions(one, {.points = {{"only", point}}}), ArgumentError,
+                 "would be empty");
   }
-  EXPECT_ERROR(find_cuts(marked([](Tensor x) { return x + 1; }),
-                         {.points = {{"block", SplitPoint::kBeginning}}}),
+  EXPECT_ERROR(find_split_positions(marked([](Tensor x) { return x + 1; }),
+                                    {.points = {{"block", SplitPoint::kBeginning}}}),
                ArgumentError,
-               "there is no module 'block' that reads a parameter or buffer, and no "
-               "scope of that name; the model has none at all");
+               "there is no module 'block' that reads a parameter or buffer, and no scope of that "
+               "name; the model has neither");
 }
 
 TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
@@ -205,10 +211,9 @@ TEST(Split, RefusesToPartAChangeFromWhatItChanges) {
                                {},
                                {{"count", count}}},
                               {{torch::ones({4, kSplitWidth})}, {}});
-  EXPECT_ERROR(
-      Pipe(graph), ArgumentError,
-      "pipe_split number 1: it cannot be cut there: add_ changes %count in place, which is "
-      "used on both sides");
+  EXPECT_ERROR(Pipe(graph), ArgumentError,
+               "pipe_split number 1: the graph cannot be split there: add_ changes %count in "
+               "place, which is used on both sides");
 }
 
 TEST(Split, TakesTheFewestBytesOfPlacesThatBalanceAlike) {
@@ -218,15 +223,75 @@ TEST(Split, TakesTheFewestBytesOfPlacesThatBalanceAlike) {
                                 return args[0].toTensor().mm(wide).narrow(1, 0, 1).mm(narrow);
                               }},
                               {{torch::ones({4, kSplitWidth})}, {}});
-  EXPECT_EQ(first_nodes(graph, find_cuts(graph, {.policy = equal_cost(2)})),
+  EXPECT_EQ(first_nodes(graph, find_split_positions(graph, {.policy = equal_cost(2)})),
             std::vector<std::string>{"mm_1"});
 }
 
 TEST(Split, TakesPoliciesOfOnesOwn) {
   const Graph graph = graph_of(2);
-  EXPECT_EQ(find_cuts(graph, {.policy = [](const Graph&) { return CutList{3}; }}), CutList{3});
-  EXPECT_ERROR(find_cuts(graph, {.policy = [](const Graph&) { return CutList{300}; }}),
-               ArgumentError, "the policy's cut before node 300");
+  EXPECT_EQ(find_split_positions(graph, {.policy = [](const Graph&) { return SplitPositions{3}; }}),
+            SplitPositions{3});
+  EXPECT_ERROR(
+      find_split_positions(graph, {.policy = [](const Graph&) { return SplitPositions{300}; }}),
+      ArgumentError, "the policy's split point before node 300");
+}
+
+/// Blocks of x + up(x) down, each with its own inner width.
+Graph uneven_blocks(const std::vector<int64_t>& widths) {
+  StageBody model;
+  std::vector<std::pair<Tensor, Tensor>> weights;
+  for (std::size_t i = 0; i < widths.size(); ++i) {
+    const auto& [up, down] = weights.emplace_back(torch::ones({kSplitWidth, widths[i]}),
+                                                  torch::ones({widths[i], kSplitWidth}));
+    model.parameters.emplace_back("blocks." + std::to_string(i) + ".up.weight", up);
+    model.parameters.emplace_back("blocks." + std::to_string(i) + ".down.weight", down);
+  }
+  model.forward = [weights](const Args& args, const Kwargs&) -> c10::IValue {
+    Tensor x = args[0].toTensor();
+    for (const auto& [up, down] : weights) x = x + x.mm(up).mm(down);
+    return x;
+  };
+  return capture(model, {{torch::ones({4, kSplitWidth})}, {}});
+}
+
+int64_t largest_stage(const Graph& graph, const Split& split) {
+  int64_t most = 0;
+  for (const StageSummary& stage : Pipe(graph, split).summary()) {
+    most = std::max(most, stage.flops);
+  }
+  return most;
+}
+
+TEST(Split, BestAtModulesIsTheBestOfAll) {
+  const std::vector<int64_t> widths = {1, 16, 2, 32, 4, 4};
+  const Graph graph = uneven_blocks(widths);
+  for (int32_t stages = 2; stages <= 6; ++stages) {
+    // Every choice of blocks, as bits, that gives so many stages.
+    int64_t best = std::numeric_limits<int64_t>::max();
+    for (unsigned chosen = 0; chosen < 1U << (widths.size() - 1); ++chosen) {
+      if (std::popcount(chosen) != stages - 1) continue;
+      Split split;
+      for (std::size_t i = 1; i < widths.size(); ++i) {
+        if ((chosen >> (i - 1) & 1U) != 0) {
+          split.points.emplace_back("blocks." + std::to_string(i), SplitPoint::kBeginning);
+        }
+      }
+      best = std::min(best, largest_stage(graph, split));
+    }
+    EXPECT_EQ(largest_stage(graph, {.policy = best_at_modules(stages)}), best) << stages;
+  }
+  EXPECT_TRUE(find_split_positions(graph, {.policy = best_at_modules(1)}).empty());
+  // Inner modules allow a better split.
+  EXPECT_LT(largest_stage(graph, {.policy = best_at_modules(6, 3)}),
+            largest_stage(graph, {.policy = best_at_modules(6)}));
+}
+
+TEST(Split, BestAtModulesNeedsModules) {
+  const Graph graph = uneven_blocks({1, 2, 3});
+  EXPECT_ERROR(best_at_modules(0), ArgumentError, "expected at least 1 stage, got 0");
+  EXPECT_ERROR(find_split_positions(graph, {.policy = best_at_modules(4)}), ArgumentError,
+               "the model cannot be split into 4 stages at modules of depth 2 or less: 2 of them "
+               "begin where it can be split");
 }
 
 TEST(Flops, CountProducts) {
@@ -262,6 +327,18 @@ TEST(Flops, OfTwoBranchesTheDearerCounts) {
     EXPECT_LT(example_flops(graph, graph.parts().nodes[0]), 2 * 3 * 3 * 4 + 2 * 4 * 3 * 3 + 13);
   }
   EXPECT_EQ(example_flops(graph_with(cheap, cheap), graph_with(cheap, cheap).parts().nodes[0]), 12);
+}
+
+TEST(Modules, LayersAreTheOutermostNumberedModules) {
+  EXPECT_EQ(ModuleExtents(graph_of(2)).layer_depth(), 2U);
+  const Tensor w = torch::ones({kSplitWidth, kSplitWidth});
+  const Tensor v = torch::ones({kSplitWidth, kSplitWidth});
+  const Graph nested = capture({[w, v](const Args& args, const Kwargs&) -> c10::IValue {
+                                  return args[0].toTensor().mm(w).mm(v);
+                                },
+                                {{"a.b.0.fc.weight", w}, {"a.b.1.fc.weight", v}}},
+                               {{torch::ones({4, kSplitWidth})}, {}});
+  EXPECT_EQ(ModuleExtents(nested).layer_depth(), 3U);
 }
 
 TEST(Modules, StandWhereTheirParametersAreRead) {

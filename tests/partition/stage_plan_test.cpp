@@ -15,7 +15,7 @@
 #include <ATen/TensorOperators.h>
 
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/partition/pipe_file.h"
 #include "stagecraft/runtime/pipeline.h"
@@ -35,7 +35,7 @@ Graph parse(const std::string& text, const std::map<std::string, Tensor>& states
 
 /// Cut before the nodes of these names.
 Pipe cut_before(const Graph& graph, const std::vector<std::string>& names) {
-  CutList cuts;
+  SplitPositions cuts;
   for (std::size_t n = 0; n < graph.parts().nodes.size(); ++n) {
     if (std::ranges::count(names, graph.parts().nodes[n].name) > 0) cuts.push_back(n);
   }
@@ -50,12 +50,12 @@ std::string stage_text(const Pipe& pipe, int32_t stage) {
 /// Every way to cut it in two and in three gives what the uncut graph does.
 void expect_same_however_cut(const Graph& graph, const std::vector<Args>& inputs) {
   const GraphProgram whole(graph);
-  const CutPlaces places(graph);
+  const SplitCandidates candidates(graph);
   std::size_t tried = 0;
-  for (std::size_t a = 1; a < places.num_nodes(); ++a) {
-    for (std::size_t b = a; b < places.num_nodes(); ++b) {
-      if (!places.is_legal(a) || !places.is_legal(b)) continue;
-      const CutList cuts = a == b ? CutList{a} : CutList{a, b};
+  for (std::size_t a = 1; a < candidates.num_nodes(); ++a) {
+    for (std::size_t b = a; b < candidates.num_nodes(); ++b) {
+      if (!candidates.is_legal(a) || !candidates.is_legal(b)) continue;
+      const SplitPositions cuts = a == b ? SplitPositions{a} : SplitPositions{a, b};
       const Pipe pipe(graph, {.policy = [cuts](const Graph&) { return cuts; }});
       for (const Args& args : inputs) {
         EXPECT_TRUE(tree::equal(pipe.run(args), whole.run(args))) << pipe.call_text();

@@ -11,7 +11,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/ScalarType.h>
 
-#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/stage_body.h"
 #include "tests/schedule/random.h"
 
 namespace stagecraft {

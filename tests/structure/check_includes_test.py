@@ -24,6 +24,9 @@ class CheckIncludes(unittest.TestCase):
         self.assertEqual(len(found), 1)
         self.assertIn("tree may use ['base'] only", found[0])
 
+    def test_keeps_microbatch_apart_from_attention(self):
+        self.assertTrue(findings("stagecraft/microbatch/split.cpp", '"stagecraft/attention/block_mask.h"'))
+
     def test_rejects_a_transport_that_sees_a_schedule(self):
         self.assertTrue(findings("stagecraft/transport/local/world.cpp", '"stagecraft/schedule/action.h"'))
 

@@ -10,7 +10,7 @@
 #include "stagecraft/runtime/tied_weights.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
-#include "stagecraft/stage/stage_body.h"
+#include "stagecraft/tree/stage_body.h"
 
 namespace stagecraft {
 

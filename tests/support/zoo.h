@@ -5,8 +5,8 @@
 #include <string>
 #include <vector>
 
-#include "stagecraft/stage/stage_body.h"
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/stage_body.h"
 
 /// Small models of the kinds that people cut: written as anybody would write them for libtorch,
 /// with nothing of pipelines in them.

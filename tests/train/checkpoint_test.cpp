@@ -12,7 +12,7 @@
 #include <ATen/ops/randn.h>
 #include <torch/csrc/jit/serialization/pickle.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/train/durable_file.h"
 #include "tests/support/expect_error.h"
 

@@ -1,4 +1,4 @@
-#include "stagecraft/train/gpt.h"
+#include "cli/train/gpt.h"
 
 #include <cmath>
 

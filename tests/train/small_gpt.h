@@ -6,7 +6,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stagecraft/train/gpt.h"
+#include "cli/train/gpt.h"
 #include "stagecraft/train/trainer.h"
 
 namespace stagecraft {

@@ -13,7 +13,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
-#include "stagecraft/graph/archive.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/train/model_state.h"
 #include "stagecraft/train/state_file.h"

@@ -15,7 +15,6 @@
 #include <ATen/TensorOperators.h>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/graph/archive.h"
 #include "tests/support/expect_error.h"
 #include "tests/train/python.h"
 

@@ -9,7 +9,6 @@
 #include <ATen/ops/equal.h>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/graph/archive.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {

@@ -18,7 +18,7 @@ TEST(Kwargs, KeepInsertionOrderAndReplaceInPlace) {
 }
 
 TEST(Kwargs, MisuseNamesTheName) {
-  EXPECT_ERROR((Kwargs{{"x", 1}, {"x", 2}}), ArgumentError, "the name \"x\" comes twice");
+  EXPECT_ERROR((Kwargs{{"x", 1}, {"x", 2}}), ArgumentError, "the name \"x\" appears twice");
   const Kwargs kwargs = {{"ids", 1}, {"mask", 2}};
   EXPECT_ERROR(kwargs.get("msk"), ArgumentError, "kwargs has no \"msk\"; it has \"ids\", \"mask\"");
   EXPECT_ERROR(Kwargs().get("msk"), ArgumentError, "it has nothing");

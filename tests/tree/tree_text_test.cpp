@@ -54,7 +54,7 @@ TEST(TreeText, BadTextSaysWhere) {
   EXPECT_ERROR(parse_tree_spec("(*,\n *"), ParseError,
                "line 2, column 3: expected ')', got the end of the text");
   EXPECT_ERROR(parse_tree_spec("{\"a\": *, \"a\": *}"), ParseError,
-               "line 1, column 10: the key \"a\" comes twice");
+               "line 1, column 10: the key \"a\" appears twice");
   EXPECT_ERROR(parse_tree_spec("{a: *}"), ParseError, "line 1, column 2: expected '\"', got 'a'");
   EXPECT_ERROR(parse_tree_spec("* *"), ParseError, "expected the end of the text, got '*'");
   EXPECT_ERROR(parse_tree_spec(""), ParseError, "got the end of the text");

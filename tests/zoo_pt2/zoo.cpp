@@ -14,7 +14,7 @@
 #include <ATen/ops/equal.h>
 #include <torch/csrc/autograd/autograd.h>
 
-#include "stagecraft/graph/program.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 

@@ -11,9 +11,9 @@
 #include <ATen/ops/roll.h>
 
 #include "stagecraft/exported/exported_archive.h"
-#include "stagecraft/graph/program.h"
-#include "stagecraft/partition/cuts.h"
+#include "stagecraft/graph/run/program.h"
 #include "stagecraft/partition/pipe.h"
+#include "stagecraft/partition/split_candidates.h"
 #include "stagecraft/train/state_dict.h"
 #include "stagecraft/train/state_file.h"
 #include "stagecraft/train/trainer.h"
@@ -27,7 +27,7 @@ namespace {
 
 const Sharing kTransmit = {.by_default = SharedParameter::kTransmit};
 
-Split at_places(CutList cuts) {
+Split at_places(SplitPositions cuts) {
   return {.policy = [cuts](const Graph&) { return cuts; }};
 }
 
@@ -48,10 +48,10 @@ TEST(ZooPt2Pipe, EveryLegalCutGivesTheSameBits) {
     if (entry.name != "gpt2" && entry.name != "llama_tied" && entry.name != "t5") continue;
     const oracle::Case one = oracle::read_case_file(zoo_path(entry.name + ".cases.pt")).back();
     const Graph graph = load_exported(zoo_path(entry.name + ".pt2"));
-    const CutPlaces places(graph);
+    const SplitCandidates candidates(graph);
     std::size_t tried = 0;
-    for (std::size_t place = 1; place < places.num_nodes(); ++place) {
-      if (!places.is_legal(place)) continue;
+    for (std::size_t place = 1; place < candidates.num_nodes(); ++place) {
+      if (!candidates.is_legal(place)) continue;
       const Pipe pipe(graph, at_places({place}), kTransmit);
       clear_grads(graph);
       ASSERT_EQ(compare_with_case(graph, one,
@@ -62,9 +62,9 @@ TEST(ZooPt2Pipe, EveryLegalCutGivesTheSameBits) {
           << entry.name << " before " << graph.parts().nodes[place].name;
       ++tried;
     }
-    std::cout << entry.name << ": " << tried << " cuts of " << places.num_nodes() - 1
+    std::cout << entry.name << ": " << tried << " cuts of " << candidates.num_nodes() - 1
               << " places\n";
-    EXPECT_GT(tried, places.num_nodes() / 2) << entry.name;
+    EXPECT_GT(tried, candidates.num_nodes() / 2) << entry.name;
     ++models;
   }
   EXPECT_TRUE(models == 3 || std::getenv("SC_ZOO_ONLY") != nullptr) << models;
@@ -165,7 +165,7 @@ TEST(ZooPt2Pipe, TrainsAlikeHoweverItIsCut) {
   }
 }
 
-/// A pipe of so many stages; nothing for what has too few places.
+/// A pipe of so many stages; nothing for what has too few candidates.
 std::optional<Pipe> cut_feature(const ZooEntry& entry, int32_t stages) {
   try {
     return Pipe(load_exported(zoo_path(entry.name + ".pt2")), {.policy = equal_operators(stages)},

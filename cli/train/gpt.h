@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include <c10/core/ScalarType.h>
+
+#include "stagecraft/partition/pipe.h"
+#include "stagecraft/tree/stage_body.h"
+
+namespace stagecraft {
+
+/// How a Gpt knows where in the row a token stands.
+enum class Positions : uint8_t {
+  kRotary,   ///< queries and keys are turned by their position (RoPE)
+  kLearned,  ///< an embedding of the position is added to that of the token
+};
+
+/// What a Gpt is like.
+struct GptSizes {
+  int64_t layers = 4;
+  int64_t width = 128;
+  int64_t heads = 4;
+  int64_t context = 64;      ///< tokens in a row, at the most
+  int64_t vocabulary = 256;  ///< bytes
+  Positions positions = Positions::kRotary;
+  /// The head uses the embedding's weight.
+  bool is_tied = true;
+  double dropout = 0;
+};
+
+/// What a model is captured for.
+struct GptUse {
+  bool is_training = true;  ///< with dropout
+  int64_t max_rows = 64;    ///< of a microbatch
+  /// Operators that gain by it compute in this type; parameters stay as they are.
+  std::optional<c10::ScalarType> autocast = std::nullopt;
+};
+
+/// A decoder-only transformer: token ids [rows, length] in, logits [rows, length, vocabulary] out,
+/// pre-norm blocks with causal attention and a GELU layer four times as wide. Plain torch::nn
+/// inside, with nothing of pipelines: it is captured and cut by name. Its modules: `embed`,
+/// `blocks.0` ..., `head`.
+class Gpt {
+ public:
+  /// Initial weights depend on the sizes and the seed alone. ArgumentError for sizes that are not
+  /// positive, heads that do not divide the width (with rotary positions: into even parts), and a
+  /// dropout outside [0, 1).
+  Gpt(const GptSizes& sizes, uint64_t seed);
+
+  const GptSizes& sizes() const { return sizes_; }
+  /// Shares the model's tensors.
+  StageBody body() const;
+
+  /// The model as a pipe of stages, for rows of up to `sizes().context` tokens. The tied weight is
+  /// sent where it is read and not copied, so that gradients are those of the uncut model, bit for
+  /// bit. Throws as `pipeline` does.
+  Pipe cut(const Split& split, const GptUse& use = {}) const;
+
+ private:
+  struct Model;
+
+  GptSizes sizes_;
+  std::shared_ptr<Model> model_;
+};
+
+}  // namespace stagecraft

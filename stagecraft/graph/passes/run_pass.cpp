@@ -1,0 +1,80 @@
+#include "stagecraft/graph/passes/run_pass.h"
+
+#include <cstddef>
+#include <cstdint>
+#include <unordered_map>
+#include <utility>
+#include <vector>
+
+namespace stagecraft {
+
+namespace {
+
+std::vector<bool> read_values(const GraphParts& parts) {
+  std::vector<bool> is_read(parts.values.size(), false);
+  auto note = [&](ValueId value) { is_read[value.position()] = true; };
+  for (const GraphNode& node : parts.nodes) {
+    for (const Argument& argument : node.arguments) for_each_value(argument, note);
+  }
+  for (const Argument& output : parts.outputs) for_each_value(output, note);
+  for (const GraphSize& size : parts.sizes) {
+    if (size.measured) note(size.measured->value);
+  }
+  return is_read;
+}
+
+void number_memory(GraphParts& parts) {
+  std::unordered_map<int32_t, int> shared_by;
+  for (const GraphValue& value : parts.values) ++shared_by[value.memory];
+  std::unordered_map<int32_t, int32_t> numbers;
+  for (GraphValue& value : parts.values) {
+    if (value.memory < 0) continue;
+    if (shared_by[value.memory] == 1) {
+      value.memory = -1;
+    } else {
+      value.memory =
+          numbers.try_emplace(value.memory, static_cast<int32_t>(numbers.size())).first->second;
+    }
+  }
+}
+
+}  // namespace
+
+GraphParts compact(GraphParts parts) {
+  const std::vector<bool> is_read = read_values(parts);
+  std::erase_if(parts.states, [&](const GraphState& state) {
+    return state.kind == GraphState::Kind::kConstant && !is_read[state.value.position()];
+  });
+  std::vector<int32_t> number(parts.values.size(), -1);
+  std::vector<GraphValue> values;
+  auto renumber = [&](ValueId value) -> Argument {
+    int32_t& kept = number[value.position()];
+    if (kept < 0) {
+      kept = static_cast<int32_t>(values.size());
+      values.push_back(std::move(parts.values[value.position()]));
+    }
+    return ValueId(kept);
+  };
+  auto renumber_all = [&](std::vector<Argument>& arguments) {
+    for (Argument& argument : arguments) argument = map_values(argument, renumber);
+  };
+  for (GraphState& state : parts.states) state.value = *renumber(state.value).value();
+  renumber_all(parts.inputs);
+  for (GraphNode& node : parts.nodes) {
+    renumber_all(node.arguments);
+    renumber_all(node.results);
+  }
+  renumber_all(parts.outputs);
+  for (GraphSize& size : parts.sizes) {
+    if (size.measured) size.measured->value = *renumber(size.measured->value).value();
+  }
+  parts.values = std::move(values);
+  number_memory(parts);
+  return parts;
+}
+
+Graph run_pass(GraphParts parts, const GraphPass& pass) {
+  return Graph(compact(pass(std::move(parts))));
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,31 @@
+#pragma once
+
+#include <functional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/tree/arguments.h"
+
+namespace stagecraft {
+
+/// Tensors and their names, in order.
+using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
+
+/// What a stage, or a model that is captured, computes and trains. `stage_body(...)` of
+/// stage/callable.h makes one from a module or from a function with ordinary parameters.
+struct StageBody {
+  /// Returns the output: one value, or a tuple or list of values. Each value of a tuple or list is
+  /// an output that other stages can read. A stage calls it on the thread of its rank, once for
+  /// each microbatch.
+  std::function<c10::IValue(const Args& args, const Kwargs& kwargs)> forward;
+  /// The parameters that the stage trains. A tensor may have several names. Gradients also reach
+  /// tensors that forward uses and that have no name here. The names are for reports, memory
+  /// estimates, capture, and weights that are tied between stages.
+  NamedTensors parameters = {};
+  NamedTensors buffers = {};
+};
+
+}  // namespace stagecraft
