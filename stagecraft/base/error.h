@@ -17,6 +17,10 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+/// The message of an exception, without the stack trace that torch appends. "unknown cause" for
+/// null, "unknown exception (not derived from std::exception)" for a type that has no message.
+std::string describe(const std::exception_ptr& error);
+
 /// An argument that the call cannot accept. The caller passes another one.
 class ArgumentError : public Error {
  public:

@@ -102,7 +102,7 @@ TEST(LocalWorld, CarriesExceptionsThatAreNone) {
   }),
                int);
   EXPECT_EQ(world.transport(Rank(1)).abort_reason()->message,
-            "an exception that is not a std::exception");
+            "unknown exception (not derived from std::exception)");
 }
 
 TEST(LocalWorld, EndsMayOutliveTheWorld) {

@@ -2,9 +2,7 @@
 
 #include <algorithm>
 #include <bit>
-#include <condition_variable>
 #include <exception>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -20,6 +18,7 @@
 #include <torch/version.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/detached.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/base/version.h"
 #include "stagecraft/transport/agree.h"
@@ -117,38 +116,22 @@ void require_local(const ProcessWorldOptions& options, bool keeps_store) {
   }
 }
 
-// c10d's store, made by a thread of its own: its constructor waits for ever for a listener that
-// says nothing. Null at the deadline; then the thread is left to itself.
+// Creates c10d's store on a detached thread: its constructor waits for ever for a listener that
+// sends nothing. Null at the deadline, or if there is no store.
 c10::intrusive_ptr<c10d::Store> make_store(const std::string& host, Socket listener,
                                            c10d::TCPStoreOptions options, Deadline deadline) {
-  struct Making {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool is_over = false;
-    c10::intrusive_ptr<c10d::Store> store;
-    std::string problem;
-  };
-  const auto making = std::make_shared<Making>();
   if (listener.get() >= 0) options.masterListenFd = listener.get();
-  std::thread([making, host, options, owned = std::move(listener)]() mutable {
-    c10::intrusive_ptr<c10d::Store> store;
-    std::string problem;
-    try {
-      store = c10::make_intrusive<c10d::TCPStore>(host, options);
-      owned.release();  // the store's now
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-    const std::lock_guard lock(making->mutex);
-    making->store = std::move(store);
-    making->problem = std::move(problem);
-    making->is_over = true;
-    making->changed.notify_all();
-  }).detach();
-  std::unique_lock lock(making->mutex);
-  making->changed.wait_until(lock, deadline.at(), [&] { return making->is_over; });
-  if (!making->problem.empty()) log(LogLevel::kInfo, "store: " + making->problem);
-  return std::move(making->store);
+  auto make = [host, options, owned = std::move(listener)]() mutable {
+    c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    owned.release();  // the store owns the socket now
+    return store;
+  };
+  try {
+    return run_detached("sc store", std::move(make), deadline).value_or(nullptr);
+  } catch (const std::exception& error) {
+    log(LogLevel::kInfo, fmt::format("store: {}", error.what()));
+    return nullptr;
+  }
 }
 
 void check(const ProcessWorldOptions& options) {
@@ -172,9 +155,7 @@ void check(const ProcessWorldOptions& options) {
 class Joining {
  public:
   explicit Joining(const ProcessWorldOptions& options)
-      : options_(options),
-        deadline_(Deadline::after(
-            std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout))) {
+      : options_(options), deadline_(Deadline::after(options.join_timeout)) {
     check(options);
     open_store();
   }
@@ -393,30 +374,24 @@ class Joining {
 
 }  // namespace
 
-// On a thread of its own: the store's calls wait for ever for a keeper that has stopped in the
-// middle of one. Then the thread is left to itself.
+// Joins on a detached thread: a call of the store waits for ever if the process that keeps the
+// store stops during the call.
 std::unique_ptr<Engine> join(const ProcessWorldOptions& options) {
-  std::promise<std::unique_ptr<Engine>> joined;
-  auto engine = joined.get_future();
-  std::thread([options, joined = std::move(joined)]() mutable {
-    try {
-      const SigpipeGuard guard;
-      joined.set_value(Joining(options).run());
-    } catch (...) {
-      joined.set_exception(std::current_exception());
-    }
-  }).detach();
-  // Who sees the deadline pass says better what is missing.
-  const auto deadline =
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout));
+  const auto run = [options] {
+    const SigpipeGuard guard;
+    return Joining(options).run();
+  };
+  // Longer than the join itself, whose own TimeoutError names the missing ranks.
   const auto latest = Deadline::Clock::time_point::max() - kFarewell - kPatience;
-  const auto end = std::min(deadline.at(), latest) + kFarewell + kPatience;
-  if (engine.wait_until(end) != std::future_status::ready) {
+  const auto end =
+      std::min(Deadline::after(options.join_timeout).at(), latest) + kFarewell + kPatience;
+  auto joined = run_detached("sc join", run, Deadline(end));
+  if (!joined) {
     throw TimeoutError(fmt::format("rank {} waited {} for the store at {}:{} to answer",
                                    options.rank.value(), describe_wait(options.join_timeout),
                                    options.host, options.port));
   }
-  return engine.get();
+  return std::move(*joined);
 }
 
 }  // namespace stagecraft::detail

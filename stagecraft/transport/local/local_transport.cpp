@@ -23,7 +23,7 @@ c10::IValue unpack(const LocalPayload& payload) {
   return payload.value;
 }
 
-std::string describe(const at::Tensor& tensor) {
+std::string describe_tensor(const at::Tensor& tensor) {
   return fmt::format("{} of shape [{}]", c10::toString(tensor.scalar_type()),
                      fmt::join(tensor.sizes(), ", "));
 }
@@ -32,8 +32,8 @@ void require_same(const std::vector<at::Tensor>& tensors) {
   for (std::size_t i = 1; i < tensors.size(); ++i) {
     require<MetadataError>(tensors[i].scalar_type() == tensors[0].scalar_type() &&
                                tensors[i].sizes() == tensors[0].sizes(),
-                           "all_reduce: rank 0 passed {}, rank {} passed {}", describe(tensors[0]),
-                           i, describe(tensors[i]));
+                           "all_reduce: rank 0 passed {}, rank {} passed {}",
+                           describe_tensor(tensors[0]), i, describe_tensor(tensors[i]));
   }
 }
 

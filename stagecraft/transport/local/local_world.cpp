@@ -7,9 +7,8 @@
 #include <utility>
 #include <vector>
 
-#include <pthread.h>
-
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/local/local_transport.h"
 
 namespace stagecraft {
@@ -19,24 +18,6 @@ detail::ExchangeOptions exchange_options(int32_t ranks, const LocalWorldOptions&
   const bool fits = ranks <= static_cast<int64_t>(std::thread::hardware_concurrency());
   const Deadline::Clock::duration spin = std::chrono::milliseconds(fits ? 1 : 0);
   return {options.zero_buffering, options.spin.value_or(spin)};
-}
-
-std::string message_of_current_exception() {
-  try {
-    throw;
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
-}
-
-void name_thread(Rank rank) {
-#ifdef __linux__
-  pthread_setname_np(pthread_self(), ("rank " + to_string(rank)).substr(0, 15).c_str());
-#else
-  static_cast<void>(rank);
-#endif
 }
 
 // The failures of the ranks of one run.
@@ -50,7 +31,7 @@ class Failures {
     const std::lock_guard lock(mutex_);
     by_rank_[static_cast<std::size_t>(end.rank().value())] = cause;
     if (!first_) first_ = cause;
-    end.abort({end.rank(), message_of_current_exception(), cause});
+    end.abort({end.rank(), describe(cause), cause});
   }
 
   // Ranks whose exception is that another has failed may be done before that other one is: who was
@@ -135,7 +116,7 @@ void LocalWorld::run(const std::function<void(Transport&)>& body) {
   const auto old_reason = ends[0]->abort_reason();
   Failures failures(ends.size());
   const auto run_rank = [&](Transport& end) {
-    name_thread(end.rank());
+    detail::name_thread("rank " + to_string(end.rank()));
     try {
       body(end);
     } catch (...) {

@@ -134,8 +134,7 @@ class Joining {
  public:
   explicit Joining(const MpiWorldOptions& options)
       : options_(options),
-        deadline_(Deadline::after(
-            std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout))),
+        deadline_(Deadline::after(options.join_timeout)),
         progress_(MpiProgress::get(deadline_)),
         me_(progress_.facts().rank),
         num_ranks_(options.num_ranks.value_or(progress_.facts().num_ranks)),
@@ -188,9 +187,7 @@ class Joining {
                            kLastMpiTag);
   }
 
-  Deadline::Clock::duration join_timeout() const {
-    return std::chrono::duration_cast<Deadline::Clock::duration>(options_.join_timeout);
-  }
+  Deadline::Clock::duration join_timeout() const { return options_.join_timeout; }
   Deadline later() const {
     const auto latest = Deadline::Clock::time_point::max() - kLinger;
     return Deadline(std::clamp(deadline_.at(), Deadline::Clock::now(), latest) + kLinger);

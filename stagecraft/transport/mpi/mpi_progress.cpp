@@ -12,8 +12,8 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/core/world_state.h"
-#include "stagecraft/transport/wire/name_thread.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -89,7 +89,7 @@ void MpiProgress::start() {
 }
 
 void MpiProgress::run_thread() {
-  name_thread("sc mpi", Rank(0));
+  name_thread("sc mpi");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNanos, 0, 0, 0);
   {
     const std::lock_guard lock(mpi_mutex_);

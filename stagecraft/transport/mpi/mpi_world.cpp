@@ -11,7 +11,7 @@ namespace stagecraft {
 namespace {
 
 const detail::MpiFacts& facts_of_job(std::chrono::nanoseconds timeout) {
-  const auto wait = std::chrono::duration_cast<Deadline::Clock::duration>(timeout);
+  const auto wait = timeout;
   return detail::MpiProgress::get(Deadline::after(wait)).facts();
 }
 

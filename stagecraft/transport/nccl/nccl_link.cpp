@@ -1,7 +1,8 @@
 #include "stagecraft/transport/nccl/nccl_link.h"
 
-#include <condition_variable>
 #include <cstring>
+#include <exception>
+#include <future>
 #include <mutex>
 #include <thread>
 #include <utility>
@@ -15,6 +16,7 @@
 #include <c10/core/InferenceMode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/detached.h"
 #include "stagecraft/transport/core/exchange_errors.h"
 #include "stagecraft/transport/wire/side_streams.h"
 #include "stagecraft/transport/wire/value_codec.h"
@@ -30,6 +32,8 @@ constexpr auto kAbortLimit = std::chrono::seconds(2);
 // A call that holds a communicator for longer waits for the other rank, and only its end helps.
 constexpr auto kCallLimit = std::chrono::milliseconds(200);
 constexpr auto kNap = std::chrono::microseconds(20);
+// How often a rank that connects looks whether the world is over.
+constexpr auto kLookIfOver = std::chrono::milliseconds(10);
 
 void* handle_of(const c10::Stream& stream) {
   return stream.native_handle();
@@ -113,27 +117,13 @@ class LinkWork final : public Engine::Work {
   std::atomic<bool> is_interrupted_{false};
 };
 
-// Runs something for each, on threads that nobody waits for longer than `limit`.
+// Calls `body` for each, all at once on detached threads, and waits for them up to `limit`.
 void run_for_each(const std::vector<Comm>& comms, std::chrono::nanoseconds limit,
                   const std::function<void(Comm)>& body) {
-  struct Progress {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::size_t left = 0;
-  };
-  auto progress = std::make_shared<Progress>();
-  progress->left = comms.size();
-  for (Comm comm : comms) {
-    std::thread([progress, body, comm] {
-      body(comm);
-      const std::lock_guard lock(progress->mutex);
-      --progress->left;
-      progress->changed.notify_all();
-    }).detach();
-  }
-  std::unique_lock lock(progress->mutex);
-  const auto end = Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(limit));
-  progress->changed.wait_until(lock, end.at(), [&] { return progress->left == 0; });
+  std::vector<std::future<void>> calls;
+  for (Comm comm : comms) calls.push_back(start_detached("sc nccl", [body, comm] { body(comm); }));
+  const auto end = Deadline::after(limit);
+  for (const auto& call : calls) call.wait_until(end.at());
 }
 
 }  // namespace
@@ -166,11 +156,6 @@ struct NcclLink::Connecting {
   std::vector<std::pair<PairPtr, UniqueId>> pairs;  ///< in the order of all ranks
   std::atomic<std::size_t> done{0};
   std::atomic<bool> is_given_up{false};
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_over = false;
-  std::string failure;
 };
 
 NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
@@ -271,19 +256,24 @@ void NcclLink::connect(const std::vector<std::string>& ids, uint64_t epoch, Dead
     }
   }
   const auto begin = Deadline::Clock::now();
-  std::thread([job] { run_connecting(job); }).detach();
-  std::unique_lock lock(job->mutex);
-  while (!job->is_over && !deadline.has_passed() && !is_over()) {
-    job->changed.wait_for(lock, std::chrono::milliseconds(10));
+  auto connecting = start_detached("sc nccl", [job] { run_connecting(*job); });
+  const auto has_ended = [&](std::chrono::milliseconds limit) {
+    return connecting.wait_for(limit) == std::future_status::ready;
+  };
+  while (!has_ended(kLookIfOver) && !deadline.has_passed() && !is_over()) {
   }
-  if (job->is_over && job->failure.empty()) return;
+  std::string failure;
+  if (has_ended(std::chrono::milliseconds(0))) {
+    try {
+      return connecting.get();
+    } catch (...) {
+      failure = describe(std::current_exception());
+    }
+  }
   job->is_given_up = true;
-  const std::string failure = job->failure;
-  const bool has_ended = job->is_over;
-  lock.unlock();
   abort();
   const auto& stuck = *job->pairs[std::min<std::size_t>(job->done, job->pairs.size() - 1)].first;
-  if (has_ended) {
+  if (!failure.empty()) {
     throw ArgumentError(
         fmt::format("NCCL: rank {} with rank {}: {}", rank_.value(), stuck.other.value(), failure));
   }
@@ -292,25 +282,14 @@ void NcclLink::connect(const std::vector<std::string>& ids, uint64_t epoch, Dead
                 fmt::format("rank {} to connect over NCCL", stuck.other.value()));
 }
 
-void NcclLink::run_connecting(const std::shared_ptr<Connecting>& job) {
-  std::string failure;
-  try {
-    const c10::OptionalDeviceGuard guard(job->device.is_cpu() ? std::nullopt
-                                                              : std::optional(job->device));
-    for (const auto& [pair, id] : job->pairs) {
-      if (job->is_given_up) break;
-      connect_pair(*job, pair, id);
-      ++job->done;
-    }
-  } catch (const c10::Error& error) {
-    failure = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure = error.what();
+void NcclLink::run_connecting(Connecting& job) {
+  const c10::OptionalDeviceGuard guard(job.device.is_cpu() ? std::nullopt
+                                                           : std::optional(job.device));
+  for (const auto& [pair, id] : job.pairs) {
+    if (job.is_given_up) break;
+    connect_pair(job, pair, id);
+    ++job.done;
   }
-  const std::lock_guard lock(job->mutex);
-  job->failure = failure;
-  job->is_over = true;
-  job->changed.notify_all();
 }
 
 void NcclLink::connect_pair(Connecting& job, const PairPtr& pair, const UniqueId& id) {

@@ -63,7 +63,7 @@ class NcclLink final : public DeviceLink {
   using PairPtr = std::shared_ptr<Pair>;
   struct Connecting;
 
-  static void run_connecting(const std::shared_ptr<Connecting>& job);
+  static void run_connecting(Connecting& job);
   static void connect_pair(Connecting& job, const PairPtr& pair, const NcclLibrary::UniqueId& id);
   /// Takes the communicators away and hands them, on threads of their own, to a function of NCCL's:
   /// to all at once, since ending one may wait for the whole device, and so for the others.

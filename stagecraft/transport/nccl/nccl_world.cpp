@@ -35,8 +35,7 @@ c10::Device choose_device(int32_t local_rank, std::optional<c10::Device> asked) 
 NcclWorld::NcclWorld(const ProcessWorldOptions& options, std::optional<c10::Device> device) {
   const auto library = detail::NcclLibrary::load();
   device_ = choose_device(options.local_rank, device);
-  const auto deadline =
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout));
+  const auto deadline = Deadline::after(options.join_timeout);
   ProcessWorldOptions meeting = options;
   meeting.facts.emplace_back("NCCL", library->version());
   transport_ = std::make_unique<detail::NcclTransport>(detail::join(meeting), library, device_,

@@ -3,9 +3,8 @@
 #include <exception>
 #include <utility>
 
-#include <c10/util/Exception.h>
-
-#include "stagecraft/transport/wire/name_thread.h"
+#include "stagecraft/base/error.h"
+#include "stagecraft/base/thread_name.h"
 
 namespace stagecraft::detail {
 
@@ -42,15 +41,13 @@ void Departures::stop() {
 Departures::Outcome Departures::await(const Readiness& ready) {
   try {
     return {.is_ready = ready.wait([this] { return stopped_.load(); })};
-  } catch (const c10::Error& error) {
-    return {.failure = error.what_without_backtrace()};
-  } catch (const std::exception& error) {
-    return {.failure = error.what()};
+  } catch (...) {
+    return {.failure = describe(std::current_exception())};
   }
 }
 
 void Departures::run() {
-  name_thread("sc post", to_);
+  name_thread("sc post " + to_string(to_));
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stopped_ || !items_.empty(); });

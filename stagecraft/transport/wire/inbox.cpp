@@ -11,7 +11,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/log.h"
-#include "stagecraft/transport/wire/name_thread.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/wire/packed_value.h"
 
 namespace stagecraft::detail {
@@ -78,7 +78,7 @@ void Inbox::touch() {
 }
 
 void Inbox::run() {
-  name_thread("sc in", from_);
+  name_thread("sc in " + to_string(from_));
   bool goes_on = true;
   while (goes_on && take_turn()) {
     const bool has_read = read_frame(Reader::kThread);

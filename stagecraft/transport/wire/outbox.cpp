@@ -7,8 +7,9 @@
 #include <c10/util/Exception.h>
 
 #include "stagecraft/base/checksum.h"
+#include "stagecraft/base/error.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/name_thread.h"
 #include "stagecraft/transport/wire/packed_value.h"
 #include "stagecraft/transport/wire/staging.h"
 
@@ -95,10 +96,8 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
       }
     } catch (const ConnectionLost&) {
       // The inbox sees it too, and says so.
-    } catch (const c10::Error& error) {
-      failure = error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      failure = error.what();
+    } catch (...) {
+      failure = describe(std::current_exception());
     }
     if (!failure.empty()) sending->set_failure(failure);
     finish_part(sending, is_posted);
@@ -299,7 +298,7 @@ void Outbox::close() {
 }
 
 void Outbox::run() {
-  name_thread("sc out", to_);
+  name_thread("sc out " + to_string(to_));
   std::unique_lock lock(queue_mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return closed_ || (wanted_ && !queue_.empty()); });

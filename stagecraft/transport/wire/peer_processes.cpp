@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "stagecraft/base/log.h"
-#include "stagecraft/transport/wire/name_thread.h"
+#include "stagecraft/base/thread_name.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -110,7 +110,7 @@ PeerProcesses::~PeerProcesses() {
 }
 
 void PeerProcesses::run() {
-  name_thread("sc watch", Rank(0));
+  name_thread("sc watch");
   for (const auto& watched : watched_) {
     if (watched.fd < 0) on_ended_(watched.rank);
   }

@@ -55,7 +55,7 @@ bool exists(c10::Device device) {
   return device.index() < c10::impl::VirtualGuardImpl(device.type()).deviceCount();
 }
 
-std::string describe(const at::Tensor& tensor) {
+std::string describe_tensor(const at::Tensor& tensor) {
   return fmt::format("a tensor of shape [{}] that is sent", fmt::join(tensor.sizes(), ", "));
 }
 
@@ -71,7 +71,7 @@ TensorLayout TensorLayout::of(const at::Tensor& tensor) {
         "sparse, nested, quantized and meta tensors cannot be sent to another process");
   }
   if (!tensor.is_leaf())
-    throw ArgumentError(describe(tensor) + " carries history; detach it first");
+    throw ArgumentError(describe_tensor(tensor) + " carries history; detach it first");
   layout.dtype = tensor.scalar_type();
   layout.device = tensor.device();
   layout.requires_grad = tensor.requires_grad();

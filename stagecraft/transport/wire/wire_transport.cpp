@@ -98,8 +98,7 @@ void WireTransport::say_goodbye() {
   FrameHead goodbye;
   goodbye.kind = FrameKind::kGoodbye;
   std::vector<Rank> told;
-  const auto deadline =
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.linger));
+  const auto deadline = Deadline::after(options_.linger);
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_ || world().has_left(other)) continue;
     // Nothing comes after the goodbye, also of what still waits.

@@ -65,16 +65,6 @@ std::unique_ptr<Transport> join(const Launch& launch, TransportKind kind,
   return nccl.release();
 }
 
-std::string what_was_thrown() {
-  try {
-    throw;
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "something that is no std::exception";
-  }
-}
-
 }  // namespace
 
 TransportKind parse_transport_kind(const std::string& word) {
@@ -145,7 +135,8 @@ void World::run(const std::function<void(Transport&)>& body) {
     body(*end_);
   } catch (...) {
     if (end_->abort_reason() == nullptr) {
-      end_->abort({rank_, fmt::format("rank {}: {}", rank_.value(), what_was_thrown()),
+      end_->abort({rank_,
+                   fmt::format("rank {}: {}", rank_.value(), describe(std::current_exception())),
                    std::current_exception()});
     }
     // Until the others have heard it: if nobody catches this, the process is about to end.
