@@ -46,12 +46,12 @@ c10::intrusive_ptr<c10d::Store> make_store(int rank, const Listener& listener) {
 }
 
 std::unique_ptr<detail::Engine> join(int rank, const Listener& listener) {
-  ProcessWorldOptions options;
+  JoinOptions options;
   options.rank = Rank(rank);
   options.num_ranks = 2;
   options.port = listener.port;
   if (rank == 0) options.listen_fd = listener.fd;
-  return detail::join(options);
+  return detail::connect_gloo(options);
 }
 
 // gloo's own calls, from and into the same memory again and again: both sides have the next receive

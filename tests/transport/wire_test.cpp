@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -25,11 +26,12 @@
 
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/error.h"
+#include "stagecraft/base/sha256.h"
 #include "stagecraft/transport/agree.h"
-#include "stagecraft/transport/c10d/sha256.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/handshake.h"
 #include "stagecraft/transport/wire/inbox.h"
 #include "stagecraft/transport/wire/meetings.h"
 #include "stagecraft/transport/wire/packed_value.h"
@@ -421,6 +423,62 @@ TEST(Agree, SaysWhichRankDiffersInWhat) {
                  "the ranks do not agree: schedule is 1F1B on ranks 0 and 1, GPipe on rank 2");
     agree(transport, {{"schedule", "1F1B"}}, soon);
   });
+}
+
+std::string message_of_rank(const JoinOptions& options) {
+  ByteWriter out;
+  out.put(kHandshakeMagic);
+  write_facts(out, facts_of_rank(options, 2));
+  return out.take();
+}
+
+// What a rank without the same token, or of a different build, says of itself, read by this one.
+std::string compare_with(std::string theirs) {
+  const Facts mine = facts_of_rank({}, 2);
+  ByteReader in(theirs);
+  const auto foreign = read_magic(in, mine);
+  try {
+    require_agreement({mine, foreign ? *foreign : read_facts(in)});
+  } catch (const MetadataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Handshake, EqualRanksAgree) {
+  EXPECT_EQ(compare_with(message_of_rank({})), "");
+}
+
+TEST(Handshake, EveryBuiltInFactIsCompared) {
+  for (const std::string name :
+       {"version", "number of ranks", "torch", "byte order", "wire protocol", "checksums"}) {
+    EXPECT_THAT(compare_with(message_of_rank({.facts = {{name, "other"}}})),
+                testing::HasSubstr("other on rank 1"))
+        << name;
+  }
+  EXPECT_THAT(compare_with(message_of_rank({.facts = {{"wire protocol", "SCW1"}}})),
+              testing::EndsWith("agree: wire protocol is SCW2 on rank 0, SCW1 on rank 1"));
+  EXPECT_THAT(compare_with(message_of_rank({.token = "a secret"})),
+              testing::HasSubstr("token is not given on rank 0, "));
+}
+
+// The message of a rank whose byte order is the opposite one begins with the swapped magic.
+TEST(Handshake, TheOtherByteOrderIsNamedAsSuch) {
+  static_assert(swap_bytes(0x01020304) == 0x04030201);
+  static_assert(swap_bytes(swap_bytes(kHandshakeMagic)) == kHandshakeMagic);
+  auto theirs = message_of_rank({});
+  std::reverse(theirs.begin(), theirs.begin() + 4);
+  EXPECT_EQ(compare_with(theirs),
+            std::endian::native == std::endian::little
+                ? "the ranks do not agree: byte order is little on rank 0, big on rank 1"
+                : "the ranks do not agree: byte order is big on rank 0, little on rank 1");
+}
+
+TEST(Handshake, ADifferentMagicIsADifferentVersion) {
+  auto theirs = message_of_rank({});
+  theirs[0] = 'X';
+  EXPECT_THAT(compare_with(theirs), testing::HasSubstr("one that joins differently on rank 1"));
+  EXPECT_THROW(compare_with("SC"), MetadataError);
 }
 
 }  // namespace

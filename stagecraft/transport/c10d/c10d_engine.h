@@ -15,7 +15,7 @@ namespace stagecraft::detail {
 
 /// An engine over a backend of gloo's. Nobody else may send or receive in the group.
 std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::Backend>& group);
-/// Over that which a group has for the CPU, whichever it is (see ProcessWorld); ArgumentError if it
+/// Over that which a group has for the CPU, whichever it is (see join_gloo.h); ArgumentError if it
 /// has none.
 std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

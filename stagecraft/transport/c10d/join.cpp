@@ -1,7 +1,6 @@
 #include "stagecraft/transport/c10d/join.h"
 
 #include <algorithm>
-#include <bit>
 #include <exception>
 #include <map>
 #include <memory>
@@ -15,20 +14,20 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <torch/version.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/detached.h"
 #include "stagecraft/base/log.h"
-#include "stagecraft/base/version.h"
-#include "stagecraft/transport/agree.h"
+#include "stagecraft/base/sha256.h"
 #include "stagecraft/transport/c10d/addresses.h"
 #include "stagecraft/transport/c10d/c10d_engine.h"
 #include "stagecraft/transport/c10d/gloo_group.h"
-#include "stagecraft/transport/c10d/sha256.h"
+#include "stagecraft/transport/c10d/join_gloo.h"
 #include "stagecraft/transport/c10d/sigpipe.h"
 #include "stagecraft/transport/core/world_state.h"
 #include "stagecraft/transport/wire/bytes.h"
+#include "stagecraft/transport/wire/handshake.h"
+#include "stagecraft/transport/wire/wire_transport.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -58,38 +57,6 @@ std::string make_salt() {
   return salt;
 }
 
-Facts facts_of(const ProcessWorldOptions& options) {
-  Facts facts = {{"version", std::string(version())},
-                 {"number of ranks", std::to_string(options.num_ranks)},
-                 {"torch", TORCH_VERSION},
-                 {"byte order", std::endian::native == std::endian::little ? "little" : "big"},
-                 {"checksums", options.transport.use_checksums ? "on" : "off"}};
-  for (const auto& fact : options.facts) {
-    std::erase_if(facts, [&](const auto& known) { return known.first == fact.first; });
-    facts.push_back(fact);
-  }
-  return facts;
-}
-
-std::string write_facts(const Facts& facts) {
-  ByteWriter out;
-  for (const auto& [name, value] : facts) {
-    out.put_text(name);
-    out.put_text(value);
-  }
-  return out.take();
-}
-
-Facts read_facts(std::string_view text) {
-  ByteReader in(text);
-  Facts facts;
-  while (in.left() > 0) {
-    std::string name(in.get_text());
-    facts.emplace_back(std::move(name), in.get_text());
-  }
-  return facts;
-}
-
 // Worlds that this process makes at a store that outlives them are numbered, so that one does not
 // read what an earlier one has left.
 int next_world(const std::string& where) {
@@ -100,7 +67,7 @@ int next_world(const std::string& where) {
 }
 
 // Without a token nothing may listen where others can reach it: neither the store nor this rank.
-void require_local(const ProcessWorldOptions& options, bool keeps_store) {
+void require_local(const JoinOptions& options, bool keeps_store) {
   const auto refuse = [](const std::string& what) {
     throw ArgumentError(what + ", which others can reach, need a token (STAGECRAFT_TOKEN)");
   };
@@ -134,12 +101,11 @@ c10::intrusive_ptr<c10d::Store> make_store(const std::string& host, Socket liste
   }
 }
 
-void check(const ProcessWorldOptions& options) {
-  require<ArgumentError>(options.num_ranks >= 1, "a world needs at least one rank, got {}",
-                         options.num_ranks);
-  require<ArgumentError>(options.rank.value() >= 0 && options.rank.value() < options.num_ranks,
-                         "there is no rank {} among {} ranks", options.rank.value(),
-                         options.num_ranks);
+void check(const JoinOptions& options) {
+  const int32_t num_ranks = options.num_ranks.value_or(1);
+  require<ArgumentError>(num_ranks >= 1, "a world needs at least one rank, got {}", num_ranks);
+  require<ArgumentError>(options.rank.value() >= 0 && options.rank.value() < num_ranks,
+                         "there is no rank {} among {} ranks", options.rank.value(), num_ranks);
   const bool keeps_store = options.rank.value() == 0 && !options.store_is_elsewhere;
   const bool is_local = is_loopback(options.host);
   if (options.token.empty()) require_local(options, keeps_store);
@@ -154,7 +120,7 @@ void check(const ProcessWorldOptions& options) {
 // One rank on its way into the world.
 class Joining {
  public:
-  explicit Joining(const ProcessWorldOptions& options)
+  explicit Joining(const JoinOptions& options)
       : options_(options), deadline_(Deadline::after(options.join_timeout)) {
     check(options);
     open_store();
@@ -180,6 +146,7 @@ class Joining {
 
  private:
   int32_t me() const { return options_.rank.value(); }
+  int32_t num_ranks() const { return options_.num_ranks.value_or(1); }
   bool keeps_store() const { return me() == 0 && !options_.store_is_elsewhere; }
   std::string where() const { return fmt::format("{}:{}", options_.host, port_); }
   milliseconds time_left() const {
@@ -266,8 +233,11 @@ class Joining {
 
   void compare() {
     // With a number of its own, so that a second process that says the same is told apart.
-    const auto mine = write_facts(facts_of(options_));
-    const auto value = bytes_of(sign_facts(me(), mine) + make_salt() + mine);
+    const Facts facts = facts_of_rank(options_, num_ranks());
+    ByteWriter mine;
+    mine.put(kHandshakeMagic);
+    write_facts(mine, facts);
+    const auto value = bytes_of(sign_facts(me(), mine.bytes()) + make_salt() + mine.bytes());
     const auto key = [](int32_t rank) { return "facts/" + std::to_string(rank); };
     const auto is_signed = [&](int32_t rank, const std::string& text) {
       return text.size() >= kSignBytes + kSaltBytes &&
@@ -284,24 +254,24 @@ class Joining {
     is_admitted_ = true;
     std::vector<Facts> by_rank;
     std::vector<Rank> missing;
-    for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    for (int32_t rank = 0; rank < num_ranks(); ++rank) {
       const auto text =
           wait_for(key(rank), [&](const std::string& t) { return is_signed(rank, t); });
       if (!text) {
         missing.push_back(Rank(rank));
         continue;
       }
-      by_rank.push_back(read_facts(std::string_view(*text).substr(kSignBytes + kSaltBytes)));
-      // A rank that counts others may wait for some that do not exist.
-      const auto difference = describe_disagreement(by_rank);
-      if (!difference.empty() && rank + 1 == known_ranks(by_rank)) throw_differ(difference);
+      ByteReader in(std::string_view(*text).substr(kSignBytes + kSaltBytes));
+      auto foreign = read_magic(in, facts);
+      by_rank.push_back(foreign ? std::move(*foreign) : read_facts(in));
+      // A rank that expects more ranks than the others may wait for ranks that do not exist.
+      if (rank + 1 == known_ranks(by_rank)) require_agreement(by_rank);
     }
     if (!missing.empty()) throw_missing(missing, "at " + where());
-    const auto difference = describe_disagreement(by_rank);
-    if (!difference.empty()) throw_differ(difference);
+    require_agreement(by_rank);
   }
 
-  // The smallest number of ranks that anyone has named.
+  // The smallest number of ranks that a rank has named.
   static int32_t known_ranks(const std::vector<Facts>& by_rank) {
     int32_t smallest = std::numeric_limits<int32_t>::max();
     for (const auto& facts : by_rank) {
@@ -312,10 +282,6 @@ class Joining {
     return smallest;
   }
 
-  [[noreturn]] static void throw_differ(const std::string& difference) {
-    throw MetadataError("the ranks do not agree: " + difference);
-  }
-
   std::unique_ptr<Engine> connect() {
     const auto address =
         options_.address.empty() ? address_towards(options_.host) : options_.address;
@@ -323,7 +289,7 @@ class Joining {
     auto group_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
     try {
       auto engine = make_c10d_engine(
-          make_gloo_group(group_store, options_.rank, options_.num_ranks, address, time_left()));
+          make_gloo_group(group_store, options_.rank, num_ranks(), address, time_left()));
       store_->set("connected/" + std::to_string(me()), bytes_of("1"));
       return engine;
     } catch (const Error&) {
@@ -331,11 +297,11 @@ class Joining {
     } catch (const std::exception& error) {
       log(LogLevel::kInfo, fmt::format("connecting: {}", error.what()));
       std::vector<Rank> missing;
-      for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+      for (int32_t rank = 0; rank < num_ranks(); ++rank) {
         if (!store_->check({"connecting/" + std::to_string(rank)})) missing.push_back(Rank(rank));
       }
       if (missing.empty()) {
-        for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+        for (int32_t rank = 0; rank < num_ranks(); ++rank) {
           if (rank != me() && !store_->check({"connected/" + std::to_string(rank)})) {
             missing.push_back(Rank(rank));
           }
@@ -352,7 +318,7 @@ class Joining {
       const auto key = [](int32_t rank) { return "done/" + std::to_string(rank); };
       if (is_admitted_) store_->set(key(me()), bytes_of("1"));
       std::vector<std::string> all;
-      for (int32_t rank = 0; rank < options_.num_ranks; ++rank) all.push_back(key(rank));
+      for (int32_t rank = 0; rank < num_ranks(); ++rank) all.push_back(key(rank));
       while (keeps_store() && !store_->check(all) && !deadline.has_passed()) {
         std::this_thread::sleep_for(milliseconds(1));
       }
@@ -363,7 +329,7 @@ class Joining {
     base_.reset();
   }
 
-  const ProcessWorldOptions& options_;
+  const JoinOptions& options_;
   const Deadline deadline_;
   uint16_t port_ = 0;
   c10::intrusive_ptr<c10d::Store> base_;
@@ -376,7 +342,7 @@ class Joining {
 
 // Joins on a detached thread: a call of the store waits for ever if the process that keeps the
 // store stops during the call.
-std::unique_ptr<Engine> join(const ProcessWorldOptions& options) {
+std::unique_ptr<Engine> connect_gloo(const JoinOptions& options) {
   const auto run = [options] {
     const SigpipeGuard guard;
     return Joining(options).run();
@@ -395,3 +361,16 @@ std::unique_ptr<Engine> join(const ProcessWorldOptions& options) {
 }
 
 }  // namespace stagecraft::detail
+
+namespace stagecraft {
+
+std::unique_ptr<Transport> join_gloo(const JoinOptions& options) {
+  return std::make_unique<detail::WireTransport>(detail::connect_gloo(options), options.transport);
+}
+
+std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                     const ProcessTransportOptions& options) {
+  return std::make_unique<detail::WireTransport>(detail::make_c10d_engine(group), options);
+}
+
+}  // namespace stagecraft

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "stagecraft/transport/core/exchange.h"
-#include "stagecraft/transport/process_options.h"
+#include "stagecraft/transport/join_options.h"
 #include "stagecraft/transport/transport.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/inbox.h"

@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/transport/c10d/environment.h"
+#include "stagecraft/transport/environment.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -85,16 +85,20 @@ std::string first_host(const std::string& hosts) {
          hosts.substr(close + 1, rest);
 }
 
-MeetingPlace find_meeting_place(Launch::Kind kind) {
-  MeetingPlace place;
-  if (kind == Launch::Kind::kSlurm) place.port = slurm_port();
+JoinOptions find_store(const Launch& launch) {
+  if (launch.kind == Launch::Kind::kTorchrun) return JoinOptions::from_environment();
+  JoinOptions place;
+  place.rank = Rank(launch.rank);
+  place.num_ranks = launch.num_ranks;
+  place.local_rank = launch.local_rank;
+  if (launch.kind == Launch::Kind::kSlurm) place.port = slurm_port();
   if (const auto port = find_variable("MASTER_PORT")) {
     place.port = static_cast<uint16_t>(
         number_in("MASTER_PORT", *port, 1, std::numeric_limits<uint16_t>::max()));
   }
   if (const auto host = find_variable("MASTER_ADDR")) {
     place.host = *host;
-  } else if (kind == Launch::Kind::kSlurm && find_variable("SLURM_STEP_NUM_NODES") != "1") {
+  } else if (launch.kind == Launch::Kind::kSlurm && find_variable("SLURM_STEP_NUM_NODES") != "1") {
     auto hosts = find_variable("SLURM_STEP_NODELIST");
     if (!hosts) hosts = find_variable("SLURM_NODELIST");
     require<ArgumentError>(hosts.has_value(),
@@ -102,6 +106,7 @@ MeetingPlace find_meeting_place(Launch::Kind kind) {
                            "of srun?");
     place.host = first_host(*hosts);
   }
+  read_addresses(place);
   return place;
 }
 

@@ -1,8 +1,7 @@
-#include "stagecraft/transport/mpi/mpi_join.h"
+#include "stagecraft/transport/mpi/join_mpi.h"
 
 #include <algorithm>
 #include <array>
-#include <bit>
 #include <cstring>
 #include <map>
 #include <mutex>
@@ -14,23 +13,18 @@
 #include <vector>
 
 #include <ATen/ops/empty.h>
-#include <torch/version.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/base/version.h"
-#include "stagecraft/transport/agree.h"
 #include "stagecraft/transport/core/world_state.h"
 #include "stagecraft/transport/mpi/mpi_engine.h"
 #include "stagecraft/transport/mpi/mpi_progress.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/handshake.h"
+#include "stagecraft/transport/wire/wire_transport.h"
 
 namespace stagecraft::detail {
 namespace {
 
-// Of what ranks tell each other here. In the other byte order it is another number.
-constexpr uint32_t kHelloMagic = 0x33484353;  // "SCH3"
-constexpr uint32_t kWrongOrder = 0x53434832;
 constexpr std::size_t kHelloBytes = 64 * 1024;
 // Of what is said here, in MPI's communicator of all ranks; with the number of ranks added to it.
 constexpr Engine::Tag kHelloTag = 1 << 26;
@@ -40,13 +34,6 @@ constexpr auto kLook = std::chrono::microseconds(200);
 // Beyond the time that all have to come: for ranks which have come to say whether they go on, and
 // for those which do to make a communicator.
 constexpr auto kLinger = std::chrono::seconds(5);
-
-const char* byte_order() {
-  return std::endian::native == std::endian::little ? "little" : "big";
-}
-const char* other_byte_order() {
-  return std::endian::native == std::endian::little ? "big" : "little";
-}
 
 /// Each rank says one of the last two, the same to all, after its hello.
 enum class Word : uint32_t { kHello, kGoesOn, kGivesUp };
@@ -61,7 +48,7 @@ struct Hello {
 
 std::string write_hello(const Hello& hello) {
   ByteWriter out;
-  out.put(kHelloMagic);
+  out.put(kHandshakeMagic);
   out.put(hello.world);
   out.put(hello.word);
   out.put_text(hello.process.machine);
@@ -69,21 +56,14 @@ std::string write_hello(const Hello& hello) {
   out.put(hello.process.pid);
   out.put(hello.process.start);
   out.put(static_cast<uint32_t>(hello.ends_mpi_here));
-  out.put(static_cast<uint32_t>(hello.facts.size()));
-  for (const auto& [name, value] : hello.facts) {
-    out.put_text(name);
-    out.put_text(value);
-  }
+  write_facts(out, hello.facts);
   return out.take();
 }
 
-Hello read_hello(std::string_view text, uint64_t world) {
+Hello read_hello(std::string_view text, const Hello& mine) {
   ByteReader in(text);
-  const auto magic = in.get<uint32_t>();
-  // Its numbers cannot be read, but that it differs is known.
-  if (magic == kWrongOrder) return {world, Word::kHello, {}, {{"byte order", other_byte_order()}}};
-  if (magic != kHelloMagic) {
-    return {world, Word::kHello, {}, {{"version", "one that joins in another way"}}};
+  if (auto foreign = read_magic(in, mine.facts)) {
+    return {mine.world, Word::kHello, {}, std::move(*foreign)};
   }
   Hello hello;
   hello.world = in.get<uint64_t>();
@@ -93,26 +73,8 @@ Hello read_hello(std::string_view text, uint64_t world) {
   hello.process.pid = in.get<int64_t>();
   hello.process.start = in.get<uint64_t>();
   hello.ends_mpi_here = in.get<uint32_t>() != 0;
-  const auto count = in.get_count();
-  for (std::size_t i = 0; i < count; ++i) {
-    std::string name(in.get_text());
-    hello.facts.emplace_back(std::move(name), in.get_text());
-  }
+  hello.facts = read_facts(in);
   return hello;
-}
-
-Facts facts_of(const MpiWorldOptions& options, int32_t num_ranks) {
-  Facts facts = {{"version", std::string(version())},
-                 {"number of ranks", std::to_string(num_ranks)},
-                 {"torch", TORCH_VERSION},
-                 {"byte order", byte_order()},
-                 {"wire protocol", std::to_string(FrameHead::kMagic)},
-                 {"checksums", options.transport.use_checksums ? "on" : "off"}};
-  for (const auto& fact : options.facts) {
-    std::erase_if(facts, [&](const auto& known) { return known.first == fact.first; });
-    facts.push_back(fact);
-  }
-  return facts;
 }
 
 // Worlds of the same ranks are numbered: what a rank has said for one that did not come about is
@@ -132,7 +94,7 @@ at::Tensor bytes_of(const std::string& text) {
 
 class Joining {
  public:
-  explicit Joining(const MpiWorldOptions& options)
+  explicit Joining(const JoinOptions& options)
       : options_(options),
         deadline_(Deadline::after(options.join_timeout)),
         progress_(MpiProgress::get(deadline_)),
@@ -140,7 +102,7 @@ class Joining {
         num_ranks_(options.num_ranks.value_or(progress_.facts().num_ranks)),
         hellos_(static_cast<std::size_t>(std::max(num_ranks_, 0))) {}
 
-  MpiJoined run() {
+  std::unique_ptr<Engine> run() {
     check();
     hellos_[static_cast<std::size_t>(me_)] = say_hello();
     const auto missing = hear(Word::kHello, deadline_);
@@ -195,7 +157,7 @@ class Joining {
 
   Hello say_hello() {
     const Hello mine{next_world(num_ranks_), Word::kHello, ProcessName::of_this(),
-                     facts_of(options_, num_ranks_), progress_.facts().was_started == 0};
+                     facts_of_rank(options_, num_ranks_), progress_.facts().was_started == 0};
     world_ = mine.world;
     say(mine);
     return mine;
@@ -249,8 +211,8 @@ class Joining {
       } catch (const std::runtime_error& error) {
         throw PeerError(fmt::format("cannot be heard: {}", error.what()), Rank(talk.other));
       }
-      auto hello =
-          read_hello({static_cast<const char*>(talk.bytes.const_data_ptr()), kHelloBytes}, world_);
+      auto hello = read_hello({static_cast<const char*>(talk.bytes.const_data_ptr()), kHelloBytes},
+                              hellos_[static_cast<std::size_t>(me_)]);
       if (hello.world < world_) {
         talk = listen(talk.other);
         progress_.advance();
@@ -318,7 +280,7 @@ class Joining {
     return std::nullopt;
   }
 
-  MpiJoined connect() {
+  std::unique_ptr<Engine> connect() {
     struct Made {
       void* group = nullptr;
       std::array<char, kMpiProblemBytes> problem{};
@@ -340,14 +302,12 @@ class Joining {
     require<ArgumentError>(made->failed == 0, "{} cannot be used: {}", plugin.name,
                            made->problem.data());
     std::vector<ProcessName> processes;
-    MpiJoined joined;
     int32_t local_ranks = 0;
     for (int32_t rank = 0; rank < num_ranks_; ++rank) {
       const auto& process = hellos_[static_cast<std::size_t>(rank)].process;
       const bool is_local =
           process.machine == hellos_[static_cast<std::size_t>(me_)].process.machine;
       if (is_local) ++local_ranks;
-      if (is_local && rank < me_) ++joined.local_rank;
       processes.push_back(process);
     }
     progress_.set_local_ranks(local_ranks);
@@ -357,15 +317,14 @@ class Joining {
                                 [](const Hello& hello) { return hello.ends_mpi_here; })) {
       progress_.set_meeting();
     }
-    joined.engine = make_mpi_engine(progress_, made->group, Rank(me_),
-                                    world_ * kMostSizes + static_cast<uint64_t>(num_ranks_),
-                                    std::move(processes));
-    return joined;
+    return make_mpi_engine(progress_, made->group, Rank(me_),
+                           world_ * kMostSizes + static_cast<uint64_t>(num_ranks_),
+                           std::move(processes));
   }
 
   Engine::Tag tag() const { return kHelloTag + num_ranks_; }
 
-  const MpiWorldOptions& options_;
+  const JoinOptions& options_;
   const Deadline deadline_;
   MpiProgress& progress_;
   const int32_t me_;
@@ -377,9 +336,12 @@ class Joining {
 };
 
 }  // namespace
+}  // namespace stagecraft::detail
 
-MpiJoined join_mpi(const MpiWorldOptions& options) {
-  return Joining(options).run();
+namespace stagecraft {
+
+std::unique_ptr<Transport> join_mpi(const JoinOptions& options) {
+  return std::make_unique<detail::WireTransport>(detail::Joining(options).run(), options.transport);
 }
 
-}  // namespace stagecraft::detail
+}  // namespace stagecraft

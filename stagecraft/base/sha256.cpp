@@ -1,4 +1,4 @@
-#include "stagecraft/transport/c10d/sha256.h"
+#include "stagecraft/base/sha256.h"
 
 #include <array>
 #include <bit>
@@ -12,7 +12,7 @@ constexpr std::size_t kBlock = 64;
 using State = std::array<uint32_t, 8>;
 __extension__ using Wide = unsigned __int128;
 
-// The first 32 bits behind the point of the square (or cube) roots of the first primes.
+// The first 32 fractional bits of the square (or cube) roots of the first primes.
 template <std::size_t N>
 std::array<uint32_t, N> root_bits(bool is_cube) {
   std::array<uint32_t, N> bits{};

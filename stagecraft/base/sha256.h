@@ -5,9 +5,9 @@
 
 namespace stagecraft::detail {
 
-/// 32 bytes.
+/// The SHA-256 digest of a message: 32 bytes.
 std::string sha256(std::string_view message);
-/// A mark on a message that only who has the key can make (HMAC, RFC 2104): 32 bytes.
+/// The HMAC (RFC 2104) of a message: 32 bytes. Only a holder of the key can compute it.
 std::string sign(std::string_view key, std::string_view message);
 
 }  // namespace stagecraft::detail

@@ -1,0 +1,44 @@
+#include "stagecraft/transport/nccl/join_nccl.h"
+
+#include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/transport/c10d/join.h"
+#include "stagecraft/transport/nccl/connect_nccl.h"
+#include "stagecraft/transport/nccl/nccl_transport.h"
+
+namespace stagecraft {
+
+c10::Device detail::choose_gpu(const JoinOptions& options) {
+  const bool is_built = c10::impl::hasDeviceGuardImpl(c10::kCUDA);
+  const int count = is_built ? c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount() : 0;
+  require<ArgumentError>(
+      count > 0, "a world over NCCL needs a GPU, and {}",
+      is_built ? "this process sees none" : "this torch is without CUDA: use a wheel that has it");
+  const auto& asked = options.device;
+  require<ArgumentError>(
+      !asked || (asked->is_cuda() && asked->has_index() && asked->index() < count),
+      "a world over NCCL needs one of this process's {} GPUs, got {}", count,
+      asked ? asked->str() : "");
+  if (asked) return *asked;
+  const c10::Device current = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();
+  if (current.index() != 0) return current;
+  return {c10::kCUDA, static_cast<c10::DeviceIndex>(options.local_rank % count)};
+}
+
+std::unique_ptr<Transport> detail::connect_nccl(const JoinOptions& options, c10::Device device) {
+  const auto library = NcclLibrary::load();
+  const auto deadline = Deadline::after(options.join_timeout);
+  JoinOptions meeting = options;
+  meeting.facts.emplace_back("NCCL", library->version());
+  return std::make_unique<NcclTransport>(connect_gloo(meeting), library, device, options.transport,
+                                         deadline);
+}
+
+std::unique_ptr<Transport> join_nccl(const JoinOptions& options) {
+  const c10::Device device = detail::choose_gpu(options);
+  c10::impl::VirtualGuardImpl(c10::kCUDA).setDevice(device);
+  return detail::connect_nccl(options, device);
+}
+
+}  // namespace stagecraft
