@@ -1,6 +1,6 @@
 // A device that only writes down what it is asked to do.
 
-#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/device/device_fence.h"
 
 #include <array>
 #include <string>

@@ -245,7 +245,7 @@ class NoListener final : public InboxListener {
 std::chrono::duration<double> silence_within(uint64_t body_bytes) {
   HaltingEngine engine(body_bytes);
   NoListener listener;
-  Inbox inbox(engine, Rank(1), listener);
+  Inbox inbox(engine, /*link=*/nullptr, Rank(1), listener);
   inbox.start();
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   const auto now = Deadline::Clock::now();
@@ -342,7 +342,7 @@ class WritingListener final : public InboxListener {
 std::vector<std::string> heard_of(const std::vector<std::string>& frames) {
   EndingEngine engine(frames);
   WritingListener listener;
-  Inbox inbox(engine, Rank(1), listener);
+  Inbox inbox(engine, /*link=*/nullptr, Rank(1), listener);
   inbox.start();
   return listener.wait();
 }

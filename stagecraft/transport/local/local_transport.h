@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "stagecraft/transport/core/exchange.h"
-#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/device/device_fence.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft::detail {

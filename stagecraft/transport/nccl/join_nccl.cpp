@@ -1,11 +1,14 @@
 #include "stagecraft/transport/nccl/join_nccl.h"
 
+#include <utility>
+
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/c10d/join.h"
 #include "stagecraft/transport/nccl/connect_nccl.h"
-#include "stagecraft/transport/nccl/nccl_transport.h"
+#include "stagecraft/transport/nccl/nccl_link.h"
+#include "stagecraft/transport/wire/wire_transport.h"
 
 namespace stagecraft {
 
@@ -31,8 +34,12 @@ std::unique_ptr<Transport> detail::connect_nccl(const JoinOptions& options, c10:
   const auto deadline = Deadline::after(options.join_timeout);
   JoinOptions meeting = options;
   meeting.facts.emplace_back("NCCL", library->version());
-  return std::make_unique<NcclTransport>(connect_gloo(meeting), library, device, options.transport,
-                                         deadline);
+  auto engine = connect_gloo(meeting);
+  auto link = std::make_unique<NcclLink>(library, engine->rank(), engine->num_ranks(), device);
+  auto transport =
+      std::make_unique<WireTransport>(std::move(engine), options.transport, std::move(link));
+  transport->connect_link(deadline);
+  return transport;
 }
 
 std::unique_ptr<Transport> join_nccl(const JoinOptions& options) {

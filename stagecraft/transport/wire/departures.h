@@ -10,7 +10,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
-#include "stagecraft/transport/wire/staging.h"
+#include "stagecraft/transport/device/staging.h"
 
 namespace stagecraft::detail {
 

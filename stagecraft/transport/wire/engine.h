@@ -7,10 +7,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/work.h"
 
 namespace stagecraft::detail {
-
-class DeviceLink;
 
 /// What the wire protocol needs of an engine such as gloo: messages of bytes between two ranks. All
 /// calls may come from any thread.
@@ -20,26 +19,8 @@ class Engine {
   /// fill receives in the order in which those were posted.
   using Tag = int32_t;
 
-  /// A send or receive under way.
-  class Work {
-   public:
-    Work() = default;
-    virtual ~Work() = default;
-    Work(const Work&) = delete;
-    Work& operator=(const Work&) = delete;
-
-    /// Until it is done (true) or interrupted (false). Throws when the connection is lost, but an
-    /// engine may miss that for a message that was half-way through. By one thread at a time.
-    virtual bool wait() = 0;
-    /// The same, for a thread that has nothing else to do and must not lose time: an engine that
-    /// has to be asked whether something has come may ask all the time.
-    virtual bool wait_busily() { return wait(); }
-    /// Whether it was done before anybody waited, as far as the engine can tell at once.
-    virtual bool is_done() const { return false; }
-    /// Ends the wait under way, or else the next one; what was posted stays posted.
-    virtual void interrupt() = 0;
-  };
-  using WorkPtr = std::shared_ptr<Work>;
+  using Work = detail::Work;
+  using WorkPtr = detail::WorkPtr;
 
   virtual ~Engine() = default;
   Engine(const Engine&) = delete;
@@ -60,9 +41,6 @@ class Engine {
 
   /// Whether `send` may take as long as copying a large message takes.
   virtual bool copies_in_send() const { return false; }
-
-  /// Carries tensors of this rank's device; null: they are copied through the CPU.
-  virtual DeviceLink* device_link() { return nullptr; }
 
   /// How an engine that can tell says that a rank's process has ended, on a thread of its own.
   struct Watch {

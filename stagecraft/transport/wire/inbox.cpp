@@ -38,8 +38,8 @@ constexpr auto kPatience = std::chrono::microseconds(50);
 
 }  // namespace
 
-Inbox::Inbox(Engine& engine, Rank from, InboxListener& listener)
-    : engine_(engine), from_(from), listener_(listener), layouts_(engine, from) {
+Inbox::Inbox(Engine& engine, DeviceLink* link, Rank from, InboxListener& listener)
+    : engine_(engine), link_(link), from_(from), listener_(listener), layouts_(engine, link, from) {
   touch();
 }
 
@@ -209,7 +209,7 @@ bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
 bool Inbox::read_frame(Reader reader) {
   try {
     return read_message(reader);
-  } catch (const NoRoom& error) {
+  } catch (const OutOfMemory& error) {
     // Where one message was left out, those behind it cannot be told apart.
     listener_.on_refused(from_, message_->head, error.what());
     end("what it sends cannot be read any more");
@@ -294,12 +294,9 @@ void Inbox::begin_parts() {
 }
 
 void Inbox::begin_value() {
-  const auto* const link = engine_.device_link();
-  if (link == nullptr) {
-    message_->value = layouts_.take(message_->head);
-    return;
-  }
-  const SideStreams::Guard guard(streams_, link->device());
+  // Receives of the link are posted on the stream on which tensors arrive.
+  std::optional<SideStreams::Guard> guard;
+  if (link_ != nullptr) guard.emplace(streams_, link_->device());
   message_->value = layouts_.take(message_->head);
 }
 
@@ -349,7 +346,7 @@ void Inbox::finish_value() {
     if (const auto device = device_of(taken.memory.tensors)) guard.emplace(streams_, *device);
     value.value = taken.layout->build(values, std::move(taken.memory.tensors));
     if (guard) value.fence = DeviceFence::record(value.value);
-  } catch (const NoRoom& error) {
+  } catch (const OutOfMemory& error) {
     listener_.on_refused(from_, head, error.what());
     return;
   } catch (const Error& error) {

@@ -14,11 +14,11 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/transport/core/pending.h"
-#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/device/device_fence.h"
+#include "stagecraft/transport/device/side_streams.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/incoming_layouts.h"
-#include "stagecraft/transport/wire/side_streams.h"
 
 namespace stagecraft::detail {
 
@@ -54,7 +54,8 @@ class InboxListener {
 /// long are the thread's business.
 class Inbox {
  public:
-  Inbox(Engine& engine, Rank from, InboxListener& listener);
+  /// `link` may be null.
+  Inbox(Engine& engine, DeviceLink* link, Rank from, InboxListener& listener);
   /// Stops and waits for the thread.
   ~Inbox();
   Inbox(const Inbox&) = delete;
@@ -123,6 +124,7 @@ class Inbox {
   bool await(const Engine::WorkPtr& work, Reader reader = Reader::kThread);
 
   Engine& engine_;
+  DeviceLink* const link_;
   const Rank from_;
   InboxListener& listener_;
   IncomingLayouts layouts_;

@@ -19,8 +19,8 @@ std::optional<c10::Device> link_device(const DeviceLink* link) {
 
 }  // namespace
 
-IncomingLayouts::IncomingLayouts(Engine& engine, Rank from)
-    : engine_(engine), link_(engine.device_link()), from_(from), home_(link_device(link_)) {}
+IncomingLayouts::IncomingLayouts(Engine& engine, DeviceLink* link, Rank from)
+    : engine_(engine), link_(link), from_(from), home_(link_device(link)) {}
 
 void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   const std::lock_guard lock(mutex_);

@@ -12,7 +12,7 @@
 #include <unordered_set>
 #include <vector>
 
-#include "stagecraft/transport/wire/device_link.h"
+#include "stagecraft/transport/device/device_link.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/value_codec.h"
@@ -35,7 +35,8 @@ class IncomingLayouts {
     std::optional<FrameHead> release;
   };
 
-  IncomingLayouts(Engine& engine, Rank from);
+  /// `link` may be null.
+  IncomingLayouts(Engine& engine, DeviceLink* link, Rank from);
 
   /// A receive was posted; every one is told of, in whatever order with the frames.
   void expect(const TransferId& id, uint64_t epoch);

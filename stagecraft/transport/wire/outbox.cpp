@@ -1,5 +1,6 @@
 #include "stagecraft/transport/wire/outbox.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -9,9 +10,9 @@
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/thread_name.h"
+#include "stagecraft/transport/device/staging.h"
 #include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/packed_value.h"
-#include "stagecraft/transport/wire/staging.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -43,10 +44,10 @@ at::Tensor new_bytes(std::size_t size) {
 
 }  // namespace
 
-Outbox::Outbox(Engine& engine, Rank to, bool use_checksums, std::function<void()> on_sent,
-               OnFailed on_failed)
+Outbox::Outbox(Engine& engine, DeviceLink* link, Rank to, bool use_checksums,
+               std::function<void()> on_sent, OnFailed on_failed)
     : engine_(engine),
-      link_(engine.device_link()),
+      link_(link),
       to_(to),
       use_checksums_(use_checksums),
       on_sent_(std::move(on_sent)),
@@ -66,7 +67,8 @@ void Outbox::require_open() const {
 Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   std::size_t parts = 0;
   std::size_t bytes = 0;
-  bool waits = is_on_device(value);
+  bool waits = std::any_of(value.tensors.begin(), value.tensors.end(),
+                           [](const at::Tensor& bytes) { return !bytes.is_cpu(); });
   WayPlan plan;
   for (std::size_t i = 0; i < value.tensors.size(); ++i) {
     const auto way = plan.next(num_bytes(value.tensors[i]), value.by_link[i]);
@@ -84,7 +86,7 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   }
   require_open();
   sending->left_ = parts + 1;
-  auto ready = stage(value, copies_);
+  auto ready = copy_to_host(value.tensors, value.by_link, value.sources, copies_);
   const auto depart = [this, head, value = std::move(value),
                        sending](const Departures::Outcome& outcome) {
     std::string failure = outcome.failure;

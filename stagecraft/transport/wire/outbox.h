@@ -18,11 +18,11 @@
 #include <vector>
 
 #include "stagecraft/base/deadline.h"
+#include "stagecraft/transport/device/device_link.h"
+#include "stagecraft/transport/device/side_streams.h"
 #include "stagecraft/transport/wire/departures.h"
-#include "stagecraft/transport/wire/device_link.h"
 #include "stagecraft/transport/wire/engine.h"
 #include "stagecraft/transport/wire/frame.h"
-#include "stagecraft/transport/wire/side_streams.h"
 #include "stagecraft/transport/wire/value_codec.h"
 
 namespace stagecraft::detail {
@@ -69,8 +69,8 @@ class Outbox {
   /// `on_sent` is called, by a thread of the outbox's, whenever a value's memory is free again;
   /// `on_failed` after it for a value that this rank could not send, with what was the matter.
   using OnFailed = std::function<void(const FrameHead& head, const std::string& failure)>;
-  Outbox(Engine& engine, Rank to, bool use_checksums, std::function<void()> on_sent,
-         OnFailed on_failed);
+  Outbox(Engine& engine, DeviceLink* link, Rank to, bool use_checksums,
+         std::function<void()> on_sent, OnFailed on_failed);
   /// Closes it and waits for its thread.
   ~Outbox();
   Outbox(const Outbox&) = delete;

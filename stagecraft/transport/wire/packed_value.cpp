@@ -38,7 +38,7 @@ c10::IValue unpack(std::string_view bytes) {
       std::memcpy(tensor.bytes().mutable_data_ptr(), in.take(size).data(), size);
     }
     return layout.build(values, std::move(tensors));
-  } catch (const NoRoom& error) {
+  } catch (const OutOfMemory& error) {
     throw MetadataError(error.what());
   }
 }

@@ -221,7 +221,7 @@ class Decoder {
 };
 
 // What the engine says of bytes that are no value (MetadataError), or of memory that is not there
-// (NoRoom).
+// (OutOfMemory).
 template <typename Problem, typename Function>
 auto in_our_words(const Function& function) {
   try {
@@ -229,7 +229,7 @@ auto in_our_words(const Function& function) {
   } catch (const c10::Error& error) {
     throw Problem(std::string("a message cannot be: ") + error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
-    throw NoRoom("there is no memory for a message");
+    throw OutOfMemory("there is no memory for a message");
   }
 }
 
@@ -256,7 +256,7 @@ ValueLayout::ValueLayout(std::string_view bytes) {
 }
 
 ArrivingTensors ValueLayout::allocate(std::optional<c10::Device> home) const {
-  return in_our_words<NoRoom>([&] {
+  return in_our_words<OutOfMemory>([&] {
     ArrivingTensors arriving;
     arriving.reserve(tensors_.size());
     for (const auto& layout : tensors_) arriving.emplace_back(layout, home);
@@ -265,7 +265,7 @@ ArrivingTensors ValueLayout::allocate(std::optional<c10::Device> home) const {
 }
 
 void ValueLayout::allocate_for_link(ArrivingTensors& tensors) const {
-  in_our_words<NoRoom>([&] {
+  in_our_words<OutOfMemory>([&] {
     for (const auto& part : parts_) {
       if (part.way == Way::kLink) tensors[part.tensor].allocate_for_link();
     }
@@ -273,7 +273,7 @@ void ValueLayout::allocate_for_link(ArrivingTensors& tensors) const {
 }
 
 c10::IValue ValueLayout::build(std::string_view values, ArrivingTensors tensors) const {
-  return in_our_words<NoRoom>(
+  return in_our_words<OutOfMemory>(
       [&] { return Decoder(structure_, values, std::move(tensors)).decode(); });
 }
 

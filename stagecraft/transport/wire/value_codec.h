@@ -2,23 +2,17 @@
 
 #include <cstddef>
 #include <optional>
-#include <stdexcept>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
 
+#include "stagecraft/transport/device/out_of_memory.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/tensor_layout.h"
 
 namespace stagecraft::detail {
-
-/// This rank has no memory for a value that has come, or its device fails.
-class NoRoom : public std::runtime_error {
- public:
-  using std::runtime_error::runtime_error;
-};
 
 /// A value as it travels: what the next one of its kind is likely to have in common with it, what
 /// not, and the elements of its tensors.
@@ -30,9 +24,9 @@ struct EncodedValue {
   std::vector<at::Tensor> sources;  ///< what they are being copied from
 };
 
-/// Tensors stay where they are: those on `link`, a device, are to go over the device link, others
-/// are to be staged (staging.h). ArgumentError for what cannot be sent: tensors with history,
-/// opaque leaves and the like.
+/// Encodes a value. Its tensors are not copied: those on the device `link` will go over the device
+/// link, those of other devices through staging buffers (device/staging.h). ArgumentError for what
+/// cannot be sent: tensors with history, opaque leaves and the like.
 EncodedValue encode(const c10::IValue& value, std::optional<c10::Device> link = {});
 
 /// What arrives of a value besides its numbers and texts.
@@ -52,10 +46,10 @@ class ValueLayout {
   };
   const std::vector<Part>& parts() const { return parts_; }
   bool uses_link() const { return uses_link_; }
-  /// Memory for all of them but those that go over the link; see ArrivingTensor. This must outlive
-  /// it.
+  /// Allocates all tensors except those that travel over the device link (see ArrivingTensor). The
+  /// layout must outlive them.
   ArrivingTensors allocate(std::optional<c10::Device> home = {}) const;
-  /// And for those.
+  /// Allocates the tensors that travel over the device link.
   void allocate_for_link(ArrivingTensors& tensors) const;
   /// The value; the tensors' elements are there.
   c10::IValue build(std::string_view values, ArrivingTensors tensors) const;

@@ -50,31 +50,41 @@ at::Tensor part_of(const at::Tensor& flat, int64_t i, int64_t n) {
 
 }  // namespace
 
+void WireTransport::settle(Deadline deadline) {
+  if (link_) link_->settle(*this, deadline);
+}
+
 void WireTransport::barrier(Deadline deadline) {
+  settle(deadline);
   meet(/*is_recovery=*/false, "barrier", {}, deadline);
 }
 
 c10::IValue WireTransport::broadcast(c10::IValue value, Rank root, Deadline deadline) {
   exchange_.require_rank(root, "broadcast");
+  settle(deadline);
   const bool is_root = root == rank_;
   const auto met = meet(false, fmt::format("broadcast from rank {}", root.value()),
                         is_root ? bring(value) : std::string(), deadline);
   const auto& brought = met->bytes[static_cast<std::size_t>(root.value())];
-  if (is_here(brought)) return is_root ? std::move(value) : value_of(brought);
   if (!is_root) {
-    return wait_receive(post_receive(root, id_of(met->number, 0, root, rank_)), deadline).value;
-  }
-  std::vector<PendingPtr> sends;
-  for (Rank other(0); other.value() < num_ranks(); ++other) {
-    if (other != rank_) {
+    value =
+        is_here(brought)
+            ? value_of(brought)
+            : wait_receive(post_receive(root, id_of(met->number, 0, root, rank_)), deadline).value;
+  } else if (!is_here(brought)) {
+    std::vector<PendingPtr> sends;
+    for (Rank other(0); other.value() < num_ranks(); ++other) {
+      if (other == rank_) continue;
       sends.push_back(post_send(other, id_of(met->number, 0, rank_, other), value));
     }
+    for (const auto& send : sends) wait_send(send, deadline);
   }
-  for (const auto& send : sends) wait_send(send, deadline);
+  settle(deadline);
   return value;
 }
 
 std::vector<c10::IValue> WireTransport::all_gather(c10::IValue value, Deadline deadline) {
+  settle(deadline);
   const std::string mine = bring(value);
   const auto met = meet(false, "all_gather", mine, deadline);
   std::vector<PendingPtr> sends;
@@ -99,12 +109,14 @@ std::vector<c10::IValue> WireTransport::all_gather(c10::IValue value, Deadline d
   }
   for (const auto& send : sends) wait_send(send, deadline);
   values[static_cast<std::size_t>(rank_.value())] = std::move(value);
+  settle(deadline);
   return values;
 }
 
 at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline) {
   require<ArgumentError>(tensor.defined(), "all_reduce of rank {}: the tensor is undefined",
                          rank_.value());
+  settle(deadline);
   const at::NoGradGuard no_grad;
   const at::Tensor flat = tensor.detach().contiguous().view(-1);
   const std::string mine = bring(flat);
@@ -138,6 +150,7 @@ at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline
   }
   auto result = at::empty_like(tensor.detach());
   result.copy_(sum.view(tensor.sizes()));
+  settle(deadline);
   return result;
 }
 

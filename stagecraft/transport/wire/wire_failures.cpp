@@ -7,7 +7,6 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/core/exchange_errors.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/device_link.h"
 #include "stagecraft/transport/wire/progress_codec.h"
 #include "stagecraft/transport/wire/wire_transport.h"
 
@@ -38,7 +37,7 @@ void WireTransport::spread_abort() {
     const std::lock_guard lock(epoch_mutex_);
     const auto reason = exchange_.reason();
     if (!reason) return;
-    end_link();
+    cancel_link();
     if (spread_.exchange(epoch_ + 1) == epoch_ + 1) return;
     head.epoch = epoch_;
     body.put(reason->rank.value());
@@ -68,11 +67,11 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   // Whoever said so has told the others.
   spread_ = epoch_ + 1;
   exchange_.abort(std::move(reason));
-  end_link();
+  cancel_link();
 }
 
-void WireTransport::end_link() {
-  if (auto* const link = engine_->device_link()) link->end(epoch_);
+void WireTransport::cancel_link() {
+  if (link_) link_->cancel(epoch_);
 }
 
 void WireTransport::on_control(Rank from, const FrameHead& head, std::string_view body) {

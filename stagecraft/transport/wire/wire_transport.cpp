@@ -5,9 +5,8 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/core/exchange_errors.h"
-#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/device/device_fence.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/device_link.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -34,9 +33,9 @@ class WireSend final : public Pending {
 
 }  // namespace
 
-WireTransport::Peer::Peer(Engine& engine, Rank rank, WireTransport& owner, bool use_checksums)
+WireTransport::Peer::Peer(Rank rank, WireTransport& owner)
     : outbox(
-          engine, rank, use_checksums,
+          *owner.engine_, owner.link_.get(), rank, owner.options_.use_checksums,
           [&owner] {
             auto lock = owner.sends_.lock();
             owner.sends_.unlock_and_wake(lock);
@@ -44,10 +43,12 @@ WireTransport::Peer::Peer(Engine& engine, Rank rank, WireTransport& owner, bool 
           [&owner](const FrameHead& head, const std::string& failure) {
             owner.on_unsent(head, failure);
           }),
-      inbox(engine, rank, owner) {}
+      inbox(*owner.engine_, owner.link_.get(), rank, owner) {}
 
-WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options)
+WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options,
+                             std::unique_ptr<DeviceLink> link)
     : engine_(std::move(engine)),
+      link_(std::move(link)),
       rank_(engine_->rank()),
       options_(options),
       exchange_(engine_->num_ranks()),
@@ -60,18 +61,24 @@ WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& 
   peers_.resize(static_cast<std::size_t>(num_ranks()));
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    peers_[static_cast<std::size_t>(other.value())] =
-        std::make_unique<Peer>(*engine_, other, *this, options.use_checksums);
+    peers_[static_cast<std::size_t>(other.value())] = std::make_unique<Peer>(other, *this);
   }
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.start();
   }
   watchdog_ = std::make_unique<Watchdog>(kTick, [this] { on_tick(); });
+  if (link_) {
+    link_watchdog_ =
+        std::make_unique<Watchdog>(DeviceLink::kTick, [this] { link_->on_tick(*this); });
+  }
   engine_->watch({[this](Rank other) { return world().has_left(other); },
                   [this](Rank other) { on_process_ended(other); }});
 }
 
 WireTransport::~WireTransport() {
+  link_watchdog_.reset();
+  // A thread may be inside a call of the link that only an abort of the link ends.
+  if (link_ && world().is_aborted()) link_->abort();
   is_leaving_ = true;
   watchdog_.reset();
   // Who goes because of another's failure says so, also if it was told of it: the others may not
@@ -90,6 +97,7 @@ WireTransport::~WireTransport() {
     if (peer) peer->inbox.join();
   }
   peers_.clear();
+  if (link_) link_->close(options_.linger);
 }
 
 // A connection that is closed while something is still to be read may lose what it has carried the
@@ -132,8 +140,7 @@ PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue v
   FrameHead head;
   head.epoch = epoch_;
   head.set_transfer(id);
-  const auto* const link = engine_->device_link();
-  auto encoded = encode(value, link == nullptr ? std::nullopt : std::optional(link->device()));
+  auto encoded = encode(value, link_ ? std::optional(link_->device()) : std::nullopt);
   try {
     auto sending = peer(to).outbox.send_value(head, std::move(encoded));
     return std::make_shared<WireSend>(world().number(), to, id, std::move(sending));
@@ -290,6 +297,15 @@ WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call
 
 void WireTransport::recover(Deadline deadline) {
   meet(/*is_recovery=*/true, "recover", {}, deadline);
+  connect_link(deadline);
+}
+
+void WireTransport::connect_link(Deadline deadline) {
+  if (link_) link_->connect(*this, deadline);
+}
+
+std::vector<std::string> WireTransport::exchange(const std::string& mine, Deadline deadline) {
+  return meet(/*is_recovery=*/false, "connect", mine, deadline)->bytes;
 }
 
 void WireTransport::on_recovered() {

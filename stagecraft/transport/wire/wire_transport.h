@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "stagecraft/transport/core/exchange.h"
+#include "stagecraft/transport/device/device_link.h"
 #include "stagecraft/transport/join_options.h"
 #include "stagecraft/transport/transport.h"
 #include "stagecraft/transport/wire/engine.h"
@@ -26,12 +27,14 @@ using WireOptions = ProcessTransportOptions;
 ///
 /// Values are matched by the mailboxes of Exchange: an inbox for each other rank puts there what
 /// comes. Two ranks that abort the world at the same moment may each see their own reason.
-class WireTransport final : public Transport, private InboxListener {
+class WireTransport final : public Transport, private InboxListener, private LinkedWorld {
  public:
   /// How often the watchdog looks and says something.
   static constexpr std::chrono::milliseconds kTick{200};
 
-  WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options);
+  /// With a link, call connect_link before anything else.
+  WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options,
+                std::unique_ptr<DeviceLink> link = nullptr);
   ~WireTransport() override;
 
   Rank rank() const override { return rank_; }
@@ -54,15 +57,19 @@ class WireTransport final : public Transport, private InboxListener {
   void publish(std::function<RankProgress()> tell) override;
   std::vector<HeardProgress> progress() const override;
 
-  /// How often the world has recovered.
-  uint64_t epoch() const { return epoch_; }
+  /// Connects the device link with those of all ranks, which do the same. Throws as
+  /// DeviceLink::connect does, and PeerError with what a different rank threw there.
+  void connect_link(Deadline deadline);
+
+  /// The number of recoveries.
+  uint64_t epoch() const override { return epoch_; }
   /// How many values have memory posted ahead of them; for tests.
   std::size_t num_posted() const;
 
  private:
   /// The two ends of the connection with one other rank.
   struct Peer {
-    Peer(Engine& engine, Rank rank, WireTransport& owner, bool use_checksums);
+    Peer(Rank rank, WireTransport& owner);
 
     Outbox outbox;
     Inbox inbox;
@@ -97,6 +104,7 @@ class WireTransport final : public Transport, private InboxListener {
   void on_recovered();
   void on_progress(Rank from, std::string_view body);
   void on_tick();
+  std::vector<std::string> exchange(const std::string& mine, Deadline deadline) override;
 
   Peer& peer(Rank rank) { return *peers_[static_cast<std::size_t>(rank.value())]; }
   const WorldState& world() const { return exchange_.world(); }
@@ -107,8 +115,10 @@ class WireTransport final : public Transport, private InboxListener {
   void say_goodbye();
   /// Tells the others why this rank has aborted, once.
   void spread_abort();
-  /// What the device link carries in this epoch; epoch_mutex_ is held.
-  void end_link();
+  /// Cancels transfers of the device link in this epoch. REQUIRES epoch_mutex_.
+  void cancel_link();
+  /// Waits until everything has arrived on the device, before and after a collective.
+  void settle(Deadline deadline);
   /// If the world is aborted: tells the others, and whoever waits here.
   void tell_abort();
   [[noreturn]] void throw_gone(Rank other, const std::string& what);
@@ -116,6 +126,7 @@ class WireTransport final : public Transport, private InboxListener {
   Met meet(bool is_recovery, const std::string& call, const std::string& bytes, Deadline deadline);
 
   const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<DeviceLink> link_;  ///< may be null
   const Rank rank_;
   const WireOptions options_;
   Exchange<FencedValue> exchange_;
@@ -132,6 +143,7 @@ class WireTransport final : public Transport, private InboxListener {
   std::atomic<bool> is_leaving_{false};
   Deadline::Clock::time_point last_tick_;  ///< of the watchdog's
   std::unique_ptr<Watchdog> watchdog_;
+  std::unique_ptr<Watchdog> link_watchdog_;
 };
 
 }  // namespace stagecraft::detail

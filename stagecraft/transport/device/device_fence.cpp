@@ -1,4 +1,4 @@
-#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/device/device_fence.h"
 
 #include <algorithm>
 
@@ -6,6 +6,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/transport/device/side_streams.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -30,16 +31,6 @@ void visit_tensors(const c10::IValue& tree, const Visit& visit, int depth = 0) {
   }
 }
 
-// Meta tensors have a device and neither data nor streams.
-bool has_streams(const at::Tensor& tensor) {
-  return !tensor.is_cpu() && !tensor.is_meta() &&
-         c10::impl::hasDeviceGuardImpl(tensor.device().type());
-}
-
-c10::Stream current_stream(c10::Device device) {
-  return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
-}
-
 }  // namespace
 
 std::unique_ptr<DeviceFence> DeviceFence::record(const c10::IValue& tree) {
@@ -48,7 +39,7 @@ std::unique_ptr<DeviceFence> DeviceFence::record(const c10::IValue& tree) {
     require<ArgumentError>(tensor.is_leaf(),
                            "a tensor of shape [{}] that is sent carries history; detach it first",
                            fmt::join(tensor.sizes(), ", "));
-    if (!has_streams(tensor)) return;
+    if (!has_streams(tensor.device())) return;
     if (!fence) fence = std::make_unique<DeviceFence>();
     const auto stream = current_stream(tensor.device());
     auto& marks = fence->marks_;
@@ -71,7 +62,7 @@ void DeviceFence::join(const c10::IValue& tree) const {
   }
   if (crossed.empty()) return;
   visit_tensors(tree, [&](const at::Tensor& tensor) {
-    if (!has_streams(tensor) || !tensor.has_storage()) return;
+    if (!has_streams(tensor.device()) || !tensor.has_storage()) return;
     const auto stream = std::find_if(crossed.begin(), crossed.end(), [&](const c10::Stream& s) {
       return s.device() == tensor.device();
     });

@@ -1,4 +1,4 @@
-#include "stagecraft/transport/wire/staging.h"
+#include "stagecraft/transport/device/staging.h"
 
 #include <algorithm>
 #include <chrono>
@@ -7,6 +7,8 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/empty.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
+
+#include "stagecraft/base/assert.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -30,27 +32,20 @@ void Readiness::pause(int turn) {
   }
 }
 
-bool is_on_device(const EncodedValue& value) {
-  return std::any_of(value.tensors.begin(), value.tensors.end(),
-                     [](const at::Tensor& bytes) { return !bytes.is_cpu(); });
-}
-
-at::Tensor empty_pinned(std::size_t bytes) {
-  return at::empty({static_cast<int64_t>(bytes)}, at::TensorOptions(at::kByte).pinned_memory(true));
-}
-
-Readiness stage(EncodedValue& value, SideStreams& streams) {
+Readiness copy_to_host(std::vector<at::Tensor>& tensors, const std::vector<bool>& by_link,
+                       std::vector<at::Tensor>& sources, SideStreams& streams) {
+  SC_ASSERT(tensors.size() == by_link.size());
   const at::NoGradGuard no_grad;
   Readiness ready;
   const auto mark = [&](const c10::Stream& stream) {
     ready.events_.emplace_back(stream.device_type());
     ready.events_.back().record(stream);
   };
-  for (std::size_t i = 0; i < value.tensors.size(); ++i) {
-    auto& bytes = value.tensors[i];
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    auto& bytes = tensors[i];
     if (!has_streams(bytes.device())) continue;
     const auto producer = current_stream(bytes.device());
-    if (value.by_link[i]) {
+    if (by_link[i]) {
       mark(producer);
       continue;
     }
@@ -59,11 +54,12 @@ Readiness stage(EncodedValue& value, SideStreams& streams) {
     produced.record(producer);
     produced.block(side);
     const SideStreams::Guard guard(streams, bytes.device());
-    auto host = empty_pinned(static_cast<std::size_t>(bytes.numel()));
+    // torch caches pinned memory.
+    auto host = at::empty({bytes.numel()}, at::TensorOptions(at::kByte).pinned_memory(true));
     host.copy_(bytes, /*non_blocking=*/true);
     mark(side);
-    // The memory may be given to others as soon as nobody holds the value.
-    value.sources.push_back(bytes);
+    // torch may reuse the memory of a tensor as soon as no reference to it is left.
+    sources.push_back(bytes);
     bytes = std::move(host);
   }
   return ready;

@@ -1,4 +1,4 @@
-#include "stagecraft/transport/wire/side_streams.h"
+#include "stagecraft/transport/device/side_streams.h"
 
 #include <c10/core/impl/VirtualGuardImpl.h>
 
