@@ -190,7 +190,7 @@ TEST(GlooFailure, AStoppedRankIsNamedWhenItHasSaidNothingForLong) {
        .options = options,
        .wait = wait_for_value,
        .strike = [](Processes& processes, int32_t victim) { processes.signal(victim, SIGSTOP); },
-       .message = "has said nothing for",
+       .message = "no heartbeat for",
        .limit = std::chrono::seconds(15)});
 }
 

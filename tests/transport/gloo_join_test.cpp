@@ -65,8 +65,8 @@ TEST(GlooJoin, WithoutTheTokenARankIsToldSoAndTheOthersSayWhoIsMissing) {
       options.token = rank == 0 ? "a secret" : token;
     });
     EXPECT_EQ(ends[1].type, "ArgumentError");
-    EXPECT_THAT(ends[1].message,
-                testing::HasSubstr("rank 1 is not admitted to the job at 127.0.0.1:"));
+    EXPECT_THAT(ends[1].message, testing::HasSubstr("the job at 127.0.0.1:"));
+    EXPECT_THAT(ends[1].message, testing::HasSubstr("refused rank 1: its token differs"));
     EXPECT_EQ(ends[0].type, "TimeoutError");
     EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 1 at 127.0.0.1:"));
     EXPECT_THAT(ends[0].message,
@@ -175,7 +175,7 @@ TEST(GlooJoin, ASecondProcessOfOneRankIsTold) {
   const auto ends = processes.wait({0, 1});
   EXPECT_EQ(ends[2].type, "ArgumentError") << ends[2].message;
   EXPECT_THAT(ends[2].message, testing::HasSubstr("rank 1 of the job at 127.0.0.1:"));
-  EXPECT_THAT(ends[2].message, testing::HasSubstr("is another process"));
+  EXPECT_THAT(ends[2].message, testing::HasSubstr("has already joined from a different process"));
 }
 
 // Not of the job: connects and says nothing, or says something else.
@@ -212,7 +212,7 @@ TEST(GlooJoin, ARankThatCannotConnectIsAnErrorOnAll) {
   EXPECT_EQ(ends[0].type, "TimeoutError") << ends[0].message;
   EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 0 waited 5.0 s for rank 1 to connect"));
   EXPECT_EQ(ends[1].type, "ArgumentError") << ends[1].message;
-  EXPECT_THAT(ends[1].message, testing::HasSubstr("192.0.2.1 is no address of this machine"));
+  EXPECT_THAT(ends[1].message, testing::HasSubstr("192.0.2.1 is not an address of this machine"));
 }
 
 TEST(GlooJoin, AListenerThatSaysNothingIsNoStore) {
@@ -240,7 +240,7 @@ TEST(GlooJoin, OneThatFailedOnOneRankLeavesNothingForTheNext) {
     if (i == 1) {
       auto other = options;
       other.token = "another";
-      EXPECT_ERROR(join_gloo(other), ArgumentError, "is not admitted");
+      EXPECT_ERROR(join_gloo(other), ArgumentError, "its token differs");
     }
     const auto joined = join_gloo(options);
     joined->barrier(soon());
@@ -255,7 +255,7 @@ TEST(GlooJoin, WhateverListensWhereOthersReachItNeedsAToken) {
     JoinOptions options;
     options.num_ranks = 2;
     change(options, 0);
-    EXPECT_ERROR(join_gloo(options), ArgumentError, "need a token (STAGECRAFT_TOKEN)");
+    EXPECT_ERROR(join_gloo(options), ArgumentError, "a token is required (STAGECRAFT_TOKEN)");
   };
   refused([](auto& options, int32_t) { options.listen = "0.0.0.0"; });
   refused([](auto& options, int32_t) { options.address = "192.0.2.1"; });
@@ -267,10 +267,10 @@ TEST(GlooJoin, OtherMachinesNeedATokenAndAnAddressToListenOn) {
   JoinOptions options;
   options.host = "192.0.2.1";
   options.num_ranks = 2;
-  EXPECT_ERROR(join_gloo(options), ArgumentError, "need a token (STAGECRAFT_TOKEN)");
+  EXPECT_ERROR(join_gloo(options), ArgumentError, "a token is required (STAGECRAFT_TOKEN)");
   options.token = "a secret";
   EXPECT_ERROR(join_gloo(options), ArgumentError,
-               "the store listens on 127.0.0.1 only: give the address to listen on");
+               "the store listens on 127.0.0.1 only: set the address to listen on");
   options.rank = Rank(2);
   EXPECT_ERROR(join_gloo(options), ArgumentError, "there is no rank 2 among 2 ranks");
 }

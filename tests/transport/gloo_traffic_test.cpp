@@ -348,7 +348,7 @@ TEST(GlooTraffic, ADamagedFrameEndsTheConnection) {
   };
   const auto ends = run_two({}, wait, damage(choose));
   EXPECT_EQ(ends[1].type, "PeerError");
-  EXPECT_THAT(ends[1].message, testing::HasSubstr("rank 0: what it sends makes no sense"));
+  EXPECT_THAT(ends[1].message, testing::HasSubstr("rank 0: it sent an invalid message"));
   EXPECT_EQ(ends[0].type, "PeerError") << ends[0].message;
 }
 
@@ -365,7 +365,7 @@ TEST(GlooTraffic, WhoSendsWhatMakesNoSenseIsToldSo) {
     WireTransport transport(std::move(engine), {.max_silence = std::chrono::seconds(0)});
     const Rank other(1 - i);
     EXPECT_ERROR(transport.wait_receive(transport.post_receive(other, values(0)), soon()),
-                 PeerError, "rank 0: what it sends makes no sense");
+                 PeerError, "rank 0: it sent an invalid message");
     if (i == 0) Processes::tell_parent();
     if (i == 1) pause();
   });

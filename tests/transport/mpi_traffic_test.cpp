@@ -113,7 +113,7 @@ TEST(MpiTraffic, WorldsBesideEachOtherDoNotMix) {
 TEST(MpiTraffic, AWorldThatCannotBeIsRefused) {
   JoinOptions options;
   options.num_ranks = MpiRanks::job_size() + 1;
-  EXPECT_ERROR(join_mpi(options), ArgumentError, "ranks in a job of");
+  EXPECT_ERROR(join_mpi(options), ArgumentError, "ranks is not possible in a job of");
   options.num_ranks = 0;
   EXPECT_ERROR(join_mpi(options), ArgumentError, "a world of 0 ranks");
 }

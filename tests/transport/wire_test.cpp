@@ -130,12 +130,13 @@ TEST(TensorLayout, OneThatSaysItIsDenseIs) {
 
 TEST(ValueCodec, RefusesWhatCannotTravel) {
   EXPECT_ERROR(encode(c10::IValue::make_capsule(c10::make_intrusive<torch::CustomClassHolder>())),
-               ArgumentError, "cannot be sent to another process");
+               ArgumentError, "cannot be sent to a different process");
   EXPECT_ERROR(encode(at::ones({2, 2}).to_sparse()), ArgumentError, "sparse");
-  EXPECT_ERROR(encode(at::ones({2}).requires_grad_().mul(2)), ArgumentError, "carries history");
+  EXPECT_ERROR(encode(at::ones({2}).requires_grad_().mul(2)), ArgumentError,
+               "has autograd history");
   auto deep = c10::IValue(1);
   for (int i = 0; i < 300; ++i) deep = c10::ivalue::Tuple::create({deep});
-  EXPECT_ERROR(encode(deep), ArgumentError, "nests deeper");
+  EXPECT_ERROR(encode(deep), ArgumentError, "is nested deeper");
 }
 
 TEST(ValueCodec, DamagedBytesAreAnErrorNeverACrash) {
@@ -181,7 +182,7 @@ TEST(Frame, ADamagedHeadIsNoFrame) {
   seal(head);
   std::string bytes(reinterpret_cast<const char*>(&head), sizeof(head));
   EXPECT_EQ(read_head(bytes, 3).body_bytes, 10U);
-  EXPECT_ERROR(read_head(bytes, 4), MetadataError, "frame 3 came where 4 was expected");
+  EXPECT_ERROR(read_head(bytes, 4), MetadataError, "expected frame 4, got frame 3");
   for (char& byte : bytes) {
     byte = static_cast<char>(byte ^ 1);
     EXPECT_THROW(read_head(bytes, 3), MetadataError);
@@ -374,8 +375,8 @@ TEST(Inbox, AValueForWhichThereIsNoMemoryIsThisRanksOwnFailure) {
   head.tensor_bytes = layout.num_bytes();
   const auto heard = heard_of({frame_of(head, out.take())});
   ASSERT_EQ(heard.size(), 2U) << testing::PrintToString(heard);
-  EXPECT_THAT(heard[0], testing::StartsWith("refused a message cannot be: "));
-  EXPECT_EQ(heard[1], "lost what it sends cannot be read any more");
+  EXPECT_THAT(heard[0], testing::StartsWith("refused a message cannot be read: "));
+  EXPECT_EQ(heard[1], "lost its messages can no longer be read");
 }
 
 TEST(Meetings, TakePlaceForAllOrForNone) {

@@ -127,7 +127,7 @@ TEST(Launcher, SlurmStepsMeetOnTheirFirstHost) {
   EXPECT_EQ(detail::first_host("node[003-005,9],other"), "node003");
   EXPECT_EQ(detail::first_host("node[12,14-15]"), "node12");
   EXPECT_EQ(detail::first_host("rack[1-2]-gpu,x"), "rack1-gpu");
-  EXPECT_ERROR(detail::first_host("node[1"), ArgumentError, "is no list of hosts");
+  EXPECT_ERROR(detail::first_host("node[1"), ArgumentError, "is not a list of hosts");
   const Environment step({{"SLURM_STEP_NODELIST", "n[4-5]"}, {"SLURM_JOB_ID", "123"}});
   const auto place = find_store({Launch::Kind::kSlurm});
   EXPECT_EQ(place.host, "n4");
@@ -157,22 +157,23 @@ TEST(World, IsThreadsWhereNothingHasLaunchedIt) {
     ranks += 1 << transport.rank().value();
   });
   EXPECT_EQ(ranks, 7);
-  EXPECT_ERROR(world.transport(), ArgumentError, "ranks are threads here");
+  EXPECT_ERROR(world.transport(), ArgumentError, "ranks are threads, and World::run");
   EXPECT_EQ(World::from_environment({.ranks = 2, .local_ranks = 3}).num_ranks(), 2);
   EXPECT_EQ(World::from_environment().num_ranks(), 1);
 }
 
 TEST(World, SaysWhatIsMissing) {
   const Environment none({});
-  EXPECT_ERROR(World::from_environment({.transport = "gloo"}), ArgumentError,
-               "a world over gloo needs a launcher, and none has started this process: torchrun");
+  EXPECT_ERROR(
+      World::from_environment({.transport = "gloo"}), ArgumentError,
+      "a world over gloo needs a launcher, but this process was started without one: use torchrun");
   EXPECT_ERROR(World::from_environment({.ranks = 0}), ArgumentError,
                "expected at least one rank, got 0");
   EXPECT_ERROR(World::from_environment({.transport = "tcp"}), ArgumentError,
                "expected auto, local, gloo, nccl or mpi for a transport, got 'tcp'");
   const Environment two({{"RANK", "0"}, {"WORLD_SIZE", "2"}});
   EXPECT_ERROR(World::from_environment({.ranks = 3}), ArgumentError,
-               "3 ranks are asked for, and torchrun has started 2");
+               "expected 3 ranks, but torchrun has started 2");
   EXPECT_ERROR(World::from_environment({.transport = "local"}), ArgumentError,
                "torchrun has started 2 processes");
 }
@@ -223,7 +224,8 @@ TEST(World, ARankThatThrowsIsNamedOnTheOthers) {
         transport.barrier(soon());
       });
     } catch (const std::exception&) {
-      EXPECT_ERROR(world.transport(), ArgumentError, "it ended when rank " + std::to_string(i));
+      EXPECT_ERROR(world.transport(), ArgumentError,
+                   "the world ended when rank " + std::to_string(i));
       throw;
     }
   });

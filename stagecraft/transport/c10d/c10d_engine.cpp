@@ -110,7 +110,7 @@ std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::ProcessG
   try {
     name = group->getBackend(c10::DeviceType::CPU)->getBackendName();
   } catch (const c10::Error&) {
-    throw ArgumentError("a world needs a group with a backend for the CPU; this one has none");
+    throw ArgumentError("expected a c10d group with a backend for the CPU, got one without");
   }
   if (name == "gloo") return std::make_unique<C10dEngine<c10d::ProcessGroup, GlooWork>>(group);
   return std::make_unique<C10dEngine<c10d::ProcessGroup, PolledWork>>(group);

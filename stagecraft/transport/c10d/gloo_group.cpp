@@ -48,7 +48,7 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_group(const c10::intrusive_ptr<c10d:
   try {
     options->devices.push_back(Group::createDeviceForHostname(address));
   } catch (const std::exception&) {
-    throw ArgumentError(address + " is no address of this machine");
+    throw ArgumentError(address + " is not an address of this machine");
   }
   // They run collectives of gloo's own, of which there are none.
   options->threads = 1;

@@ -69,17 +69,18 @@ int next_world(const std::string& where) {
 // Without a token nothing may listen where others can reach it: neither the store nor this rank.
 void require_local(const JoinOptions& options, bool keeps_store) {
   const auto refuse = [](const std::string& what) {
-    throw ArgumentError(what + ", which others can reach, need a token (STAGECRAFT_TOKEN)");
+    throw ArgumentError(
+        what + ": other machines can connect there, so a token is required (STAGECRAFT_TOKEN)");
   };
-  if (!is_loopback(options.host)) refuse("ranks that meet at " + options.host);
+  if (!is_loopback(options.host)) refuse("the ranks join at " + options.host);
   if (keeps_store && options.listen_fd && !is_on_loopback(*options.listen_fd)) {
-    refuse("ranks that meet at the socket that was handed in");
+    refuse("the ranks join at the given socket");
   }
   if (keeps_store && !options.listen_fd && !is_loopback(options.listen)) {
-    refuse(fmt::format("ranks whose store listens on {} (STAGECRAFT_LISTEN)", options.listen));
+    refuse(fmt::format("the store listens on {} (STAGECRAFT_LISTEN)", options.listen));
   }
   if (!options.address.empty() && !is_loopback(options.address)) {
-    refuse(fmt::format("ranks at {} (STAGECRAFT_ADDRESS)", options.address));
+    refuse(fmt::format("this rank listens on {} (STAGECRAFT_ADDRESS)", options.address));
   }
 }
 
@@ -111,7 +112,7 @@ void check(const JoinOptions& options) {
   if (options.token.empty()) require_local(options, keeps_store);
   if (keeps_store && !options.listen_fd && !is_local && is_loopback(options.listen)) {
     throw ArgumentError(
-        fmt::format("the ranks meet at {}, but the store listens on {} only: give the address to "
+        fmt::format("the ranks join at {}, but the store listens on {} only: set the address to "
                     "listen on (STAGECRAFT_LISTEN)",
                     options.host, options.listen));
   }
@@ -139,7 +140,7 @@ class Joining {
     } catch (const std::exception& error) {
       log(LogLevel::kInfo, fmt::format("joining: {}", error.what()));
       throw PeerError(
-          fmt::format("rank 0: the store at {} went away while rank {} joined", where(), me()),
+          fmt::format("rank 0: the store at {} ended while rank {} joined", where(), me()),
           Rank(0));
     }
   }
@@ -220,8 +221,7 @@ class Joining {
       if (signed_salt->substr(kSaltBytes) != sign(options_.token, salt_)) {
         store_->set("refused/" + std::to_string(me()), bytes_of("1"));
         throw ArgumentError(
-            fmt::format("rank {} is not admitted to the job at {}: its token is another one "
-                        "(STAGECRAFT_TOKEN)",
+            fmt::format("the job at {1} refused rank {0}: its token differs (STAGECRAFT_TOKEN)",
                         me(), where()));
       }
     }
@@ -246,8 +246,8 @@ class Joining {
     const auto there = store_->compareSet(key(me()), {}, value);
     if (there != value) {
       if (is_signed(me(), text_of(there))) {
-        throw ArgumentError(
-            fmt::format("rank {} of the job at {} is another process", me(), where()));
+        throw ArgumentError(fmt::format(
+            "rank {} of the job at {} has already joined from a different process", me(), where()));
       }
       store_->set(key(me()), value);
     }

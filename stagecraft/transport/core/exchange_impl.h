@@ -23,7 +23,7 @@ PendingPtr Exchange<Payload>::post_send(Rank from, Rank to, const TransferId& id
   auto& box = mailbox(to);
   auto lock = box.place.lock();
   world_.throw_if_aborted();
-  if (world_.has_left(to)) throw_has_left(to, from, "it to take " + to_string(id));
+  if (world_.has_left(to)) throw_has_left(to, from, "it to receive " + to_string(id));
   auto& transfer = find_or_make(box, to, {from, id});
   if (transfer->has(TransferState::kSent)) throw_sent_twice(*transfer);
   transfer->payload = std::move(payload);

@@ -15,7 +15,7 @@ constexpr int kMaxDepth = 256;
 
 template <typename Visit>
 void visit_tensors(const c10::IValue& tree, const Visit& visit, int depth = 0) {
-  require<ArgumentError>(depth <= kMaxDepth, "a value that is sent nests deeper than {}",
+  require<ArgumentError>(depth <= kMaxDepth, "a sent value is nested deeper than {} levels",
                          kMaxDepth);
   if (tree.isTensor()) {
     const at::Tensor& tensor = tree.toTensor();
@@ -37,7 +37,7 @@ std::unique_ptr<DeviceFence> DeviceFence::record(const c10::IValue& tree) {
   std::unique_ptr<DeviceFence> fence;
   visit_tensors(tree, [&](const at::Tensor& tensor) {
     require<ArgumentError>(tensor.is_leaf(),
-                           "a tensor of shape [{}] that is sent carries history; detach it first",
+                           "a sent tensor of shape [{}] has autograd history: detach it first",
                            fmt::join(tensor.sizes(), ", "));
     if (!has_streams(tensor.device())) return;
     if (!fence) fence = std::make_unique<DeviceFence>();

@@ -79,7 +79,7 @@ class LocalWorld::Impl {
   std::unique_ptr<Transport>& made(Rank rank) {
     exchange_->require_rank(rank, "LocalWorld");
     const auto place = static_cast<std::size_t>(rank.value());
-    require<ArgumentError>(!released_[place], "LocalWorld: the end of rank {} was released",
+    require<ArgumentError>(!released_[place], "LocalWorld: the transport of rank {} was released",
                            rank.value());
     if (!ends_[place]) ends_[place] = std::make_unique<detail::LocalTransport>(exchange_, rank);
     return ends_[place];
@@ -109,7 +109,7 @@ std::unique_ptr<Transport> LocalWorld::release(Rank rank) {
 }
 
 void LocalWorld::run(const std::function<void(Transport&)>& body) {
-  require<ArgumentError>(body != nullptr, "LocalWorld::run needs a function to call");
+  require<ArgumentError>(body != nullptr, "LocalWorld::run: expected a function, got an empty one");
   std::vector<Transport*> ends;
   for (Rank rank(0); rank.value() < num_ranks(); ++rank) ends.push_back(&transport(rank));
 

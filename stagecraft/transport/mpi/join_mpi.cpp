@@ -135,17 +135,20 @@ class Joining {
   void check() const {
     const auto& facts = progress_.facts();
     require<ArgumentError>(num_ranks_ >= 1 && num_ranks_ <= facts.num_ranks,
-                           "a world of {} ranks in a job of {}", num_ranks_, facts.num_ranks);
-    require<ArgumentError>(me_ < num_ranks_, "rank {} of the job is not one of the first {}", me_,
-                           num_ranks_);
+                           "a world of {} ranks is not possible in a job of {} ranks", num_ranks_,
+                           facts.num_ranks);
+    require<ArgumentError>(
+        me_ < num_ranks_,
+        "rank {} of the job is not among the first {} ranks, which form the world", me_,
+        num_ranks_);
     if (progress_.is_stuck()) {
       throw TimeoutError(
-          fmt::format("rank {}: {} is still making a communicator with a rank that did not come; "
-                      "until it does, this process can join no other world",
+          fmt::format("rank {}: {} is still creating a communicator with a rank that did not join; "
+                      "until that call returns, this process cannot join a world",
                       me_, progress_.plugin().name));
     }
     require<ArgumentError>(facts.max_tag >= kLastMpiTag,
-                           "this MPI has tags up to {} only; {} are needed", facts.max_tag,
+                           "this MPI supports tags up to {}, expected at least {}", facts.max_tag,
                            kLastMpiTag);
   }
 
@@ -166,7 +169,7 @@ class Joining {
   void say(const Hello& hello) {
     const auto text = write_hello(hello);
     require<ArgumentError>(text.size() <= kHelloBytes,
-                           "the facts that ranks must agree on take {} bytes; at most {} can be",
+                           "the facts that ranks compare take {} bytes, expected at most {}",
                            text.size(), kHelloBytes);
     for (int32_t other = 0; other < num_ranks_; ++other) {
       if (other == me_) continue;
@@ -209,7 +212,7 @@ class Joining {
       try {
         talk.work->wait();
       } catch (const std::runtime_error& error) {
-        throw PeerError(fmt::format("cannot be heard: {}", error.what()), Rank(talk.other));
+        throw PeerError(fmt::format("cannot receive from it: {}", error.what()), Rank(talk.other));
       }
       auto hello = read_hello({static_cast<const char*>(talk.bytes.const_data_ptr()), kHelloBytes},
                               hellos_[static_cast<std::size_t>(me_)]);
@@ -259,10 +262,9 @@ class Joining {
     leave();
     throw TimeoutError(
         gone_.empty()
-            ? fmt::format("rank {} has heard of all others, but {} said no more within {}", me_,
-                          name_ranks(silent), describe_wait(join_timeout()))
-            : fmt::format("rank {} came to join when {} had stopped waiting", me_,
-                          name_ranks(gone_)));
+            ? fmt::format("rank {} has the facts of all ranks, but {} did not confirm within {}",
+                          me_, name_ranks(silent), describe_wait(join_timeout()))
+            : fmt::format("rank {} joined after {} had stopped waiting", me_, name_ranks(gone_)));
   }
 
   std::string describe_difference() const {
@@ -297,7 +299,7 @@ class Joining {
         throw PeerError("its process ended while the ranks joined", *ended);
       }
       throw TimeoutError(
-          fmt::format("rank {} waited for the others to make a communicator with it", me_));
+          fmt::format("rank {} waited for the other ranks to create a communicator", me_));
     }
     require<ArgumentError>(made->failed == 0, "{} cannot be used: {}", plugin.name,
                            made->problem.data());

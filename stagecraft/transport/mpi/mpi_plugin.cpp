@@ -105,7 +105,7 @@ int32_t start(MpiFacts* facts, char* problem) {
       return 1;
     }
     if (level < MPI_THREAD_SERIALIZED) {
-      std::snprintf(problem, kMpiProblemBytes, "it can be called by one thread only");
+      std::snprintf(problem, kMpiProblemBytes, "it supports calls from one thread only");
       return 1;
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);

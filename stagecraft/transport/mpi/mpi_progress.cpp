@@ -53,23 +53,24 @@ MpiProgress& MpiProgress::get(Deadline deadline) {
   if (started != nullptr) return *started;
   if (progress == nullptr) {
     const auto kind = find_mpi_kind();
-    require<ArgumentError>(kind.has_value(),
-                           "no MPI has started this process: start it with mpirun or srun (or "
-                           "name the MPI in STAGECRAFT_MPI)");
+    require<ArgumentError>(
+        kind.has_value(),
+        "this process was not started by MPI: start it with mpirun or srun, or set STAGECRAFT_MPI");
     // Lives as long as the process: its thread may be in MPI when that ends.
     progress = new MpiProgress(*kind, load_mpi_plugin(*kind));
     std::thread([] { progress->run_thread(); }).detach();
   }
   const auto begin = Clock::now();
   if (!progress->run([] {}, deadline)) {
-    throw TimeoutError(fmt::format("waited {} for {} to start: not all ranks of the job may be up",
-                                   describe_wait(Clock::now() - begin), progress->plugin_->name));
+    throw TimeoutError(
+        fmt::format("waited {} for {} to start: some ranks of the job may not be running",
+                    describe_wait(Clock::now() - begin), progress->plugin_->name));
   }
   const auto& facts = progress->facts_;
   require<ArgumentError>(
       facts.is_single_threaded == 0,
-      "the program has started MPI for one thread only: ask for MPI_THREAD_MULTIPLE in "
-      "MPI_Init_thread, or leave starting MPI to Stagecraft");
+      "the program has initialised MPI for one thread only: request MPI_THREAD_MULTIPLE in "
+      "MPI_Init_thread, or let Stagecraft initialise MPI");
   require<ArgumentError>(progress->problem_.empty(), "{} cannot be used: {}",
                          progress->plugin_->name, progress->problem_);
   started = progress;
@@ -268,7 +269,7 @@ bool MpiProgress::poll() {
     if (work->kind_ == MpiWork::Kind::kSend && work->size_ >= kLarge) {
       count_large(-static_cast<int64_t>(work->size_));
     }
-    if (done[i].is_failed != 0 && !work->is_over()) work->problem_ = "MPI could not carry it";
+    if (done[i].is_failed != 0 && !work->is_over()) work->problem_ = "MPI failed to transfer it";
     work->set(done[i].is_failed != 0 ? MpiWork::kFailed : MpiWork::kDone);
   }
   touch();
@@ -317,7 +318,7 @@ void MpiProgress::close_group(void* group, bool is_lost, Deadline deadline) {
   if (is_free && !is_lost) {
     run_here([&] { plugin_->free_group(group); });
   } else {
-    log(LogLevel::kInfo, "a group of MPI's is left as it is: something in it is under way");
+    log(LogLevel::kInfo, "an MPI communicator is not freed: transfers in it are still in progress");
   }
 }
 
@@ -387,10 +388,10 @@ bool MpiProgress::wait_for_finish() {
     wait(Deadline::after(kFinishWithoutPeer), [] { return false; });
   }
   if (now->is_done) return true;
-  const char* const why =
-      now->have_all_come                   ? "it does not end by itself, though all ranks have come"
-      : is_anyone_gone || now->is_hopeless ? "another rank has died"
-                                           : "another rank has not come to its end";
+  const char* const why = now->have_all_come
+                              ? "MPI_Finalize does not return, although all ranks have called it"
+                          : is_anyone_gone || now->is_hopeless ? "a rank has died"
+                                                               : "a rank has not finished";
   std::fprintf(stderr, "stagecraft: MPI cannot be ended: %s\n", why);
   return false;
 }

@@ -16,12 +16,12 @@ c10::Device detail::choose_gpu(const JoinOptions& options) {
   const bool is_built = c10::impl::hasDeviceGuardImpl(c10::kCUDA);
   const int count = is_built ? c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount() : 0;
   require<ArgumentError>(
-      count > 0, "a world over NCCL needs a GPU, and {}",
-      is_built ? "this process sees none" : "this torch is without CUDA: use a wheel that has it");
+      count > 0, "a world over NCCL needs a GPU, but {}",
+      is_built ? "this process sees none" : "this torch was built without CUDA: use a CUDA wheel");
   const auto& asked = options.device;
   require<ArgumentError>(
       !asked || (asked->is_cuda() && asked->has_index() && asked->index() < count),
-      "a world over NCCL needs one of this process's {} GPUs, got {}", count,
+      "expected one of this process's {} GPUs for a world over NCCL, got {}", count,
       asked ? asked->str() : "");
   if (asked) return *asked;
   const c10::Device current = c10::impl::VirtualGuardImpl(c10::kCUDA).getDevice();

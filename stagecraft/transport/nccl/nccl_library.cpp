@@ -53,8 +53,8 @@ std::shared_ptr<const NcclLibrary> NcclLibrary::load() {
     problems += (problems.empty() ? "" : "; ") + std::string(problem == nullptr ? "" : problem);
   }
   require<ArgumentError>(library != nullptr,
-                         "there is no NCCL ({}): use a torch wheel with CUDA, install libnccl2, or "
-                         "name the library in STAGECRAFT_NCCL_LIBRARY",
+                         "NCCL was not found ({}): use a torch wheel with CUDA, install libnccl2, "
+                         "or set STAGECRAFT_NCCL_LIBRARY to its file",
                          problems);
   auto found = std::make_shared<NcclLibrary>();
   find(library, path, "ncclGetVersion", found->get_version);

@@ -59,9 +59,9 @@ void NcclLink::settle(LinkedWorld& world, Deadline deadline) {
     }
     if (is_settled) return;
     if (deadline.has_passed()) {
-      throw_timeout(
-          world.rank(), Deadline::Clock::now() - begin,
-          fmt::format("what rank {} has sent over NCCL", missing.value_or(world.rank()).value()));
+      throw_timeout(world.rank(), Deadline::Clock::now() - begin,
+                    fmt::format("the values that rank {} sent over NCCL",
+                                missing.value_or(world.rank()).value()));
     }
     if (turn < kBusyTurns) {
       std::this_thread::yield();

@@ -247,7 +247,8 @@ void NcclPairs::connect(const std::vector<std::string>& ids, uint64_t epoch, Dea
   const std::size_t ranks = out_.size();
   for (std::size_t from = 0; from < ranks; ++from) {
     require<ArgumentError>(ids[from].size() == ranks * sizeof(UniqueId),
-                           "NCCL: rank {} sent ids of another size", from);
+                           "NCCL: rank {} sent {} bytes of ids, expected {}", from,
+                           ids[from].size(), ranks * sizeof(UniqueId));
     for (std::size_t to = 0; to < ranks; ++to) {
       const auto mine = static_cast<std::size_t>(rank_.value());
       if (from == to || (from != mine && to != mine)) continue;

@@ -212,9 +212,9 @@ bool Inbox::read_frame(Reader reader) {
   } catch (const OutOfMemory& error) {
     // Where one message was left out, those behind it cannot be told apart.
     listener_.on_refused(from_, message_->head, error.what());
-    end("what it sends cannot be read any more");
+    end("its messages can no longer be read");
   } catch (const Error& error) {
-    end(fmt::format("what it sends makes no sense: {}", error.what()));
+    end(fmt::format("it sent an invalid message: {}", error.what()));
   } catch (const std::exception& error) {
     log(LogLevel::kDebug, fmt::format("connection to rank {}: {}", from_.value(), error.what()));
     end("its process has ended or cannot be reached");
@@ -274,7 +274,7 @@ void Inbox::begin_parts() {
       head.has_checksum == 0 || checksum(as_bytes(message.body())) == head.body_checksum;
   // Only a value that has nothing in it which later frames rely on can be left out.
   const bool can_be_left_out = head.kind == FrameKind::kData && head.layout_bytes == 0;
-  require<MetadataError>(message.is_whole || can_be_left_out, "a frame was damaged on its way");
+  require<MetadataError>(message.is_whole || can_be_left_out, "a frame was damaged in transit");
   std::vector<Engine::WorkPtr> works;
   if (head.kind == FrameKind::kData) {
     if (head.layout_bytes > 0) {
@@ -336,7 +336,7 @@ void Inbox::finish_value() {
     }
   }
   if (!message_->is_whole || (head.has_checksum != 0 && sum != head.tensor_checksum)) {
-    listener_.on_damaged(from_, head, "its checksum is not that with which it was sent");
+    listener_.on_damaged(from_, head, "its checksum differs from the sender's");
     return;
   }
   FencedValue value;

@@ -51,24 +51,25 @@ void IncomingLayouts::learn(uint32_t number, const Edge& edge, std::string_view 
   known.edge = edge;
   known.layout = std::make_shared<const ValueLayout>(layout);
   require<MetadataError>(link_ != nullptr || !known.layout->uses_link(),
-                         "a message has a tensor that would go over a link");
+                         "a message has a tensor for a device link, which is not available");
   for (const auto& part : known.layout->parts()) {
     if (part.way != Way::kFrame) known.separate_bytes += part.bytes;
     if (part.way == Way::kMessage) ++known.num_messages;
   }
   const std::lock_guard lock(mutex_);
   const bool is_new = layouts_.emplace(number, std::move(known)).second;
-  require<MetadataError>(is_new, "layout {} came twice", number);
+  require<MetadataError>(is_new, "layout {} was sent twice", number);
 }
 
 IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
   const std::lock_guard lock(mutex_);
   const auto found = layouts_.find(head.layout);
-  require<MetadataError>(found != layouts_.end(), "a frame names layout {}, which never came",
+  require<MetadataError>(found != layouts_.end(), "a frame refers to layout {}, which was not sent",
                          head.layout);
   auto& known = found->second;
   require<MetadataError>(known.edge == Edge::of(head.transfer()),
-                         "a frame names layout {}, which is another edge's", head.layout);
+                         "a frame refers to layout {}, which belongs to a different edge",
+                         head.layout);
   require<MetadataError>(known.separate_bytes == head.tensor_bytes,
                          "a frame announces {} bytes of tensors, its layout has {}",
                          head.tensor_bytes, known.separate_bytes);
@@ -132,7 +133,7 @@ std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
   const auto found = layouts_.find(head.layout);
   require<MetadataError>(found != layouts_.end() && found->second.asked_back >= head.count &&
                              found->second.num_messages == head.parts,
-                         "memory of layout {} was given back that was not asked for", head.layout);
+                         "memory of layout {} was released without a request", head.layout);
   auto& known = found->second;
   known.asked_back -= head.count;
   std::vector<Engine::WorkPtr> works;

@@ -88,7 +88,8 @@ void MeetingPoint::answer(Rank to, const FrameHead& head, std::string_view body)
 void MeetingPoint::on_frame(Rank from, const FrameHead& head, std::string_view body) {
   const bool is_for_keeper = head.kind == FrameKind::kCome || head.kind == FrameKind::kWithdraw;
   require<MetadataError>(is_for_keeper ? rank_ == kKeeper : from == kKeeper,
-                         "a frame of a meeting came that is not for rank {}", rank_.value());
+                         "rank {} received a frame of a collective that is not for it",
+                         rank_.value());
   if (head.kind == FrameKind::kCome) {
     on_come(from, head, body);
   } else if (head.kind == FrameKind::kWithdraw) {

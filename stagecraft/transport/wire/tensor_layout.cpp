@@ -68,10 +68,10 @@ TensorLayout TensorLayout::of(const at::Tensor& tensor) {
                           !tensor.is_quantized() && !tensor.is_meta();
   if (!can_travel) {
     throw ArgumentError(
-        "sparse, nested, quantized and meta tensors cannot be sent to another process");
+        "sparse, nested, quantized and meta tensors cannot be sent to a different process");
   }
   if (!tensor.is_leaf())
-    throw ArgumentError(describe_tensor(tensor) + " carries history; detach it first");
+    throw ArgumentError(describe_tensor(tensor) + " has autograd history: detach it first");
   layout.dtype = tensor.scalar_type();
   layout.device = tensor.device();
   layout.requires_grad = tensor.requires_grad();
@@ -116,36 +116,37 @@ void TensorLayout::write(ByteWriter& out) const {
 TensorLayout TensorLayout::read(ByteReader& in) {
   TensorLayout layout;
   layout.form = in.get<Form>();
-  require<MetadataError>(layout.form <= Form::kCopy, "a message has a tensor of no known form");
+  require<MetadataError>(layout.form <= Form::kCopy, "a message has a tensor of unknown form");
   if (layout.form == Form::kUndefined) return layout;
   layout.dtype = in.get<c10::ScalarType>();
   require<MetadataError>(
       static_cast<int>(layout.dtype) >= 0 && layout.dtype < c10::ScalarType::Undefined,
-      "a message has a tensor of no known dtype");
+      "a message has a tensor of unknown dtype");
   const auto type = in.get<c10::DeviceType>();
   const auto index = in.get<c10::DeviceIndex>();
   require<MetadataError>(static_cast<int>(type) >= 0 &&
                              type < c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES && index >= -1,
-                         "a message has a tensor of no known device");
+                         "a message has a tensor of unknown device");
   layout.device = c10::Device(type, type == c10::kCPU ? c10::DeviceIndex(-1) : index);
   layout.requires_grad = in.get<uint8_t>() != 0;
   layout.by_link = in.get<uint8_t>() != 0;
   require<MetadataError>(!layout.requires_grad || c10::isFloatingType(layout.dtype) ||
                              c10::isComplexType(layout.dtype),
-                         "a message has a tensor of whole numbers that requires grad");
+                         "a message has an integer tensor that requires grad");
   const auto dims = in.get<uint16_t>();
-  require<MetadataError>(dims <= kMaxDims, "a message has a tensor of {} dimensions", dims);
+  require<MetadataError>(dims <= kMaxDims, "a message has a tensor with {} dimensions", dims);
   int64_t bytes = static_cast<int64_t>(c10::elementSize(layout.dtype));
   for (int i = 0; i < dims; ++i) {
     layout.sizes.push_back(in.get<int64_t>());
     const int64_t size = layout.sizes.back();
     require<MetadataError>(size >= 0 && (size == 0 || bytes <= kMaxBytes / size),
-                           "a message has a tensor of impossible size");
+                           "a message has a tensor with an impossible size");
     bytes *= std::max<int64_t>(size, 1);
   }
   for (int i = 0; i < dims; ++i) {
     layout.strides.push_back(in.get<int64_t>());
-    require<MetadataError>(layout.strides.back() >= 0, "a message has a tensor of negative stride");
+    require<MetadataError>(layout.strides.back() >= 0,
+                           "a message has a tensor with a negative stride");
   }
   require<MetadataError>(
       layout.form != Form::kDense || is_dense(layout.base_sizes(), layout.strides),

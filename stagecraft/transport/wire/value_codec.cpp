@@ -51,7 +51,7 @@ class Encoder {
 
  private:
   void add(const c10::IValue& value, int depth) {
-    require<ArgumentError>(depth <= kMaxDepth, "a value that is sent nests deeper than {}",
+    require<ArgumentError>(depth <= kMaxDepth, "a sent value is nested deeper than {} levels",
                            kMaxDepth);
     if (value.isTensor()) {
       structure_.put(Mark::kTensor);
@@ -100,7 +100,8 @@ class Encoder {
       values_.put(value.toComplexDouble().real());
       values_.put(value.toComplexDouble().imag());
     } else {
-      throw ArgumentError(fmt::format("a {} cannot be sent to another process", value.tagKind()));
+      throw ArgumentError(
+          fmt::format("a {} cannot be sent to a different process", value.tagKind()));
     }
   }
 
@@ -120,7 +121,7 @@ class Encoder {
     write_type(structure_, dict.valueType());
     structure_.put(static_cast<uint32_t>(dict.size()));
     for (const auto& entry : dict) {
-      require<ArgumentError>(entry.key().isString(), "a dict that is sent has a key of type {}",
+      require<ArgumentError>(entry.key().isString(), "a sent dict has a key of type {}",
                              entry.key().tagKind());
       structure_.put_text(entry.key().toStringRef());
       add(entry.value(), depth + 1);
@@ -157,7 +158,8 @@ class Decoder {
 
  private:
   c10::IValue next(int depth) {
-    require<MetadataError>(depth <= kMaxDepth, "a message nests deeper than {}", kMaxDepth);
+    require<MetadataError>(depth <= kMaxDepth, "a message is nested deeper than {} levels",
+                           kMaxDepth);
     switch (structure_.get<Mark>()) {
       case Mark::kNone:
         return {};
@@ -202,7 +204,7 @@ class Decoder {
         return dict;
       }
     }
-    throw MetadataError("a message has a value of no known kind");
+    throw MetadataError("a message has a value of unknown kind");
   }
 
   template <typename T>
@@ -227,9 +229,9 @@ auto in_our_words(const Function& function) {
   try {
     return function();
   } catch (const c10::Error& error) {
-    throw Problem(std::string("a message cannot be: ") + error.what_without_backtrace());
+    throw Problem(std::string("a message cannot be read: ") + error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
-    throw OutOfMemory("there is no memory for a message");
+    throw OutOfMemory("out of memory for a message");
   }
 }
 

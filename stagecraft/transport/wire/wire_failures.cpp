@@ -203,7 +203,7 @@ void WireTransport::on_tick() {
     if (options_.max_silence.count() > 0 && silence > options_.max_silence &&
         !world().is_aborted()) {
       abort({other,
-             fmt::format("rank {}: has said nothing for {}", other.value(), describe_wait(silence)),
+             fmt::format("rank {}: no heartbeat for {}", other.value(), describe_wait(silence)),
              nullptr, /*is_lost=*/true});
     }
   }

@@ -136,7 +136,7 @@ PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue v
     return exchange_.post_send(rank_, rank_, id, {std::move(value), nullptr});
   }
   world().throw_if_aborted();
-  if (world().has_left(to)) throw_has_left(to, rank_, "it to take " + to_string(id));
+  if (world().has_left(to)) throw_has_left(to, rank_, "it to receive " + to_string(id));
   FrameHead head;
   head.epoch = epoch_;
   head.set_transfer(id);
@@ -145,7 +145,7 @@ PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue v
     auto sending = peer(to).outbox.send_value(head, std::move(encoded));
     return std::make_shared<WireSend>(world().number(), to, id, std::move(sending));
   } catch (const ConnectionLost&) {
-    throw_gone(to, "it to take " + to_string(id));
+    throw_gone(to, "it to receive " + to_string(id));
   }
 }
 
@@ -167,7 +167,8 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
   if (!has_failed) world().throw_if_aborted();
   if (wire == nullptr) return exchange_.wait_send(rank_, send, deadline);
   require<ArgumentError>(wire->world() == world().number(),
-                         "wait_send of rank {}: the send belongs to another world", rank_.value());
+                         "wait_send of rank {}: the send belongs to a different world",
+                         rank_.value());
   if (!wire->is_done()) {
     const auto begin = Deadline::Clock::now();
     auto lock = sends_.lock();
@@ -175,15 +176,16 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
     lock.unlock();
     world().throw_if_aborted();
     if (!wire->is_done()) {
-      throw_timeout(rank_, Deadline::Clock::now() - begin,
-                    fmt::format("rank {} to take {}", wire->to().value(), to_string(wire->id())));
+      throw_timeout(
+          rank_, Deadline::Clock::now() - begin,
+          fmt::format("rank {} to receive {}", wire->to().value(), to_string(wire->id())));
     }
   }
   if (!wire->failure().empty()) {
     throw Error(describe_unsent(wire->id(), wire->failure()));
   }
   if (wire->is_lost() || !wire->is_done())
-    throw_gone(wire->to(), "it to take " + to_string(wire->id()));
+    throw_gone(wire->to(), "it to receive " + to_string(wire->id()));
 }
 
 Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadline) {
@@ -261,7 +263,7 @@ void WireTransport::on_refused(Rank from, const FrameHead& head, const std::stri
     const std::lock_guard lock(epoch_mutex_);
     if (head.epoch < epoch_) return;
   }
-  abort({rank_, fmt::format("rank {} cannot take {} from rank {}: {}", rank_.value(),
+  abort({rank_, fmt::format("rank {} cannot receive {} from rank {}: {}", rank_.value(),
                             to_string(head.transfer()), from.value(), what)});
 }
 

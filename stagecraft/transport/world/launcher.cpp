@@ -76,7 +76,7 @@ std::string first_host(const std::string& hosts) {
   const std::size_t end = hosts.find_first_of(",[");
   if (end == std::string::npos || hosts[end] == ',') return hosts.substr(0, end);
   const std::size_t close = hosts.find(']', end);
-  require<ArgumentError>(close != std::string::npos, "\"{}\" is no list of hosts", hosts);
+  require<ArgumentError>(close != std::string::npos, "\"{}\" is not a list of hosts", hosts);
   const std::size_t number_end = hosts.find_first_of(",-]", end + 1);
   // What follows the brackets belongs to the name.
   const std::size_t rest_end = hosts.find_first_of(",[", close + 1);
@@ -101,9 +101,9 @@ JoinOptions find_store(const Launch& launch) {
   } else if (launch.kind == Launch::Kind::kSlurm && find_variable("SLURM_STEP_NUM_NODES") != "1") {
     auto hosts = find_variable("SLURM_STEP_NODELIST");
     if (!hosts) hosts = find_variable("SLURM_NODELIST");
-    require<ArgumentError>(hosts.has_value(),
-                           "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: is this a process "
-                           "of srun?");
+    require<ArgumentError>(
+        hosts.has_value(),
+        "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: was this process started by srun?");
     place.host = first_host(*hosts);
   }
   read_addresses(place);

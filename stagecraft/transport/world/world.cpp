@@ -14,7 +14,7 @@ using detail::Launch;
 
 void check_number(const WorldOptions& options, const Launch& launch) {
   require<ArgumentError>(options.ranks.value_or(launch.num_ranks) == launch.num_ranks,
-                         "{} ranks are asked for, and {} has started {}",
+                         "expected {} ranks, but {} has started {}",
                          options.ranks.value_or(launch.num_ranks), detail::name_of(launch.kind),
                          launch.num_ranks);
 }
@@ -43,27 +43,28 @@ World World::from_environment(const WorldOptions& options) {
   const detail::BackEnd* const back_end = detail::find_back_end(world.name_);
   if (back_end == nullptr) {
     require<ArgumentError>(!launch || launch->num_ranks == 1,
-                           "{} has started {} processes, each of which would have all ranks as "
-                           "threads: leave the transport to it, or start one process",
+                           "{} has started {} processes, and a local world would run all ranks in "
+                           "each of them: use transport auto, or start one process",
                            launch ? detail::name_of(launch->kind) : "",
                            launch ? launch->num_ranks : 1);
     world.num_ranks_ = options.ranks.value_or(options.local_ranks);
     world.local_ = std::make_unique<LocalWorld>(world.num_ranks_, options.local);
     return world;
   }
-  require<ArgumentError>(launch.has_value(),
-                         "a world over {} needs a launcher, and none has started this process: "
-                         "torchrun --no-python --nproc-per-node 2 PROGRAM, mpirun -np 2 PROGRAM or "
-                         "srun -n 2 PROGRAM",
-                         world.name_);
+  require<ArgumentError>(
+      launch.has_value(),
+      "a world over {} needs a launcher, but this process was started without one: use torchrun "
+      "--no-python --nproc-per-node 2 PROGRAM, mpirun -np 2 PROGRAM or "
+      "srun -n 2 PROGRAM",
+      world.name_);
   check_number(options, *launch);
   JoinOptions join = join_options(*launch, *back_end, options);
   world.end_ = back_end->join(join);
   world.device_ = join.device.value_or(c10::kCPU);
   require<ArgumentError>(
       world.end_->num_ranks() == launch->num_ranks && world.end_->rank().value() == launch->rank,
-      "{} says that this is rank {} of {}, and {} that it is rank {} of {}: is it the launcher of "
-      "that MPI?",
+      "{} says that this is rank {} of {}, but {} says rank {} of {}: was the job started by the "
+      "launcher of that MPI?",
       detail::name_of(launch->kind), launch->rank, launch->num_ranks, world.name_,
       world.end_->rank().value(), world.end_->num_ranks());
   world.rank_ = world.end_->rank();
@@ -78,14 +79,14 @@ World& World::operator=(World&&) noexcept = default;
 
 Transport& World::transport() {
   require<ArgumentError>(local_ == nullptr,
-                         "World: ranks are threads here, and each gets its end from World::run");
-  require<ArgumentError>(end_ != nullptr, "World: it ended when rank {} threw in World::run",
+                         "World: ranks are threads, and World::run passes each its transport");
+  require<ArgumentError>(end_ != nullptr, "World: the world ended when rank {} threw in World::run",
                          rank_.value());
   return *end_;
 }
 
 void World::run(const std::function<void(Transport&)>& body) {
-  require<ArgumentError>(body != nullptr, "World::run needs a function to call");
+  require<ArgumentError>(body != nullptr, "World::run: expected a function, got an empty one");
   if (local_) return local_->run(body);
   transport();  // it may be over
   try {
