@@ -45,7 +45,7 @@ c10::intrusive_ptr<c10d::Store> make_store(int rank, const Listener& listener) {
   return c10::make_intrusive<c10d::TCPStore>(kHere, options);
 }
 
-std::unique_ptr<detail::Engine> join(int rank, const Listener& listener) {
+std::unique_ptr<detail::ByteTransport> join(int rank, const Listener& listener) {
   JoinOptions options;
   options.rank = Rank(rank);
   options.num_ranks = 2;

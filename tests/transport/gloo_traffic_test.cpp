@@ -33,7 +33,8 @@ using detail::WireTransport;
 const Rank kZero(0);
 const Rank kOne(1);
 
-using Wrap = std::function<std::unique_ptr<detail::Engine>(std::unique_ptr<detail::Engine>)>;
+using Wrap =
+    std::function<std::unique_ptr<detail::ByteTransport>(std::unique_ptr<detail::ByteTransport>)>;
 
 // Two ranks; the engine of rank 0 is wrapped.
 std::vector<ProcessEnd> run_two(const detail::WireOptions& options,
@@ -41,9 +42,9 @@ std::vector<ProcessEnd> run_two(const detail::WireOptions& options,
                                 const Wrap& wrap = nullptr) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    auto engine = detail::join(world.options(i));
-    if (i == 0 && wrap) engine = wrap(std::move(engine));
-    WireTransport transport(std::move(engine), options);
+    auto byte_transport = detail::join(world.options(i));
+    if (i == 0 && wrap) byte_transport = wrap(std::move(byte_transport));
+    WireTransport transport(std::move(byte_transport), options);
     body(transport);
     transport.barrier(soon());
   });
@@ -261,34 +262,35 @@ TEST(GlooTraffic, AnIdThatComesTwiceEndsABarrierAtOnce) {
 }
 
 // Changes one byte of the message that `choose` takes.
-class DamagingEngine final : public detail::Engine {
+class DamagingByteTransport final : public detail::ByteTransport {
  public:
   using Choose = std::function<bool(Tag, int64_t bytes)>;
-  DamagingEngine(std::unique_ptr<Engine> engine, Choose choose)
-      : engine_(std::move(engine)), choose_(std::move(choose)) {}
+  DamagingByteTransport(std::unique_ptr<ByteTransport> byte_transport, Choose choose)
+      : byte_transport_(std::move(byte_transport)), choose_(std::move(choose)) {}
 
-  Rank rank() const override { return engine_->rank(); }
-  int32_t num_ranks() const override { return engine_->num_ranks(); }
+  Rank rank() const override { return byte_transport_->rank(); }
+  int32_t num_ranks() const override { return byte_transport_->num_ranks(); }
   WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
-    if (!choose_(tag, bytes.numel())) return engine_->send(to, tag, bytes);
+    if (!choose_(tag, bytes.numel())) return byte_transport_->send(to, tag, bytes);
     const auto damaged = bytes.clone();
     damaged[bytes.numel() - 1].bitwise_xor_(16);
-    return engine_->send(to, tag, damaged);
+    return byte_transport_->send(to, tag, damaged);
   }
   WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
-    return engine_->receive(from, tag, bytes);
+    return byte_transport_->receive(from, tag, bytes);
   }
-  bool rewards_asking() const override { return engine_->rewards_asking(); }
-  bool copies_in_send() const override { return engine_->copies_in_send(); }
+  bool prefers_polling() const override { return byte_transport_->prefers_polling(); }
+  bool copies_in_send() const override { return byte_transport_->copies_in_send(); }
 
  private:
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ByteTransport> byte_transport_;
   Choose choose_;
 };
 
-Wrap damage(const DamagingEngine::Choose& choose) {
-  return [choose](std::unique_ptr<detail::Engine> engine) -> std::unique_ptr<detail::Engine> {
-    return std::make_unique<DamagingEngine>(std::move(engine), choose);
+Wrap damage(const DamagingByteTransport::Choose& choose) {
+  return [choose](std::unique_ptr<detail::ByteTransport> byte_transport)
+             -> std::unique_ptr<detail::ByteTransport> {
+    return std::make_unique<DamagingByteTransport>(std::move(byte_transport), choose);
   };
 }
 
@@ -308,7 +310,7 @@ TEST(GlooTraffic, ADamagedMessageIsNamedAndTheWorldRecovers) {
   for (const int64_t size : {100, 50000}) {
     std::atomic<int> count = 0;
     const bool is_large = size > 10000;
-    const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
+    const auto choose = [&](detail::ByteTransport::Tag tag, int64_t bytes) {
       const bool is_value =
           is_large ? tag >= detail::kFirstLayoutTag : tag == detail::kFrameTag && bytes > size * 4;
       return is_value && ++count == 4;
@@ -321,7 +323,7 @@ TEST(GlooTraffic, ADamagedMessageIsNamedAndTheWorldRecovers) {
 
 TEST(GlooTraffic, WithoutChecksumsDamageIsNotSeen) {
   std::atomic<int> count = 0;
-  const auto choose = [&](detail::Engine::Tag tag, int64_t) {
+  const auto choose = [&](detail::ByteTransport::Tag tag, int64_t) {
     return tag >= detail::kFirstLayoutTag && ++count == 1;
   };
   expect_returned(run_two(
@@ -339,7 +341,7 @@ TEST(GlooTraffic, WithoutChecksumsDamageIsNotSeen) {
 
 TEST(GlooTraffic, ADamagedFrameEndsTheConnection) {
   std::atomic<int> count = 0;
-  const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
+  const auto choose = [&](detail::ByteTransport::Tag tag, int64_t bytes) {
     return tag == detail::kFrameTag && bytes == sizeof(detail::FrameHead) && ++count == 1;
   };
   const auto wait = [](WireTransport& transport) {
@@ -354,15 +356,15 @@ TEST(GlooTraffic, ADamagedFrameEndsTheConnection) {
 
 TEST(GlooTraffic, WhoSendsWhatMakesNoSenseIsToldSo) {
   std::atomic<int> count = 0;
-  const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
+  const auto choose = [&](detail::ByteTransport::Tag tag, int64_t bytes) {
     return tag == detail::kFrameTag && bytes == sizeof(detail::FrameHead) && ++count == 1;
   };
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    auto engine = detail::join(world.options(i));
-    if (i == 0) engine = damage(choose)(std::move(engine));
+    auto byte_transport = detail::join(world.options(i));
+    if (i == 0) byte_transport = damage(choose)(std::move(byte_transport));
     // Nothing but word of it can end the wait of rank 0.
-    WireTransport transport(std::move(engine), {.max_silence = std::chrono::seconds(0)});
+    WireTransport transport(std::move(byte_transport), {.max_silence = std::chrono::seconds(0)});
     const Rank other(1 - i);
     EXPECT_ERROR(transport.wait_receive(transport.post_receive(other, values(0)), soon()),
                  PeerError, "rank 0: it sent an invalid message");

@@ -191,9 +191,9 @@ TEST(Frame, ADamagedHeadIsNoFrame) {
 }
 
 // Brings one frame whose body follows, but never comes.
-class HaltingEngine final : public Engine {
+class HaltingByteTransport final : public ByteTransport {
  public:
-  explicit HaltingEngine(uint64_t body_bytes) : body_bytes_(body_bytes) {}
+  explicit HaltingByteTransport(uint64_t body_bytes) : body_bytes_(body_bytes) {}
 
   Rank rank() const override { return Rank(0); }
   int32_t num_ranks() const override { return 2; }
@@ -244,9 +244,9 @@ class NoListener final : public InboxListener {
 
 // Until the body has been waited for a while, as far as that can be seen from here.
 std::chrono::duration<double> silence_within(uint64_t body_bytes) {
-  HaltingEngine engine(body_bytes);
+  HaltingByteTransport byte_transport(body_bytes);
   NoListener listener;
-  Inbox inbox(engine, /*link=*/nullptr, Rank(1), listener);
+  Inbox inbox(byte_transport, /*link=*/nullptr, Rank(1), listener);
   inbox.start();
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   const auto now = Deadline::Clock::now();
@@ -259,9 +259,9 @@ TEST(Inbox, AMessageThatStopsArrivingIsSilenceAfterAWhile) {
 }
 
 // Brings some frames, all at once, and is lost behind them: nothing more can be posted.
-class EndingEngine final : public Engine {
+class EndingByteTransport final : public ByteTransport {
  public:
-  explicit EndingEngine(std::vector<std::string> frames) : frames_(std::move(frames)) {}
+  explicit EndingByteTransport(std::vector<std::string> frames) : frames_(std::move(frames)) {}
 
   Rank rank() const override { return Rank(0); }
   int32_t num_ranks() const override { return 2; }
@@ -341,9 +341,9 @@ class WritingListener final : public InboxListener {
 };
 
 std::vector<std::string> heard_of(const std::vector<std::string>& frames) {
-  EndingEngine engine(frames);
+  EndingByteTransport byte_transport(frames);
   WritingListener listener;
-  Inbox inbox(engine, /*link=*/nullptr, Rank(1), listener);
+  Inbox inbox(byte_transport, /*link=*/nullptr, Rank(1), listener);
   inbox.start();
   return listener.wait();
 }

@@ -20,7 +20,7 @@
 #include "stagecraft/base/log.h"
 #include "stagecraft/base/sha256.h"
 #include "stagecraft/transport/c10d/addresses.h"
-#include "stagecraft/transport/c10d/c10d_engine.h"
+#include "stagecraft/transport/c10d/c10d_byte_transport.h"
 #include "stagecraft/transport/c10d/gloo_group.h"
 #include "stagecraft/transport/c10d/join_gloo.h"
 #include "stagecraft/transport/c10d/sigpipe.h"
@@ -127,13 +127,13 @@ class Joining {
     open_store();
   }
 
-  std::unique_ptr<Engine> run() {
+  std::unique_ptr<ByteTransport> run() {
     try {
       admit();
       compare();
-      auto engine = connect();
+      auto byte_transport = connect();
       leave_store(deadline_);
-      return engine;
+      return byte_transport;
     } catch (const Error&) {
       leave_store(Deadline::after(kFarewell));
       throw;
@@ -282,16 +282,16 @@ class Joining {
     return smallest;
   }
 
-  std::unique_ptr<Engine> connect() {
+  std::unique_ptr<ByteTransport> connect() {
     const auto address =
         options_.address.empty() ? address_towards(options_.host) : options_.address;
     store_->set("connecting/" + std::to_string(me()), bytes_of("1"));
     auto group_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
     try {
-      auto engine = make_c10d_engine(
+      auto byte_transport = make_c10d_byte_transport(
           make_gloo_group(group_store, options_.rank, num_ranks(), address, time_left()));
       store_->set("connected/" + std::to_string(me()), bytes_of("1"));
-      return engine;
+      return byte_transport;
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
@@ -342,7 +342,7 @@ class Joining {
 
 // Joins on a detached thread: a call of the store waits for ever if the process that keeps the
 // store stops during the call.
-std::unique_ptr<Engine> connect_gloo(const JoinOptions& options) {
+std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options) {
   const auto run = [options] {
     const SigpipeGuard guard;
     return Joining(options).run();
@@ -370,7 +370,7 @@ std::unique_ptr<Transport> join_gloo(const JoinOptions& options) {
 
 std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
                                      const ProcessTransportOptions& options) {
-  return std::make_unique<detail::WireTransport>(detail::make_c10d_engine(group), options);
+  return std::make_unique<detail::WireTransport>(detail::make_c10d_byte_transport(group), options);
 }
 
 }  // namespace stagecraft

@@ -3,7 +3,7 @@
 #include <memory>
 
 #include "stagecraft/transport/join_options.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 
 namespace stagecraft::detail {
 
@@ -14,6 +14,6 @@ namespace stagecraft::detail {
 ///   right every rank writes its facts, signed with token and salt, and reads those of all ranks
 ///   the ranks connect
 ///   every rank writes that it is done; the rank that keeps the store waits for that
-std::unique_ptr<Engine> connect_gloo(const JoinOptions& options);
+std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options);
 
 }  // namespace stagecraft::detail

@@ -13,8 +13,8 @@
 #include "stagecraft/base/index.h"
 #include "stagecraft/transport/core/progress.h"
 #include "stagecraft/transport/core/rendezvous.h"
-#include "stagecraft/transport/core/sleeping_place.h"
 #include "stagecraft/transport/core/transfer_state.h"
+#include "stagecraft/transport/core/wait_queue.h"
 #include "stagecraft/transport/core/world_state.h"
 
 namespace stagecraft::detail {
@@ -48,7 +48,7 @@ class Exchange {
         mailboxes_(static_cast<std::size_t>(ranks)),
         collectives_(world_, /*heeds_abort=*/true),
         recoveries_(world_, /*heeds_abort=*/false),
-        tellers_(static_cast<std::size_t>(ranks)) {}
+        progress_sources_(static_cast<std::size_t>(ranks)) {}
 
   int32_t num_ranks() const { return world_.num_ranks(); }
   void require_rank(Rank rank, const char* where) const { world_.require_rank(rank, where); }
@@ -78,9 +78,11 @@ class Exchange {
   void leave(Rank rank);
 
   /// Who tells how a rank gets on.
-  ProgressTeller& teller(Rank rank) { return tellers_[static_cast<std::size_t>(rank.value())]; }
-  const ProgressTeller& teller(Rank rank) const {
-    return tellers_[static_cast<std::size_t>(rank.value())];
+  ProgressSource& progress_source(Rank rank) {
+    return progress_sources_[static_cast<std::size_t>(rank.value())];
+  }
+  const ProgressSource& progress_source(Rank rank) const {
+    return progress_sources_[static_cast<std::size_t>(rank.value())];
   }
 
  private:
@@ -92,7 +94,7 @@ class Exchange {
   using TransferPtr = std::shared_ptr<Transfer>;
   /// A line of the cache each: ranks look at their own.
   struct alignas(64) Mailbox {
-    SleepingPlace place;
+    WaitQueue waiters;
     std::unordered_map<TransferKey, TransferPtr> transfers;
   };
   using Discarded = std::vector<Payload>;
@@ -122,7 +124,7 @@ class Exchange {
   std::vector<Mailbox> mailboxes_;  ///< by receiving rank
   Rendezvous<Payload> collectives_;
   Rendezvous<Nothing> recoveries_;
-  std::vector<ProgressTeller> tellers_;  ///< by rank
+  std::vector<ProgressSource> progress_sources_;  ///< by rank
 };
 
 }  // namespace stagecraft::detail

@@ -30,7 +30,7 @@ struct HeardProgress {
 namespace detail {
 
 /// Whom to ask how a rank gets on. Thread-safe: nobody is asked any more once another is put there.
-class ProgressTeller {
+class ProgressSource {
  public:
   void set(std::function<RankProgress()> tell) {
     const std::lock_guard lock(mutex_);

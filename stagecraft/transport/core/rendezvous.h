@@ -10,7 +10,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
-#include "stagecraft/transport/core/sleeping_place.h"
+#include "stagecraft/transport/core/wait_queue.h"
 #include "stagecraft/transport/core/world_state.h"
 
 namespace stagecraft::detail {
@@ -56,7 +56,7 @@ class Rendezvous {
   Result meet(Rank rank, std::string call, Payload payload, Deadline deadline,
               Deadline::Clock::duration spin, const OnMet& on_met) {
     const auto place = static_cast<std::size_t>(rank.value());
-    auto lock = place_.lock();
+    auto lock = waiters_.lock();
     if (is_disturbed()) return {disturbance(), nullptr, {}, false};
     const auto round = round_;
     round->payloads[place] = std::move(payload);
@@ -66,7 +66,7 @@ class Rendezvous {
       round_ = std::make_shared<Round>(round->came.size());
       on_met();
       round->met.store(true, std::memory_order_release);
-      place_.unlock_and_wake(lock);
+      waiters_.unlock_and_wake(lock);
       return {Outcome::kMet, round, {}, true};
     }
     lock.unlock();
@@ -75,7 +75,7 @@ class Rendezvous {
     spin_until(over, spin, deadline);
     if (round->met.load(std::memory_order_acquire)) return {Outcome::kMet, round, {}, true};
     lock.lock();
-    place_.wait(lock, deadline, over);
+    waiters_.wait(lock, deadline, over);
     if (round->met.load(std::memory_order_relaxed)) return {Outcome::kMet, round, {}, true};
 
     Result result{is_disturbed() ? disturbance() : Outcome::kTimedOut, nullptr, {}, true};
@@ -91,8 +91,8 @@ class Rendezvous {
 
   /// After the world was aborted, or a rank left.
   void wake() {
-    auto lock = place_.lock();
-    place_.unlock_and_wake(lock);
+    auto lock = waiters_.lock();
+    waiters_.unlock_and_wake(lock);
   }
 
  private:
@@ -105,7 +105,7 @@ class Rendezvous {
 
   const WorldState& world_;
   bool heeds_abort_;
-  SleepingPlace place_;
+  WaitQueue waiters_;
   std::shared_ptr<Round> round_;
 };
 

@@ -45,7 +45,7 @@ LocalTransport::LocalTransport(std::shared_ptr<LocalExchange> exchange, Rank ran
 }
 
 LocalTransport::~LocalTransport() {
-  exchange_->teller(rank_).set({});
+  exchange_->progress_source(rank_).set({});
   exchange_->leave(rank_);
 }
 
@@ -121,14 +121,14 @@ void LocalTransport::recover(Deadline deadline) {
 }
 
 void LocalTransport::publish(std::function<RankProgress()> tell) {
-  exchange_->teller(rank_).set(std::move(tell));
+  exchange_->progress_source(rank_).set(std::move(tell));
 }
 
 std::vector<HeardProgress> LocalTransport::progress() const {
   std::vector<HeardProgress> heard;
   for (Rank rank(0); rank.value() < num_ranks(); ++rank) {
-    heard.push_back(
-        {.progress = exchange_->teller(rank).ask(), .is_lost = exchange_->world().has_left(rank)});
+    heard.push_back({.progress = exchange_->progress_source(rank).ask(),
+                     .is_lost = exchange_->world().has_left(rank)});
   }
   return heard;
 }

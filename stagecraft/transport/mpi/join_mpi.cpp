@@ -16,7 +16,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/core/world_state.h"
-#include "stagecraft/transport/mpi/mpi_engine.h"
+#include "stagecraft/transport/mpi/mpi_byte_transport.h"
 #include "stagecraft/transport/mpi/mpi_progress.h"
 #include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/handshake.h"
@@ -27,7 +27,7 @@ namespace {
 
 constexpr std::size_t kHelloBytes = 64 * 1024;
 // Of what is said here, in MPI's communicator of all ranks; with the number of ranks added to it.
-constexpr Engine::Tag kHelloTag = 1 << 26;
+constexpr ByteTransport::Tag kHelloTag = 1 << 26;
 // Worlds of different sizes have different numbers, as far as that goes.
 constexpr uint64_t kMostSizes = 17;
 constexpr auto kLook = std::chrono::microseconds(200);
@@ -102,7 +102,7 @@ class Joining {
         num_ranks_(options.num_ranks.value_or(progress_.facts().num_ranks)),
         hellos_(static_cast<std::size_t>(std::max(num_ranks_, 0))) {}
 
-  std::unique_ptr<Engine> run() {
+  std::unique_ptr<ByteTransport> run() {
     check();
     hellos_[static_cast<std::size_t>(me_)] = say_hello();
     const auto missing = hear(Word::kHello, deadline_);
@@ -282,7 +282,7 @@ class Joining {
     return std::nullopt;
   }
 
-  std::unique_ptr<Engine> connect() {
+  std::unique_ptr<ByteTransport> connect() {
     struct Made {
       void* group = nullptr;
       std::array<char, kMpiProblemBytes> problem{};
@@ -319,12 +319,12 @@ class Joining {
                                 [](const Hello& hello) { return hello.ends_mpi_here; })) {
       progress_.set_meeting();
     }
-    return make_mpi_engine(progress_, made->group, Rank(me_),
-                           world_ * kMostSizes + static_cast<uint64_t>(num_ranks_),
-                           std::move(processes));
+    return make_mpi_byte_transport(progress_, made->group, Rank(me_),
+                                   world_ * kMostSizes + static_cast<uint64_t>(num_ranks_),
+                                   std::move(processes));
   }
 
-  Engine::Tag tag() const { return kHelloTag + num_ranks_; }
+  ByteTransport::Tag tag() const { return kHelloTag + num_ranks_; }
 
   const JoinOptions& options_;
   const Deadline deadline_;

@@ -197,11 +197,13 @@ bool MpiProgress::run(std::function<void()> call, Deadline deadline,
   return state->is_done;
 }
 
-MpiWorkPtr MpiProgress::send(void* group, Rank to, Engine::Tag tag, const at::Tensor& bytes) {
+MpiWorkPtr MpiProgress::send(void* group, Rank to, ByteTransport::Tag tag,
+                             const at::Tensor& bytes) {
   return post(std::make_shared<MpiWork>(*this, MpiWork::Kind::kSend, group, to, tag, bytes));
 }
 
-MpiWorkPtr MpiProgress::receive(void* group, Rank from, Engine::Tag tag, const at::Tensor& bytes) {
+MpiWorkPtr MpiProgress::receive(void* group, Rank from, ByteTransport::Tag tag,
+                                const at::Tensor& bytes) {
   return post(std::make_shared<MpiWork>(*this, MpiWork::Kind::kReceive, group, from, tag, bytes));
 }
 

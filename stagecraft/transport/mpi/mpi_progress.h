@@ -17,7 +17,7 @@
 #include "stagecraft/transport/mpi/mpi_library.h"
 #include "stagecraft/transport/mpi/mpi_plugin.h"
 #include "stagecraft/transport/mpi/mpi_work.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/peer_processes.h"
 
 namespace stagecraft::detail {
@@ -46,8 +46,8 @@ class MpiProgress {
   MpiKind kind() const { return kind_; }
   const MpiFacts& facts() const { return facts_; }
 
-  MpiWorkPtr send(void* group, Rank to, Engine::Tag tag, const at::Tensor& bytes);
-  MpiWorkPtr receive(void* group, Rank from, Engine::Tag tag, const at::Tensor& bytes);
+  MpiWorkPtr send(void* group, Rank to, ByteTransport::Tag tag, const at::Tensor& bytes);
+  MpiWorkPtr receive(void* group, Rank from, ByteTransport::Tag tag, const at::Tensor& bytes);
   /// Posts what is to be posted and looks once. False when another thread is at it.
   bool advance();
 

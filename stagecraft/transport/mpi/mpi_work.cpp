@@ -25,7 +25,7 @@ nanoseconds MpiWork::time_to_ask(int64_t bytes, bool has_core) {
   return (has_core ? kBusy : kBusyWithFewCores) + nanoseconds(bytes * kNanosPerByte);
 }
 
-MpiWork::MpiWork(MpiProgress& progress, Kind kind, void* group, Rank other, Engine::Tag tag,
+MpiWork::MpiWork(MpiProgress& progress, Kind kind, void* group, Rank other, ByteTransport::Tag tag,
                  at::Tensor bytes)
     : progress_(progress),
       kind_(kind),

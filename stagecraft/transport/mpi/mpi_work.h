@@ -9,14 +9,14 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 
 namespace stagecraft::detail {
 
 class MpiProgress;
 
 /// A send or receive of bytes.
-class MpiWork final : public Engine::Work {
+class MpiWork final : public Work {
  public:
   enum class Kind { kSend, kReceive };
 
@@ -26,7 +26,7 @@ class MpiWork final : public Engine::Work {
   /// share cores.
   static std::chrono::nanoseconds time_to_ask(int64_t bytes, bool has_core = true);
 
-  MpiWork(MpiProgress& progress, Kind kind, void* group, Rank other, Engine::Tag tag,
+  MpiWork(MpiProgress& progress, Kind kind, void* group, Rank other, ByteTransport::Tag tag,
           at::Tensor bytes);
 
   /// Sleeps.
@@ -55,7 +55,7 @@ class MpiWork final : public Engine::Work {
   const Kind kind_;
   void* const group_;
   const Rank other_;
-  const Engine::Tag tag_;
+  const ByteTransport::Tag tag_;
   at::Tensor bytes_;
   const uint64_t size_;
   std::atomic<uint32_t> state_{0};

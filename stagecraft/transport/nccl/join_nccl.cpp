@@ -34,10 +34,11 @@ std::unique_ptr<Transport> detail::connect_nccl(const JoinOptions& options, c10:
   const auto deadline = Deadline::after(options.join_timeout);
   JoinOptions meeting = options;
   meeting.facts.emplace_back("NCCL", library->version());
-  auto engine = connect_gloo(meeting);
-  auto link = std::make_unique<NcclLink>(library, engine->rank(), engine->num_ranks(), device);
-  auto transport =
-      std::make_unique<WireTransport>(std::move(engine), options.transport, std::move(link));
+  auto byte_transport = connect_gloo(meeting);
+  auto link = std::make_unique<NcclLink>(library, byte_transport->rank(),
+                                         byte_transport->num_ranks(), device);
+  auto transport = std::make_unique<WireTransport>(std::move(byte_transport), options.transport,
+                                                   std::move(link));
   transport->connect_link(deadline);
   return transport;
 }

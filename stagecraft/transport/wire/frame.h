@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "stagecraft/transport/core/transfer_id.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 
 /// What goes over the wire from one rank to another.
 ///
@@ -91,15 +91,15 @@ constexpr std::size_t kMaxSmall = 64 * 1024;
 /// How many frames a receiver has posted for each peer.
 constexpr int kPostedFrames = 8;
 
-constexpr Engine::Tag kFrameTag = 1;
-constexpr Engine::Tag kBodyTag = 2;
+constexpr ByteTransport::Tag kFrameTag = 1;
+constexpr ByteTransport::Tag kBodyTag = 2;
 /// That of layout 0.
-constexpr Engine::Tag kFirstLayoutTag = 16;
+constexpr ByteTransport::Tag kFirstLayoutTag = 16;
 /// Of all tags: an engine with larger ones has room for a number of its own above them.
-constexpr Engine::Tag kLastTag = (1 << 16) - 1;
+constexpr ByteTransport::Tag kLastTag = (1 << 16) - 1;
 /// Few layouts are known at a time, so no two of them share a tag.
-constexpr Engine::Tag tag_of(uint32_t layout) {
-  return kFirstLayoutTag + static_cast<Engine::Tag>(layout % (uint32_t{1} << 15U));
+constexpr ByteTransport::Tag tag_of(uint32_t layout) {
+  return kFirstLayoutTag + static_cast<ByteTransport::Tag>(layout % (uint32_t{1} << 15U));
 }
 
 /// As it stands in front of a frame, with its checksum.

@@ -38,8 +38,12 @@ constexpr auto kPatience = std::chrono::microseconds(50);
 
 }  // namespace
 
-Inbox::Inbox(Engine& engine, DeviceLink* link, Rank from, InboxListener& listener)
-    : engine_(engine), link_(link), from_(from), listener_(listener), layouts_(engine, link, from) {
+Inbox::Inbox(ByteTransport& byte_transport, DeviceLink* link, Rank from, InboxListener& listener)
+    : byte_transport_(byte_transport),
+      link_(link),
+      from_(from),
+      listener_(listener),
+      layouts_(byte_transport, link, from) {
   touch();
 }
 
@@ -93,10 +97,10 @@ bool Inbox::take_turn() {
   // Whoever has waited a moment ago is likely to wait again, unless it still does.
   const auto leaves_it = [&] {
     const auto awaited = left_waiting_.lock();
-    return seen_assists_ != assists_ && (!awaited || awaited->is_done());
+    return seen_inline_polls_ != inline_polls_ && (!awaited || awaited->is_done());
   };
   while (!stopped_ && (is_taken_ || leaves_it())) {
-    seen_assists_ = assists_;
+    seen_inline_polls_ = inline_polls_;
     turn_changed_.wait_for(lock, kLeaveToOthers);
   }
   if (stopped_ || is_broken_) return false;
@@ -109,23 +113,23 @@ void Inbox::finish_turn() {
   is_taken_ = false;
 }
 
-void Inbox::assist(const PendingPtr& awaited) {
+void Inbox::poll_inline(const PendingPtr& awaited) {
   {
     std::unique_lock lock(turn_mutex_);
-    ++assists_;
-    if (is_taken_ && engine_.rewards_asking()) wait_for_turn(lock);
+    ++inline_polls_;
+    if (is_taken_ && byte_transport_.prefers_polling()) wait_for_turn(lock);
     left_waiting_ = is_taken_ ? awaited : PendingPtr();
     if (is_taken_ || is_broken_ || stopped_) return;
     is_taken_ = true;
-    called_off_ = false;
+    is_poll_cancelled_ = false;
   }
   while (!awaited->is_done() && read_frame(Reader::kCaller)) {
   }
   const std::lock_guard lock(turn_mutex_);
   is_taken_ = false;
-  if (!called_off_ && !is_broken_) return;
+  if (!is_poll_cancelled_ && !is_broken_) return;
   // The thread takes over at once.
-  seen_assists_ = assists_;
+  seen_inline_polls_ = inline_polls_;
   turn_changed_.notify_all();
 }
 
@@ -149,9 +153,9 @@ void Inbox::ask_thread_to_leave() {
   if (current_ && current_reader_ == Reader::kThread) current_->interrupt();
 }
 
-void Inbox::call_off() {
+void Inbox::cancel_poll() {
   const std::lock_guard lock(mutex_);
-  called_off_ = true;
+  is_poll_cancelled_ = true;
   if (current_ && current_reader_ == Reader::kCaller) current_->interrupt();
 }
 
@@ -171,7 +175,7 @@ void Inbox::post_frames() {
     auto bytes = std::exchange(spare_, {});
     if (!bytes.defined()) bytes = at::empty({static_cast<int64_t>(kFrameBytes)}, at::kByte);
     try {
-      auto work = engine_.receive(from_, kFrameTag, bytes);
+      auto work = byte_transport_.receive(from_, kFrameTag, bytes);
       frames_.push_back({std::move(bytes), std::move(work)});
     } catch (const std::exception&) {
       // The connection is lost. What has come before may say why, so it is read first.
@@ -181,9 +185,9 @@ void Inbox::post_frames() {
   }
 }
 
-bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
+bool Inbox::await(const WorkPtr& work, Reader reader) {
   const auto must_go = [&] {
-    return stopped_ || (reader == Reader::kCaller ? called_off_ : is_wanted_).load();
+    return stopped_ || (reader == Reader::kCaller ? is_poll_cancelled_ : is_wanted_).load();
   };
   {
     const std::lock_guard lock(mutex_);
@@ -249,7 +253,7 @@ bool Inbox::begin_message(Reader reader) {
   frames_.pop_front();
   if (message.head.body_follows != 0) {
     message.separate = at::empty({static_cast<int64_t>(message.head.body_bytes)}, at::kByte);
-    message.awaited.push_back(engine_.receive(from_, kBodyTag, message.separate));
+    message.awaited.push_back(byte_transport_.receive(from_, kBodyTag, message.separate));
   }
   message_ = std::move(message);
   return true;
@@ -275,7 +279,7 @@ void Inbox::begin_parts() {
   // Only a value that has nothing in it which later frames rely on can be left out.
   const bool can_be_left_out = head.kind == FrameKind::kData && head.layout_bytes == 0;
   require<MetadataError>(message.is_whole || can_be_left_out, "a frame was damaged in transit");
-  std::vector<Engine::WorkPtr> works;
+  std::vector<WorkPtr> works;
   if (head.kind == FrameKind::kData) {
     if (head.layout_bytes > 0) {
       layouts_.learn(head.layout, Edge::of(head.transfer()),

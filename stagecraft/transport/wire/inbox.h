@@ -16,7 +16,7 @@
 #include "stagecraft/transport/core/pending.h"
 #include "stagecraft/transport/device/device_fence.h"
 #include "stagecraft/transport/device/side_streams.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/incoming_layouts.h"
 
@@ -48,14 +48,14 @@ class InboxListener {
 /// thread of its own.
 ///
 /// Waking a thread that waits for another thread takes tens of microseconds. So whoever waits for
-/// something that this rank sends may read frames itself (`assist`), which the inbox's thread
+/// something that this rank sends may read frames itself (`poll_inline`), which the inbox's thread
 /// leaves to it for a while after somebody has waited. One of the two reads at a time; the thread
-/// is asked to leave where the engine rewards that (Engine::rewards_asking). Messages that take
-/// long are the thread's business.
+/// is asked to leave where the engine rewards that (ByteTransport::prefers_polling). Messages that
+/// take long are the thread's business.
 class Inbox {
  public:
   /// `link` may be null.
-  Inbox(Engine& engine, DeviceLink* link, Rank from, InboxListener& listener);
+  Inbox(ByteTransport& byte_transport, DeviceLink* link, Rank from, InboxListener& listener);
   /// Stops and waits for the thread.
   ~Inbox();
   Inbox(const Inbox&) = delete;
@@ -70,9 +70,9 @@ class Inbox {
 
   /// Reads, on the thread of the caller, until what it waits for is there or until it is called
   /// off; or returns at once. The caller goes on to wait in its own way.
-  void assist(const PendingPtr& awaited);
+  void poll_inline(const PendingPtr& awaited);
   /// Ends it, from any thread.
-  void call_off();
+  void cancel_poll();
 
   IncomingLayouts& layouts() { return layouts_; }
   /// When something came last. Within a message that is still arriving: now, for as long as one of
@@ -84,7 +84,7 @@ class Inbox {
  private:
   struct Frame {
     at::Tensor bytes;
-    Engine::WorkPtr work;
+    WorkPtr work;
   };
   /// One that is being read: first its body, if that follows, then what the body announces.
   struct Message {
@@ -94,7 +94,7 @@ class Inbox {
     bool has_body = false;
     bool is_whole = true;
     IncomingLayouts::Taken value;
-    std::deque<Engine::WorkPtr> awaited;
+    std::deque<WorkPtr> awaited;
 
     std::string_view body() const;
     /// Of all of it, about.
@@ -121,9 +121,9 @@ class Inbox {
   void finish_value();
   void post_frames();
   /// Until it is done; false when the inbox was stopped, or the caller called off.
-  bool await(const Engine::WorkPtr& work, Reader reader = Reader::kThread);
+  bool await(const WorkPtr& work, Reader reader = Reader::kThread);
 
-  Engine& engine_;
+  ByteTransport& byte_transport_;
   DeviceLink* const link_;
   const Rank from_;
   InboxListener& listener_;
@@ -139,17 +139,17 @@ class Inbox {
   std::atomic<int64_t> last_heard_{0};
   std::atomic<int64_t> arriving_bytes_{0};  ///< of the message that is; 0: none
   std::mutex mutex_;
-  Engine::WorkPtr current_;
+  WorkPtr current_;
   Reader current_reader_ = Reader::kThread;
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> called_off_{false};
+  std::atomic<bool> is_poll_cancelled_{false};
   std::atomic<bool> is_wanted_{false};  ///< somebody waits for the thread to leave
 
   std::mutex turn_mutex_;
   std::condition_variable turn_changed_;
-  bool is_taken_ = false;  ///< somebody reads
-  uint64_t assists_ = 0;   ///< how often somebody came to
-  uint64_t seen_assists_ = 0;
+  bool is_taken_ = false;      ///< somebody reads
+  uint64_t inline_polls_ = 0;  ///< how often somebody came to
+  uint64_t seen_inline_polls_ = 0;
   /// What the last who came waits for, if the thread was reading.
   std::weak_ptr<Pending> left_waiting_;
   std::thread thread_;

@@ -19,8 +19,8 @@ std::optional<c10::Device> link_device(const DeviceLink* link) {
 
 }  // namespace
 
-IncomingLayouts::IncomingLayouts(Engine& engine, DeviceLink* link, Rank from)
-    : engine_(engine), link_(link), from_(from), home_(link_device(link)) {}
+IncomingLayouts::IncomingLayouts(ByteTransport& byte_transport, DeviceLink* link, Rank from)
+    : byte_transport_(byte_transport), link_(link), from_(from), home_(link_device(link)) {}
 
 void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   const std::lock_guard lock(mutex_);
@@ -103,7 +103,7 @@ IncomingLayouts::Posted IncomingLayouts::post(uint32_t number, const Known& know
   for (const auto& part : known.layout->parts()) {
     if (part.way != Way::kMessage) continue;
     const auto& bytes = posted.tensors[part.tensor].bytes();
-    posted.works.push_back(engine_.receive(from_, tag_of(number), bytes));
+    posted.works.push_back(byte_transport_.receive(from_, tag_of(number), bytes));
   }
   return posted;
 }
@@ -128,7 +128,7 @@ std::optional<FrameHead> IncomingLayouts::ask_back(uint32_t number, Known& known
   return head;
 }
 
-std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
+std::vector<WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
   const std::lock_guard lock(mutex_);
   const auto found = layouts_.find(head.layout);
   require<MetadataError>(found != layouts_.end() && found->second.asked_back >= head.count &&
@@ -136,7 +136,7 @@ std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
                          "memory of layout {} was released without a request", head.layout);
   auto& known = found->second;
   known.asked_back -= head.count;
-  std::vector<Engine::WorkPtr> works;
+  std::vector<WorkPtr> works;
   for (uint32_t i = 0; i < head.count; ++i) {
     if (!known.posted.empty()) {
       auto& front = known.posted.front().works;
@@ -146,7 +146,8 @@ std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
     }
     // A value has taken it in the meantime.
     for (std::size_t part = 0; part < known.num_messages; ++part) {
-      works.push_back(engine_.receive(from_, tag_of(head.layout), at::empty({1}, at::kByte)));
+      works.push_back(
+          byte_transport_.receive(from_, tag_of(head.layout), at::empty({1}, at::kByte)));
     }
   }
   return works;

@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "stagecraft/transport/device/device_link.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/value_codec.h"
 
@@ -26,7 +26,7 @@ class IncomingLayouts {
   /// Memory for a value, posted. The tensors that travel inside the frame are not filled by works.
   struct Posted {
     ArrivingTensors tensors;
-    std::vector<Engine::WorkPtr> works;
+    std::vector<WorkPtr> works;
   };
   struct Taken {
     std::shared_ptr<const ValueLayout> layout;
@@ -36,7 +36,7 @@ class IncomingLayouts {
   };
 
   /// `link` may be null.
-  IncomingLayouts(Engine& engine, DeviceLink* link, Rank from);
+  IncomingLayouts(ByteTransport& byte_transport, DeviceLink* link, Rank from);
 
   /// A receive was posted; every one is told of, in whatever order with the frames.
   void expect(const TransferId& id, uint64_t epoch);
@@ -50,7 +50,7 @@ class IncomingLayouts {
   /// another edge's.
   Taken take(const FrameHead& head);
   /// For kReleased: the works to wait for.
-  std::vector<Engine::WorkPtr> take_back(const FrameHead& head);
+  std::vector<WorkPtr> take_back(const FrameHead& head);
   /// A kRelease for each layout below this number for which memory is posted; the others are
   /// forgotten.
   std::vector<FrameHead> forget_below(uint64_t number);
@@ -77,7 +77,7 @@ class IncomingLayouts {
   void post_on_link(const Known& known, uint64_t epoch, Posted& posted);
   std::optional<FrameHead> ask_back(uint32_t number, Known& known);
 
-  Engine& engine_;
+  ByteTransport& byte_transport_;
   DeviceLink* const link_;
   const Rank from_;
   const std::optional<c10::Device> home_;  ///< where tensors of the link's kind of device arrive

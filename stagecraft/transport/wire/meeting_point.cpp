@@ -13,12 +13,12 @@ const Rank kKeeper(0);
 // For the answer to a withdrawal, which no rank's own thread takes part in.
 constexpr auto kGrace = std::chrono::milliseconds(300);
 
-std::string pack(uint64_t number, const std::vector<Comer>& comers) {
+std::string pack(uint64_t number, const std::vector<Participant>& participants) {
   ByteWriter out;
   out.put(number);
-  for (const auto& comer : comers) {
-    out.put_text(comer.call);
-    out.put_text(comer.bytes);
+  for (const auto& participant : participants) {
+    out.put_text(participant.call);
+    out.put_text(participant.bytes);
   }
   return out.take();
 }
@@ -39,7 +39,7 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   FrameHead head;
   head.is_recovery = is_recovery ? 1 : 0;
   head.epoch = epoch;
-  auto lock = place_.lock();
+  auto lock = waiters_.lock();
   if (is_disturbed(is_recovery)) return {disturbance(is_recovery), nullptr, {}, false};
   head.step = ++attempt_;
   met_.reset();
@@ -52,7 +52,7 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   head.kind = FrameKind::kCome;
   tell_keeper(head, body.bytes());
   lock.lock();
-  place_.wait(lock, deadline, [&] { return met_ || is_disturbed(is_recovery); });
+  waiters_.wait(lock, deadline, [&] { return met_ || is_disturbed(is_recovery); });
   if (met_) return {Outcome::kMet, std::move(met_), {}, true};
 
   // Whoever left or aborted may have done so after all had met: the keeper knows.
@@ -61,8 +61,8 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   head.kind = FrameKind::kWithdraw;
   tell_keeper(head, {});
   lock.lock();
-  place_.wait(lock, Deadline::after(kGrace),
-              [&] { return met_ || missing_ || (rank_ != kKeeper && world_.has_left(kKeeper)); });
+  waiters_.wait(lock, Deadline::after(kGrace),
+                [&] { return met_ || missing_ || (rank_ != kKeeper && world_.has_left(kKeeper)); });
   if (met_) return {Outcome::kMet, std::move(met_), {}, true};
   if (was_disturbed || is_disturbed(is_recovery)) {
     return {disturbance(is_recovery), nullptr, {}, true};
@@ -71,8 +71,8 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
 }
 
 void MeetingPoint::wake() {
-  auto lock = place_.lock();
-  place_.unlock_and_wake(lock);
+  auto lock = waiters_.lock();
+  waiters_.unlock_and_wake(lock);
 }
 
 void MeetingPoint::tell_keeper(const FrameHead& head, std::string_view body) {
@@ -101,17 +101,17 @@ void MeetingPoint::on_frame(Rank from, const FrameHead& head, std::string_view b
 
 void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view body) {
   ByteReader in(body);
-  Comer comer;
-  comer.attempt = head.step;
-  comer.call = std::string(in.get_text());
-  comer.bytes = std::string(in.get_text());
-  std::optional<std::vector<Comer>> met;
+  Participant participant;
+  participant.attempt = head.step;
+  participant.call = std::string(in.get_text());
+  participant.bytes = std::string(in.get_text());
+  std::optional<std::vector<Participant>> met;
   uint64_t number = 0;
   {
     const std::lock_guard lock(keeper_);
     // Of before the world recovered: nobody waits for it any more.
     if (head.epoch != epoch_) return;
-    met = (head.is_recovery != 0 ? recoveries_ : collectives_).come(from, std::move(comer));
+    met = (head.is_recovery != 0 ? recoveries_ : collectives_).come(from, std::move(participant));
     if (!met) return;
     number = next_number_++;
     if (head.is_recovery != 0) {
@@ -151,9 +151,9 @@ void MeetingPoint::on_answer(const FrameHead& head, std::string_view body) {
   if (head.kind == FrameKind::kWithdrawn) {
     std::vector<Rank> missing;
     while (in.left() > 0) missing.push_back(Rank(in.get<int32_t>()));
-    auto lock = place_.lock();
+    auto lock = waiters_.lock();
     if (head.step == attempt_) missing_ = std::move(missing);
-    place_.unlock_and_wake(lock);
+    waiters_.unlock_and_wake(lock);
     return;
   }
   auto met = std::make_shared<Met>();
@@ -163,9 +163,9 @@ void MeetingPoint::on_answer(const FrameHead& head, std::string_view body) {
     met->bytes.emplace_back(in.get_text());
   }
   if (head.is_recovery != 0) on_recovered_();
-  auto lock = place_.lock();
+  auto lock = waiters_.lock();
   if (head.step == attempt_) met_ = std::move(met);
-  place_.unlock_and_wake(lock);
+  waiters_.unlock_and_wake(lock);
 }
 
 }  // namespace stagecraft::detail

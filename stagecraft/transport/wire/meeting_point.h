@@ -11,7 +11,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
-#include "stagecraft/transport/core/sleeping_place.h"
+#include "stagecraft/transport/core/wait_queue.h"
 #include "stagecraft/transport/core/world_state.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/meetings.h"
@@ -75,7 +75,7 @@ class MeetingPoint {
   const Send send_;
   const std::function<void()> on_recovered_;
 
-  SleepingPlace place_;
+  WaitQueue waiters_;
   uint64_t attempt_ = 0;
   std::shared_ptr<const Met> met_;  ///< of this attempt
   std::optional<std::vector<Rank>> missing_;

@@ -5,11 +5,11 @@
 
 namespace stagecraft::detail {
 
-std::optional<std::vector<Comer>> Meetings::come(Rank rank, Comer comer) {
-  came_[static_cast<std::size_t>(rank.value())] = std::move(comer);
+std::optional<std::vector<Participant>> Meetings::come(Rank rank, Participant participant) {
+  came_[static_cast<std::size_t>(rank.value())] = std::move(participant);
   const bool all = std::all_of(came_.begin(), came_.end(), [](const auto& c) { return !!c; });
   if (!all) return std::nullopt;
-  std::vector<Comer> met;
+  std::vector<Participant> met;
   for (auto& place : came_) met.push_back(std::move(*place));
   clear();
   return met;

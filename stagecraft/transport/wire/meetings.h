@@ -10,7 +10,7 @@
 namespace stagecraft::detail {
 
 /// What a rank brings to a meeting.
-struct Comer {
+struct Participant {
   uint64_t attempt = 0;  ///< of that rank; which of its answers this will be
   std::string call;      ///< what it is in: "barrier"
   std::string bytes;
@@ -23,7 +23,7 @@ class Meetings {
   explicit Meetings(int32_t ranks) : came_(static_cast<std::size_t>(ranks)) {}
 
   /// What each rank brought, if this one was the last; then the next meeting begins.
-  std::optional<std::vector<Comer>> come(Rank rank, Comer comer);
+  std::optional<std::vector<Participant>> come(Rank rank, Participant participant);
   /// Who is missing besides it; nothing if it is not there with that attempt, so that the meeting
   /// has taken place.
   std::optional<std::vector<Rank>> withdraw(Rank rank, uint64_t attempt);
@@ -31,7 +31,7 @@ class Meetings {
   void clear();
 
  private:
-  std::vector<std::optional<Comer>> came_;
+  std::vector<std::optional<Participant>> came_;
 };
 
 }  // namespace stagecraft::detail

@@ -44,9 +44,9 @@ at::Tensor new_bytes(std::size_t size) {
 
 }  // namespace
 
-Outbox::Outbox(Engine& engine, DeviceLink* link, Rank to, bool use_checksums,
+Outbox::Outbox(ByteTransport& byte_transport, DeviceLink* link, Rank to, bool use_checksums,
                std::function<void()> on_sent, OnFailed on_failed)
-    : engine_(engine),
+    : byte_transport_(byte_transport),
       link_(link),
       to_(to),
       use_checksums_(use_checksums),
@@ -56,7 +56,7 @@ Outbox::Outbox(Engine& engine, DeviceLink* link, Rank to, bool use_checksums,
 
 Outbox::~Outbox() {
   close();
-  departures_.reset();
+  send_queue_.reset();
   thread_.join();
 }
 
@@ -76,7 +76,8 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
     if (way == Way::kMessage) bytes += num_bytes(value.tensors[i]);
     waits = waits || way == Way::kLink;
   }
-  waits = waits || (bytes >= kCopiedElsewhere && (use_checksums_ || engine_.copies_in_send()));
+  waits =
+      waits || (bytes >= kCopiedElsewhere && (use_checksums_ || byte_transport_.copies_in_send()));
   SendingPtr sending;
   if (parts > 0 || waits) sending = std::make_shared<Sending>();
   if (!waits) {
@@ -87,8 +88,8 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   require_open();
   sending->left_ = parts + 1;
   auto ready = copy_to_host(value.tensors, value.by_link, value.sources, copies_);
-  const auto depart = [this, head, value = std::move(value),
-                       sending](const Departures::Outcome& outcome) {
+  const auto on_ready = [this, head, value = std::move(value),
+                         sending](const SendQueue::Outcome& outcome) {
     std::string failure = outcome.failure;
     bool is_posted = false;
     try {
@@ -105,24 +106,24 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
     finish_part(sending, is_posted);
     if (!failure.empty()) on_failed_(head, failure);
   };
-  departures().add(std::move(ready), depart);
+  send_queue().add(std::move(ready), on_ready);
   return sending;
 }
 
-Departures& Outbox::departures() {
+SendQueue& Outbox::send_queue() {
   const std::lock_guard lock(queue_mutex_);
-  if (!departures_) departures_ = std::make_unique<Departures>(to_);
-  if (closed_) departures_->stop();
-  return *departures_;
+  if (!send_queue_) send_queue_ = std::make_unique<SendQueue>(to_);
+  if (closed_) send_queue_->stop();
+  return *send_queue_;
 }
 
 bool Outbox::flush(Deadline deadline) {
   {
     const std::lock_guard lock(queue_mutex_);
-    if (!departures_) return true;
+    if (!send_queue_) return true;
   }
-  if (departures_->flush(deadline)) return true;
-  departures_->stop();
+  if (send_queue_->flush(deadline)) return true;
+  send_queue_->stop();
   return false;
 }
 
@@ -235,10 +236,11 @@ void Outbox::post_frame(FrameHead& head, const std::vector<std::string_view>& bo
   if (separate.defined()) post(kBodyTag, separate, {}, nullptr);
 }
 
-void Outbox::post(Engine::Tag tag, const at::Tensor& bytes, at::Tensor frame, SendingPtr value) {
+void Outbox::post(ByteTransport::Tag tag, const at::Tensor& bytes, at::Tensor frame,
+                  SendingPtr value) {
   Item item;
   try {
-    item.work = engine_.send(to_, tag, bytes);
+    item.work = byte_transport_.send(to_, tag, bytes);
   } catch (const std::exception& error) {
     throw ConnectionLost(error.what());
   }
@@ -294,7 +296,7 @@ void Outbox::tick(uint64_t epoch, std::string_view progress) {
 void Outbox::close() {
   const std::lock_guard lock(queue_mutex_);
   closed_ = true;
-  if (departures_) departures_->stop();
+  if (send_queue_) send_queue_->stop();
   if (current_) current_->interrupt();
   changed_.notify_all();
 }

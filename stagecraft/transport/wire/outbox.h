@@ -20,9 +20,9 @@
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/transport/device/device_link.h"
 #include "stagecraft/transport/device/side_streams.h"
-#include "stagecraft/transport/wire/departures.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/send_queue.h"
 #include "stagecraft/transport/wire/value_codec.h"
 
 namespace stagecraft::detail {
@@ -69,7 +69,7 @@ class Outbox {
   /// `on_sent` is called, by a thread of the outbox's, whenever a value's memory is free again;
   /// `on_failed` after it for a value that this rank could not send, with what was the matter.
   using OnFailed = std::function<void(const FrameHead& head, const std::string& failure)>;
-  Outbox(Engine& engine, DeviceLink* link, Rank to, bool use_checksums,
+  Outbox(ByteTransport& byte_transport, DeviceLink* link, Rank to, bool use_checksums,
          std::function<void()> on_sent, OnFailed on_failed);
   /// Closes it and waits for its thread.
   ~Outbox();
@@ -97,17 +97,17 @@ class Outbox {
 
  private:
   struct Item {
-    Engine::WorkPtr work;
+    WorkPtr work;
     at::Tensor frame;  ///< to be used again
     SendingPtr value;
     std::optional<FrameHead> link_head = {};  ///< of what goes over the device link
   };
 
   void post_value(FrameHead head, const EncodedValue& value, const SendingPtr& sending);
-  Departures& departures();
+  SendQueue& send_queue();
   void finish_part(const SendingPtr& value, bool is_sent);
   void post_frame(FrameHead& head, const std::vector<std::string_view>& body);
-  void post(Engine::Tag tag, const at::Tensor& bytes, at::Tensor frame, SendingPtr value);
+  void post(ByteTransport::Tag tag, const at::Tensor& bytes, at::Tensor frame, SendingPtr value);
   void keep(Item item);
   /// A frame that was sent. With the queue's mutex.
   void take_back(at::Tensor frame);
@@ -116,7 +116,7 @@ class Outbox {
   void run();
   void finish(Item& item, bool is_sent);
 
-  Engine& engine_;
+  ByteTransport& byte_transport_;
   DeviceLink* const link_;
   const Rank to_;
   const bool use_checksums_;
@@ -133,15 +133,15 @@ class Outbox {
   std::mutex queue_mutex_;
   std::condition_variable changed_;
   std::deque<Item> queue_;
-  Engine::WorkPtr current_;
+  WorkPtr current_;
   std::vector<at::Tensor> free_frames_;
   bool wanted_ = false;    ///< the thread shall look now
   uint64_t num_seen_ = 0;  ///< items that the thread has seen through
   uint64_t seen_at_tick_ = 0;
   std::atomic<bool> closed_{false};
-  SideStreams copies_;                      ///< on which tensors come to the host
-  SideStreams sends_;                       ///< on which the link sends
-  std::unique_ptr<Departures> departures_;  ///< made for the first value that waits
+  SideStreams copies_;                     ///< on which tensors come to the host
+  SideStreams sends_;                      ///< on which the link sends
+  std::unique_ptr<SendQueue> send_queue_;  ///< made for the first value that waits
   std::thread thread_;
 };
 

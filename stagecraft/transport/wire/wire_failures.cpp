@@ -115,7 +115,7 @@ void WireTransport::on_answer(Rank to, const FrameHead& head) {
 
 void WireTransport::on_lost(Rank from, const std::string& why) {
   if (peer(from).is_lost.exchange(true)) return;
-  engine_->forget(from);
+  byte_transport_->forget(from);
   if (is_leaving_) {
     peer(from).outbox.close();
     return on_closed(from);
@@ -168,7 +168,7 @@ void WireTransport::throw_gone(Rank other, const std::string& what) {
 
 void WireTransport::wake() {
   for (const auto& peer : peers_) {
-    if (peer) peer->inbox.call_off();
+    if (peer) peer->inbox.cancel_poll();
   }
   meetings_.wake();
   auto lock = sends_.lock();
@@ -180,7 +180,7 @@ void WireTransport::on_tick() {
   // This process was stopped itself: what the others said meanwhile is read first.
   const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
   last_tick_ = now;
-  const std::string progress = encode_progress(exchange_.teller(rank_).ask());
+  const std::string progress = encode_progress(exchange_.progress_source(rank_).ask());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
     // Who has left reads no more; what it was told last is out by then.
@@ -190,7 +190,7 @@ void WireTransport::on_tick() {
     }
     if (has_left) continue;
     // Whoever reads may have a deadline.
-    peer(other).inbox.call_off();
+    peer(other).inbox.cancel_poll();
     try {
       peer(other).outbox.tick(epoch_, progress);
     } catch (const ConnectionLost&) {
@@ -212,7 +212,7 @@ void WireTransport::on_tick() {
 // Progress -------------------------------------------------------------------------------------
 
 void WireTransport::publish(std::function<RankProgress()> tell) {
-  exchange_.teller(rank_).set(std::move(tell));
+  exchange_.progress_source(rank_).set(std::move(tell));
 }
 
 void WireTransport::on_progress(Rank from, std::string_view body) {
@@ -228,7 +228,7 @@ std::vector<HeardProgress> WireTransport::progress() const {
   std::vector<HeardProgress> heard;
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) {
-      heard.push_back({.progress = exchange_.teller(rank_).ask()});
+      heard.push_back({.progress = exchange_.progress_source(rank_).ask()});
       continue;
     }
     const Peer& known = *peers_[static_cast<std::size_t>(other.value())];

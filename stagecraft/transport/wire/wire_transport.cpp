@@ -35,7 +35,7 @@ class WireSend final : public Pending {
 
 WireTransport::Peer::Peer(Rank rank, WireTransport& owner)
     : outbox(
-          *owner.engine_, owner.link_.get(), rank, owner.options_.use_checksums,
+          *owner.byte_transport_, owner.link_.get(), rank, owner.options_.use_checksums,
           [&owner] {
             auto lock = owner.sends_.lock();
             owner.sends_.unlock_and_wake(lock);
@@ -43,15 +43,15 @@ WireTransport::Peer::Peer(Rank rank, WireTransport& owner)
           [&owner](const FrameHead& head, const std::string& failure) {
             owner.on_unsent(head, failure);
           }),
-      inbox(*owner.engine_, owner.link_.get(), rank, owner) {}
+      inbox(*owner.byte_transport_, owner.link_.get(), rank, owner) {}
 
-WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options,
-                             std::unique_ptr<DeviceLink> link)
-    : engine_(std::move(engine)),
+WireTransport::WireTransport(std::unique_ptr<ByteTransport> byte_transport,
+                             const WireOptions& options, std::unique_ptr<DeviceLink> link)
+    : byte_transport_(std::move(byte_transport)),
       link_(std::move(link)),
-      rank_(engine_->rank()),
+      rank_(byte_transport_->rank()),
       options_(options),
-      exchange_(engine_->num_ranks()),
+      exchange_(byte_transport_->num_ranks()),
       meetings_(
           rank_, exchange_.world(),
           [this](Rank to, const FrameHead& head, std::string_view body) {
@@ -71,8 +71,8 @@ WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& 
     link_watchdog_ =
         std::make_unique<Watchdog>(DeviceLink::kTick, [this] { link_->on_tick(*this); });
   }
-  engine_->watch({[this](Rank other) { return world().has_left(other); },
-                  [this](Rank other) { on_process_ended(other); }});
+  byte_transport_->watch({[this](Rank other) { return world().has_left(other); },
+                          [this](Rank other) { on_process_ended(other); }});
 }
 
 WireTransport::~WireTransport() {
@@ -87,8 +87,8 @@ WireTransport::~WireTransport() {
   spread_abort();
   exchange_.leave(rank_);
   say_goodbye();
-  if (world().is_aborted()) engine_->set_failed();
-  engine_->watch({});
+  if (world().is_aborted()) byte_transport_->set_failed();
+  byte_transport_->watch({});
   // Whoever reads may answer any peer, so all have ended before the first peer goes.
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.stop();
@@ -122,7 +122,7 @@ void WireTransport::say_goodbye() {
   });
   lock.unlock();
   for (const Rank other : told) {
-    if (!peer(other).has_seen_goodbye && !peer(other).is_closed) engine_->forget(other);
+    if (!peer(other).has_seen_goodbye && !peer(other).is_closed) byte_transport_->forget(other);
   }
 }
 
@@ -194,7 +194,7 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
                          transfer->key().from != rank_ && !transfer->is_done();
   if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
     const Rank from = transfer->key().from;
-    peer(from).inbox.assist(receive);
+    peer(from).inbox.poll_inline(receive);
     // It left while this rank waited, not before.
     const bool has_left =
         transfer->has(TransferState::kLeft) && !transfer->has(TransferState::kSent);

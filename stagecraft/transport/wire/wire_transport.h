@@ -13,7 +13,7 @@
 #include "stagecraft/transport/device/device_link.h"
 #include "stagecraft/transport/join_options.h"
 #include "stagecraft/transport/transport.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/inbox.h"
 #include "stagecraft/transport/wire/meeting_point.h"
 #include "stagecraft/transport/wire/outbox.h"
@@ -33,7 +33,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   static constexpr std::chrono::milliseconds kTick{200};
 
   /// With a link, call connect_link before anything else.
-  WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options,
+  WireTransport(std::unique_ptr<ByteTransport> byte_transport, const WireOptions& options,
                 std::unique_ptr<DeviceLink> link = nullptr);
   ~WireTransport() override;
 
@@ -125,12 +125,12 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   at::Tensor reduce_in_parts(const at::Tensor& flat, uint64_t meeting, Deadline deadline);
   Met meet(bool is_recovery, const std::string& call, const std::string& bytes, Deadline deadline);
 
-  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<ByteTransport> byte_transport_;
   const std::unique_ptr<DeviceLink> link_;  ///< may be null
   const Rank rank_;
   const WireOptions options_;
   Exchange<FencedValue> exchange_;
-  SleepingPlace sends_;  ///< where this rank waits for a send
+  WaitQueue sends_;  ///< where this rank waits for a send
 
   std::mutex epoch_mutex_;  ///< held while something is given to the exchange
   std::atomic<uint64_t> epoch_{0};

@@ -1,4 +1,4 @@
-#include "stagecraft/transport/c10d/c10d_engine.h"
+#include "stagecraft/transport/c10d/c10d_byte_transport.h"
 
 #include <algorithm>
 #include <atomic>
@@ -20,7 +20,7 @@ namespace {
 // At its own time-out gloo closes all connections, so its waits have none: ours are interrupted.
 constexpr auto kForEver = std::chrono::hours(24 * 365);
 
-class GlooWork final : public Engine::Work {
+class GlooWork final : public Work {
  public:
   GlooWork(c10::intrusive_ptr<c10d::Work> work, const at::Tensor& /*bytes*/)
       : work_(std::move(work)) {}
@@ -33,7 +33,7 @@ class GlooWork final : public Engine::Work {
 };
 
 // Of a backend of which it is not known whether its waits can be interrupted.
-class PolledWork final : public Engine::Work {
+class PolledWork final : public Work {
  public:
   PolledWork(c10::intrusive_ptr<c10d::Work> work, at::Tensor bytes)
       : work_(std::move(work)), bytes_(std::move(bytes)) {}
@@ -66,9 +66,9 @@ class PolledWork final : public Engine::Work {
 };
 
 template <typename Group, typename GroupWork>
-class C10dEngine final : public Engine {
+class C10dByteTransport final : public ByteTransport {
  public:
-  explicit C10dEngine(c10::intrusive_ptr<Group> group)
+  explicit C10dByteTransport(c10::intrusive_ptr<Group> group)
       : group_(std::move(group)), mutexes_(static_cast<std::size_t>(group_->getSize())) {}
 
   Rank rank() const override { return Rank(group_->getRank()); }
@@ -101,19 +101,22 @@ class C10dEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::Backend>& group) {
-  return std::make_unique<C10dEngine<c10d::Backend, GlooWork>>(group);
+std::unique_ptr<ByteTransport> make_c10d_byte_transport(
+    const c10::intrusive_ptr<c10d::Backend>& group) {
+  return std::make_unique<C10dByteTransport<c10d::Backend, GlooWork>>(group);
 }
 
-std::unique_ptr<Engine> make_c10d_engine(const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
+std::unique_ptr<ByteTransport> make_c10d_byte_transport(
+    const c10::intrusive_ptr<c10d::ProcessGroup>& group) {
   std::string name;
   try {
     name = group->getBackend(c10::DeviceType::CPU)->getBackendName();
   } catch (const c10::Error&) {
     throw ArgumentError("expected a c10d group with a backend for the CPU, got one without");
   }
-  if (name == "gloo") return std::make_unique<C10dEngine<c10d::ProcessGroup, GlooWork>>(group);
-  return std::make_unique<C10dEngine<c10d::ProcessGroup, PolledWork>>(group);
+  if (name == "gloo")
+    return std::make_unique<C10dByteTransport<c10d::ProcessGroup, GlooWork>>(group);
+  return std::make_unique<C10dByteTransport<c10d::ProcessGroup, PolledWork>>(group);
 }
 
 }  // namespace stagecraft::detail

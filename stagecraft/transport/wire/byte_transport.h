@@ -13,18 +13,15 @@ namespace stagecraft::detail {
 
 /// What the wire protocol needs of an engine such as gloo: messages of bytes between two ranks. All
 /// calls may come from any thread.
-class Engine {
+class ByteTransport {
  public:
   /// Messages of one tag from one rank to another arrive in the order in which they were sent, and
   /// fill receives in the order in which those were posted.
   using Tag = int32_t;
 
-  using Work = detail::Work;
-  using WorkPtr = detail::WorkPtr;
-
-  virtual ~Engine() = default;
-  Engine(const Engine&) = delete;
-  Engine& operator=(const Engine&) = delete;
+  virtual ~ByteTransport() = default;
+  ByteTransport(const ByteTransport&) = delete;
+  ByteTransport& operator=(const ByteTransport&) = delete;
 
   virtual Rank rank() const = 0;
   virtual int32_t num_ranks() const = 0;
@@ -37,7 +34,7 @@ class Engine {
 
   /// Whether messages come to whoever asks for them all the time much sooner than to a thread that
   /// has gone to sleep (Work::wait_busily).
-  virtual bool rewards_asking() const { return false; }
+  virtual bool prefers_polling() const { return false; }
 
   /// Whether `send` may take as long as copying a large message takes.
   virtual bool copies_in_send() const { return false; }
@@ -56,7 +53,7 @@ class Engine {
   virtual void set_failed() {}
 
  protected:
-  Engine() = default;
+  ByteTransport() = default;
 };
 
 }  // namespace stagecraft::detail

@@ -1,4 +1,4 @@
-#include "stagecraft/transport/wire/departures.h"
+#include "stagecraft/transport/wire/send_queue.h"
 
 #include <exception>
 #include <utility>
@@ -8,37 +8,37 @@
 
 namespace stagecraft::detail {
 
-Departures::Departures(Rank to) : to_(to), thread_([this] { run(); }) {}
+SendQueue::SendQueue(Rank to) : to_(to), thread_([this] { run(); }) {}
 
-Departures::~Departures() {
+SendQueue::~SendQueue() {
   stop();
   thread_.join();
 }
 
-void Departures::add(Readiness ready, Depart depart) {
+void SendQueue::add(Readiness ready, OnReady on_ready) {
   {
     const std::lock_guard lock(mutex_);
     if (!stopped_) {
-      items_.push_back({std::move(ready), std::move(depart)});
+      items_.push_back({std::move(ready), std::move(on_ready)});
       changed_.notify_all();
       return;
     }
   }
-  depart({});
+  on_ready({});
 }
 
-bool Departures::flush(Deadline deadline) {
+bool SendQueue::flush(Deadline deadline) {
   std::unique_lock lock(mutex_);
   return changed_.wait_until(lock, deadline.at(), [&] { return items_.empty(); });
 }
 
-void Departures::stop() {
+void SendQueue::stop() {
   const std::lock_guard lock(mutex_);
   stopped_ = true;
   changed_.notify_all();
 }
 
-Departures::Outcome Departures::await(const Readiness& ready) {
+SendQueue::Outcome SendQueue::await(const Readiness& ready) {
   try {
     return {.is_ready = ready.wait([this] { return stopped_.load(); })};
   } catch (...) {
@@ -46,7 +46,7 @@ Departures::Outcome Departures::await(const Readiness& ready) {
   }
 }
 
-void Departures::run() {
+void SendQueue::run() {
   name_thread("sc post " + to_string(to_));
   std::unique_lock lock(mutex_);
   for (;;) {
@@ -55,7 +55,7 @@ void Departures::run() {
     // Whoever adds something does not move it.
     const Item& item = items_.front();
     lock.unlock();
-    item.depart(await(item.ready));
+    item.on_ready(await(item.ready));
     // Its tensors are let go of without the lock.
     std::deque<Item> gone;
     lock.lock();

@@ -16,22 +16,22 @@ namespace stagecraft::detail {
 
 /// Where values wait until their devices have made them, or which take long to hand over. A thread
 /// of its own calls what is to happen then, one after another.
-class Departures {
+class SendQueue {
  public:
   /// How the wait ended. A device's failure: in its own words.
   struct Outcome {
     bool is_ready = false;
     std::string failure = {};
   };
-  using Depart = std::function<void(const Outcome&)>;
+  using OnReady = std::function<void(const Outcome&)>;
 
-  explicit Departures(Rank to);
+  explicit SendQueue(Rank to);
   /// Stops and waits for the thread.
-  ~Departures();
-  Departures(const Departures&) = delete;
-  Departures& operator=(const Departures&) = delete;
+  ~SendQueue();
+  SendQueue(const SendQueue&) = delete;
+  SendQueue& operator=(const SendQueue&) = delete;
 
-  void add(Readiness ready, Depart depart);
+  void add(Readiness ready, OnReady on_ready);
   /// Until all that was added has departed; false at the deadline.
   bool flush(Deadline deadline);
   /// Nothing is waited for any more: what is here departs without being ready.
@@ -40,7 +40,7 @@ class Departures {
  private:
   struct Item {
     Readiness ready;
-    Depart depart;
+    OnReady on_ready;
   };
 
   void run();

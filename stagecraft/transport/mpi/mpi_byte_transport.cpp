@@ -1,4 +1,4 @@
-#include "stagecraft/transport/mpi/mpi_engine.h"
+#include "stagecraft/transport/mpi/mpi_byte_transport.h"
 
 #include <atomic>
 #include <chrono>
@@ -53,10 +53,10 @@ class Claim {
   std::vector<int> held_;
 };
 
-class MpiEngine final : public Engine {
+class MpiByteTransport final : public ByteTransport {
  public:
-  MpiEngine(MpiProgress& progress, void* group, Rank rank, uint64_t world,
-            std::vector<ProcessName> processes)
+  MpiByteTransport(MpiProgress& progress, void* group, Rank rank, uint64_t world,
+                   std::vector<ProcessName> processes)
       : progress_(progress),
         group_(group),
         rank_(rank),
@@ -66,7 +66,7 @@ class MpiEngine final : public Engine {
     progress_.open_group();
   }
 
-  ~MpiEngine() override {
+  ~MpiByteTransport() override {
     watcher_.reset();
     progress_.close_group(group_, is_any_lost_, Deadline::after(kLeaveTime));
   }
@@ -83,7 +83,7 @@ class MpiEngine final : public Engine {
     return progress_.receive(group_, from, first_tag_ + tag, bytes);
   }
 
-  bool rewards_asking() const override { return true; }
+  bool prefers_polling() const override { return true; }
 
   void watch(Watch watch) override {
     watcher_.reset();
@@ -137,9 +137,10 @@ class MpiEngine final : public Engine {
 
 }  // namespace
 
-std::unique_ptr<Engine> make_mpi_engine(MpiProgress& progress, void* group, Rank rank,
-                                        uint64_t world, std::vector<ProcessName> processes) {
-  return std::make_unique<MpiEngine>(progress, group, rank, world, std::move(processes));
+std::unique_ptr<ByteTransport> make_mpi_byte_transport(MpiProgress& progress, void* group,
+                                                       Rank rank, uint64_t world,
+                                                       std::vector<ProcessName> processes) {
+  return std::make_unique<MpiByteTransport>(progress, group, rank, world, std::move(processes));
 }
 
 }  // namespace stagecraft::detail

@@ -40,7 +40,7 @@ bool spin_until(const Done& done, Deadline::Clock::duration limit, Deadline dead
 
 /// A mutex with threads asleep on it. What they wait for changes under the mutex, so no change is
 /// missed; and a change that nobody sleeps for costs no call of the system.
-class SleepingPlace {
+class WaitQueue {
  public:
   std::unique_lock<std::mutex> lock() {
     // Who sees a flag that was set under the mutex comes here a moment before it is released: to
