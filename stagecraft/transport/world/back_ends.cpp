@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <array>
-#include <vector>
 
 #include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
@@ -33,6 +32,12 @@ const BackEnd* find_back_end(const std::string& name) {
   return found == kBackEnds.end() ? nullptr : found;
 }
 
+std::vector<std::string> transport_words() {
+  std::vector<std::string> words = {"auto", "local"};
+  for (const BackEnd& row : kBackEnds) words.emplace_back(row.name);
+  return words;
+}
+
 std::string choose_transport(const std::string& asked, const std::optional<Launch>& launch) {
   if (asked == "auto") {
     if (!launch) return "local";
@@ -40,8 +45,7 @@ std::string choose_transport(const std::string& asked, const std::optional<Launc
         launch->kind == Launch::Kind::kOpenMpi || launch->kind == Launch::Kind::kMpich;
     return is_mpirun ? "mpi" : "gloo";
   }
-  std::vector<std::string> words = {"auto", "local"};
-  for (const BackEnd& row : kBackEnds) words.emplace_back(row.name);
+  std::vector<std::string> words = transport_words();
   if (std::find(words.begin(), words.end(), asked) != words.end()) return asked;
   const std::string last = words.back();
   words.pop_back();

@@ -3,6 +3,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <vector>
 
 #include "stagecraft/transport/join_options.h"
 #include "stagecraft/transport/transport.h"
@@ -24,6 +25,9 @@ struct BackEnd {
 /// Null for "local", which is no back end: its ranks share a process. REQUIRES a name that
 /// choose_transport returns.
 const BackEnd* find_back_end(const std::string& name);
+
+/// The words for a transport: "auto", "local" and the names of the table.
+std::vector<std::string> transport_words();
 
 /// What `asked` means: a name of the table or "local" is itself, "auto" is what the launcher
 /// suggests. ArgumentError for any other word.
