@@ -8,17 +8,18 @@
 
 namespace stagecraft {
 
-/// What a rank says of itself, name by name: {{"version", "0.1.0"}, {"schedule", "1F1B"}}.
+/// What the ranks must have in common, as names and values: {{"version", "0.1.0"}, {"schedule",
+/// "1F1B"}}.
 using Facts = std::vector<std::pair<std::string, std::string>>;
 
-/// Compares what all ranks say. Called by all of them; if they differ, every one throws the same
-/// MetadataError, which names each fact that differs and which rank has what:
+/// Compares the values of all ranks. Called by all of them. On a mismatch every rank throws the
+/// same MetadataError, which names each entry that differs and the ranks with each value:
 ///
 ///   the ranks do not agree: version is 0.1.0 on ranks 0 and 2, 0.0.9 on rank 1
 void agree(Transport& transport, const Facts& facts, Deadline deadline);
 
-/// "version is 0.1.0 on ranks 0 and 2, 0.0.9 on rank 1"; empty when all say the same. In the order
-/// in which the facts are first named.
+/// Describes the entries that differ: "version is 0.1.0 on ranks 0 and 2, 0.0.9 on rank 1". Empty
+/// if all are equal. Entries are in the order of their first occurrence.
 std::string describe_disagreement(const std::vector<Facts>& by_rank);
 
 }  // namespace stagecraft

@@ -117,7 +117,7 @@ bool wait_for_listener(const std::string& host, uint16_t port, Deadline deadline
 std::string address_towards(const std::string& host) {
   sockaddr_in there = resolve(host);
   there.sin_port = htons(9);
-  // Nothing is sent: connecting a datagram socket only looks up the way.
+  // Nothing is sent: connecting a datagram socket only looks up the route.
   const Socket probe(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) != 0) {
     throw ArgumentError(fmt::format("no route to {}: {}", host, std::strerror(errno)));

@@ -17,7 +17,7 @@
 namespace stagecraft::detail {
 namespace {
 
-// At its own time-out gloo closes all connections, so its waits have none: ours are interrupted.
+// A gloo timeout closes every connection, so its waits have none; we interrupt them.
 constexpr auto kForEver = std::chrono::hours(24 * 365);
 
 class GlooWork final : public Work {
@@ -32,12 +32,13 @@ class GlooWork final : public Work {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-// Of a backend of which it is not known whether its waits can be interrupted.
+// For backends other than gloo: their waits may not be interruptible, so they are polled.
 class PolledWork final : public Work {
  public:
   PolledWork(c10::intrusive_ptr<c10d::Work> work, at::Tensor bytes)
       : work_(std::move(work)), bytes_(std::move(bytes)) {}
-  // What is still posted may be written to, and a backend may not bear to be let go of before.
+  // The backend may still write to a pending buffer, and may not survive destruction of pending
+  // work. Leak both.
   ~PolledWork() override {
     if (work_->isCompleted()) return;
     static std::mutex mutex;
@@ -74,7 +75,7 @@ class C10dByteTransport final : public ByteTransport {
   Rank rank() const override { return Rank(group_->getRank()); }
   int32_t num_ranks() const override { return group_->getSize(); }
 
-  // gloo fills the connection's buffer, which may be megabytes.
+  // gloo copies into the connection's buffer, which may be megabytes.
   bool copies_in_send() const override { return true; }
 
   WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
@@ -95,7 +96,8 @@ class C10dByteTransport final : public ByteTransport {
   std::mutex& mutex_of(Rank other) { return mutexes_[static_cast<std::size_t>(other.value())]; }
 
   c10::intrusive_ptr<Group> group_;
-  /// One for each rank, as gloo has for each connection: a copy to one does not hold up the others.
+  /// One for each peer, as gloo has one for each connection: a copy to one peer does not delay the
+  /// others.
   std::vector<std::mutex> mutexes_;
 };
 

@@ -13,11 +13,11 @@ class ProcessGroup;
 
 namespace stagecraft::detail {
 
-/// An engine over a backend of gloo's. Nobody else may send or receive in the group.
+/// A byte transport over a gloo backend. Nothing else may send or receive in the group.
 std::unique_ptr<ByteTransport> make_c10d_byte_transport(
     const c10::intrusive_ptr<c10d::Backend>& group);
-/// Over that which a group has for the CPU, whichever it is (see join_gloo.h); ArgumentError if it
-/// has none.
+/// A byte transport over the group's backend for the CPU (see join_gloo.h). ArgumentError without
+/// one.
 std::unique_ptr<ByteTransport> make_c10d_byte_transport(
     const c10::intrusive_ptr<c10d::ProcessGroup>& group);
 

@@ -36,9 +36,9 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kSaltBytes = 16;
 constexpr std::size_t kSignBytes = 32;
-// For others to read what went wrong, before the store goes.
+// How long rank 0 keeps the store after a failure, for other ranks to read the facts.
 constexpr auto kFarewell = std::chrono::seconds(2);
-// For what notices a deadline by itself.
+// How long a thread may take to report its own timeout.
 constexpr auto kPatience = std::chrono::seconds(1);
 constexpr auto kFirstLook = std::chrono::microseconds(500);
 constexpr auto kLastLook = std::chrono::microseconds(20000);
@@ -57,7 +57,7 @@ std::string make_salt() {
   return salt;
 }
 
-// Worlds that this process makes at a store that outlives them are numbered, so that one does not
+// A store may outlive a world, so this process numbers its worlds at each store. A world does not
 // read what an earlier one has left.
 int next_world(const std::string& where) {
   static std::mutex mutex;
@@ -66,7 +66,8 @@ int next_world(const std::string& where) {
   return worlds[where]++;
 }
 
-// Without a token nothing may listen where others can reach it: neither the store nor this rank.
+// Without a token neither the store nor this rank may listen on an address that other machines can
+// reach.
 void require_local(const JoinOptions& options, bool keeps_store) {
   const auto refuse = [](const std::string& what) {
     throw ArgumentError(
@@ -118,7 +119,7 @@ void check(const JoinOptions& options) {
   }
 }
 
-// One rank on its way into the world.
+// The joining of one rank.
 class Joining {
  public:
   explicit Joining(const JoinOptions& options)
@@ -168,7 +169,7 @@ class Joining {
     store.port = port_;
     store.waitWorkers = false;
     store.timeout = time_left();
-    // A store of our own is a new one.
+    // A store that rank 0 keeps is new for every world.
     const int number = options_.store_is_elsewhere ? next_world(where() + "/" + options_.job) : 0;
     if (!keeps_store() && !wait_for_listener(options_.host, port_, deadline_)) throw_no_store();
     base_ = make_store(options_.host, std::move(listener), store, deadline_);
@@ -182,8 +183,8 @@ class Joining {
                                    describe_wait(options_.join_timeout), where()));
   }
 
-  // The value, once it is there and `accept` takes it; nothing at the deadline. The store's own
-  // wait would print what we throw.
+  // The value of a key, as soon as it exists and `accept` takes it; nothing at the deadline. The
+  // store's own wait would print an error.
   template <typename Accept>
   std::optional<std::string> wait_for(const std::string& key, const Accept& accept) {
     for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLastLook)) {
@@ -232,7 +233,7 @@ class Joining {
   }
 
   void compare() {
-    // With a number of its own, so that a second process that says the same is told apart.
+    // The random number tells this process from a second one with the same facts.
     const Facts facts = facts_of_rank(options_, num_ranks());
     ByteWriter mine;
     mine.put(kHandshakeMagic);
@@ -312,7 +313,7 @@ class Joining {
     }
   }
 
-  // Who keeps the store waits until nobody reads it any more.
+  // The rank that keeps the store waits until no rank reads it any more.
   void leave_store(Deadline deadline) {
     try {
       const auto key = [](int32_t rank) { return "done/" + std::to_string(rank); };
@@ -335,7 +336,7 @@ class Joining {
   c10::intrusive_ptr<c10d::Store> base_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string salt_;
-  bool is_admitted_ = false;  ///< this process is its rank
+  bool is_admitted_ = false;  ///< this process has claimed its rank
 };
 
 }  // namespace

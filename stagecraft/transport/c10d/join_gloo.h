@@ -14,10 +14,11 @@ class ProcessGroup;
 namespace stagecraft {
 
 /// Joins a world whose ranks are processes, on one machine or several, connected by gloo. Tensors
-/// of other devices than the CPU are copied through pinned memory.
+/// of devices other than the CPU are copied through pinned memory.
 ///
-///   auto transport = join_gloo(JoinOptions::from_environment());   // torchrun --no-python
-///   ./program Runner runner(*transport, ...);
+///   // torchrun --no-python ./program
+///   auto transport = join_gloo(JoinOptions::from_environment());
+///   Runner runner(*transport, ...);
 ///
 /// A process that ends, is killed or stops aborts the world: the other ranks get PeerError, which
 /// names its rank. Afterwards the same process can join a new world.

@@ -13,8 +13,8 @@
 
 namespace stagecraft::detail {
 
-// Locks are taken in this order: recoveries_, what changes world_, then one mailbox or
-// collectives_, then what guards the reason in world_.
+// Order of locks (docs/threads.md): recoveries_, then those of world_ that change it, then one
+// mailbox or collectives_, then the lock of the reason in world_.
 
 template <typename Payload>
 PendingPtr Exchange<Payload>::post_send(Rank from, Rank to, const TransferId& id, Payload payload) {
@@ -48,7 +48,7 @@ PendingPtr Exchange<Payload>::post_receive(Rank to, Rank from, const TransferId&
   if (!transfer->has(TransferState::kSent) && world_.has_left(from)) {
     transfer->set(TransferState::kLeft);
   }
-  // Whoever sleeps here waits for this receive only if sends wait for receives.
+  // A sender waits for this receive only with zero buffering.
   if (options_.zero_buffering) box.waiters.unlock_and_wake(lock);
   return transfer;
 }
@@ -86,7 +86,7 @@ auto Exchange<Payload>::wait_receive(Rank to, const PendingPtr& receive, Deadlin
   }
   auto& box = mailbox(to);
   const auto lock = box.waiters.lock();
-  // Since the look above, an abort may have taken the payload.
+  // An abort may have taken the payload since the check above.
   if (transfer.has(TransferState::kAborted)) world_.throw_if_aborted();
   transfer.set(TransferState::kTaken);
   box.transfers.erase(transfer.key());
@@ -152,7 +152,7 @@ void Exchange<Payload>::abort(AbortReason reason) {
       auto lock = box.waiters.lock();
       for (auto& [key, transfer] : box.transfers) {
         transfer->set(TransferState::kAborted);
-        // Nobody will take it any more: it does not wait for the recovery.
+        // No rank can receive it any more, so it is released before the recovery.
         discarded.push_back(std::move(transfer->payload));
       }
       box.waiters.unlock_and_wake(lock);
@@ -190,7 +190,8 @@ void Exchange<Payload>::leave(Rank rank) {
     } else {
       for (auto entry = box.transfers.begin(); entry != box.transfers.end();) {
         const auto transfer = entry->second;
-        // What it has sent stays, unless a send is only done when its receive was posted.
+        // Values that the rank has sent stay available. With zero buffering they do not: their
+        // sends are not done.
         const bool unsent = !transfer->has(TransferState::kSent);
         const bool kept_back = options_.zero_buffering && !transfer->has(TransferState::kPosted);
         const bool gone = entry->first.from == rank && (unsent || kept_back);

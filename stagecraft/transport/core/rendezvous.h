@@ -18,8 +18,8 @@ namespace stagecraft::detail {
 /// "rank 0 called barrier, ranks 1 and 2 called all_reduce"; empty when all called the same.
 std::string describe_difference(const std::vector<std::string>& calls);
 
-/// Where all ranks of a world meet, again and again. Each brings a payload and the name of what it
-/// is in, and gets those of all.
+/// A meeting of all ranks of a world, again and again. Each rank contributes a payload and the name
+/// of its call, and gets those of all ranks.
 template <typename Payload>
 class Rendezvous {
  public:
@@ -37,21 +37,21 @@ class Rendezvous {
   enum class Outcome { kMet, kTimedOut, kAborted, kLeft };
   struct Result {
     Outcome outcome = Outcome::kMet;
-    /// Null unless met; nobody changes it any more.
+    /// Null unless met. Not changed afterwards.
     std::shared_ptr<const Round> round;
-    std::vector<Rank> missing;  ///< when the deadline passed
-    bool waited = false;        ///< false: it was aborted, or somebody had left, when the call came
+    std::vector<Rank> missing;  ///< set at a timeout
+    bool waited = false;  ///< false: the world was aborted, or a rank had left, before the call
   };
 
-  /// With `heeds_abort` a meeting fails when the world is aborted. It always does when a rank has
-  /// left.
+  /// With `heeds_abort`, a meeting fails when the world is aborted. A meeting always fails when a
+  /// rank has left.
   Rendezvous(const WorldState& world, bool heeds_abort)
       : world_(world),
         heeds_abort_(heeds_abort),
         round_(std::make_shared<Round>(static_cast<std::size_t>(world.num_ranks()))) {}
 
-  /// Waits for all ranks. `on_met` is called by the last to come, while the others still wait. A
-  /// rank that does not meet the others has never come: it may come again.
+  /// Waits for all ranks. The last rank calls `on_met` while the others still wait. A rank that
+  /// fails to meet the others is removed, and may try again.
   template <typename OnMet>
   Result meet(Rank rank, std::string call, Payload payload, Deadline deadline,
               Deadline::Clock::duration spin, const OnMet& on_met) {
@@ -84,12 +84,12 @@ class Rendezvous {
     }
     round->came[place] = false;
     --round->num_came;
-    // Out of the lock, into the argument's end: destroying it may take long.
+    // Moved into the argument, so that it is destroyed without the lock: that may take long.
     payload = std::exchange(round->payloads[place], Payload());
     return result;
   }
 
-  /// After the world was aborted, or a rank left.
+  /// Wakes waiting ranks after the world was aborted or a rank left.
   void wake() {
     auto lock = waiters_.lock();
     waiters_.unlock_and_wake(lock);

@@ -9,7 +9,7 @@
 
 namespace stagecraft::detail {
 
-/// Tells the processor that this thread looks at a flag in a loop.
+/// Tells the processor that this thread spins.
 inline void pause_processor() {
 #if defined(__x86_64__) || defined(__i386__)
   __builtin_ia32_pause();
@@ -18,10 +18,12 @@ inline void pause_processor() {
 #endif
 }
 
-/// How long a thread that looks keeps the processor to itself; then others may have it in between.
+/// How long a thread spins without yielding. Afterwards it yields between two looks, for threads
+/// that share its core.
 constexpr auto kAlone = std::chrono::microseconds(20);
 
-/// Looks at `done` for `limit`, and not beyond the deadline. What `done` said last.
+/// Spins until `done`, for at most `limit` and not beyond the deadline. Returns the last result of
+/// `done`.
 template <typename Done>
 bool spin_until(const Done& done, Deadline::Clock::duration limit, Deadline deadline) {
   if (done()) return true;
@@ -38,13 +40,13 @@ bool spin_until(const Done& done, Deadline::Clock::duration limit, Deadline dead
   return false;
 }
 
-/// A mutex with threads asleep on it. What they wait for changes under the mutex, so no change is
-/// missed; and a change that nobody sleeps for costs no call of the system.
+/// A mutex with a queue of waiting threads. Conditions change under the mutex, so no change is
+/// missed. A change without waiting threads makes no system call.
 class WaitQueue {
  public:
   std::unique_lock<std::mutex> lock() {
-    // Who sees a flag that was set under the mutex comes here a moment before it is released: to
-    // sleep for that would cost a hundred times as much.
+    // A thread that sees a flag set under the mutex arrives here just before the mutex is released.
+    // Sleeping for that would cost a hundred times as much as spinning.
     for (int i = 0; i < 32; ++i) {
       if (mutex_.try_lock()) return std::unique_lock(mutex_, std::adopt_lock);
       pause_processor();
@@ -52,8 +54,8 @@ class WaitQueue {
     return std::unique_lock(mutex_);
   }
 
-  /// Sleeps until `done` or the deadline; what `done` said last. `lock` is held when `done` is
-  /// asked and afterwards.
+  /// Sleeps until `done` or the deadline; returns the last result of `done`. `lock` is held during
+  /// calls of `done` and afterwards.
   template <typename Done>
   bool wait(std::unique_lock<std::mutex>& lock, Deadline deadline, const Done& done) {
     ++sleepers_;
@@ -62,7 +64,7 @@ class WaitQueue {
     return is_done;
   }
 
-  /// Releases the lock and wakes whoever sleeps.
+  /// Releases the lock and wakes all waiting threads.
   void unlock_and_wake(std::unique_lock<std::mutex>& lock) {
     const bool wake = sleepers_ > 0;
     lock.unlock();

@@ -10,18 +10,18 @@
 
 namespace stagecraft::detail {
 
-/// Hands tensors of a device from a thread with one current stream to a thread with another,
-/// without waiting for the device.
+/// Hands device tensors from one thread to a thread with different current streams, without waiting
+/// for the device.
 class DeviceFence {
  public:
-  /// Marks, on the current stream of every device that a tensor of the tree is on, what has been
-  /// submitted so far. Null where no tensor is on a device: then there is nothing to do.
+  /// Records an event on the current stream of every device that has a tensor of the tree. Null if
+  /// no tensor is on a device.
   ///
-  /// ArgumentError for a tensor that carries history, and for trees that nest too deep.
+  /// ArgumentError for a tensor with autograd history, and for a tree that is nested too deeply.
   static std::unique_ptr<DeviceFence> record(const c10::IValue& tree);
 
-  /// Called by the thread that takes over the same tree: its current streams wait for what was
-  /// marked, and the tensors' memory is not given to others before those streams are done with it.
+  /// Called by the thread that receives the tree. Its current streams wait for the events, and the
+  /// tensors' memory is not reused before those streams are done.
   void join(const c10::IValue& tree) const;
 
  private:
@@ -29,13 +29,13 @@ class DeviceFence {
     c10::Stream stream;
     c10::Event event;
   };
-  std::vector<Mark> marks_;  ///< one a device
+  std::vector<Mark> marks_;  ///< one for each stream
 };
 
-/// A value on its way from a thread to another.
+/// A value that is handed from thread to thread.
 struct FencedValue {
   c10::IValue value;
-  std::unique_ptr<DeviceFence> fence;  ///< null: nothing is to be waited for
+  std::unique_ptr<DeviceFence> fence;  ///< null: no stream must wait
 };
 
 }  // namespace stagecraft::detail

@@ -17,7 +17,7 @@ c10::Stream SideStreams::of(c10::Device device) {
   for (const auto& stream : streams_) {
     if (stream.device() == device) return stream;
   }
-  // Those of high priority are another pool than programs take theirs from.
+  // Streams of high priority are a pool of their own, which programs rarely use.
   streams_.push_back(
       c10::impl::VirtualGuardImpl(device.type()).getStreamFromGlobalPool(device, true));
   return streams_.back();

@@ -14,12 +14,12 @@ namespace stagecraft::detail {
 bool has_streams(c10::Device device);
 c10::Stream current_stream(c10::Device device);
 
-/// A stream of each device beside those of the program, made when it is first asked for.
+/// A stream for each device, in addition to the program's streams; created when first used.
 /// Thread-safe.
 class SideStreams {
  public:
-  /// Makes it the current one of the calling thread as long as the guard lives; nothing for a
-  /// device without streams.
+  /// Makes the side stream of a device current on the calling thread while the guard lives. No
+  /// effect for a device without streams.
   class Guard {
    public:
     Guard(SideStreams& streams, c10::Device device);

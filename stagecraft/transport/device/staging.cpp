@@ -13,7 +13,8 @@
 namespace stagecraft::detail {
 namespace {
 
-// A copy of a megabyte takes about as long as these; after them the thread sleeps in between.
+// Copying a megabyte takes about as long as this many looks. Afterwards the thread sleeps between
+// two looks.
 constexpr int kBusyTurns = 200;
 constexpr auto kNap = std::chrono::microseconds(20);
 

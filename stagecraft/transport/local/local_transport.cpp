@@ -17,7 +17,7 @@ LocalPayload pack(c10::IValue value) {
   return {std::move(value), std::move(fence)};
 }
 
-// What others passed is shared with them, so it is copied, not moved.
+// The payload of a collective is shared with other ranks, so it is copied, not moved.
 c10::IValue unpack(const LocalPayload& payload) {
   if (payload.fence) payload.fence->join(payload.value);
   return payload.value;
@@ -87,7 +87,7 @@ at::Tensor LocalTransport::all_reduce(const at::Tensor& tensor, Deadline deadlin
   require<ArgumentError>(tensor.defined(), "all_reduce of rank {}: the tensor is undefined",
                          rank_.value());
   const at::NoGradGuard no_grad;
-  // A copy: this rank may write to its tensor while others still add it up.
+  // A copy: this rank may write to its tensor while others still sum it.
   auto payload = pack(tensor.detach().clone());
   const auto all = exchange_->gather(rank_, "all_reduce", std::move(payload), deadline);
   std::vector<at::Tensor> parts;

@@ -25,7 +25,7 @@ class Failures {
  public:
   explicit Failures(std::size_t ranks) : by_rank_(ranks) {}
 
-  // The exception under way, thrown by the body of `end`'s rank.
+  // Adds the current exception, which the body of `end`'s rank has thrown.
   void add_current(Transport& end) {
     const auto cause = std::current_exception();
     const std::lock_guard lock(mutex_);
@@ -34,8 +34,8 @@ class Failures {
     end.abort({end.rank(), describe(cause), cause});
   }
 
-  // Ranks whose exception is that another has failed may be done before that other one is: who was
-  // first is what the reason says, if it was given in this run.
+  // A rank that fails because of a peer may finish before that peer. The abort reason tells which
+  // rank failed first, if it was given in this run.
   void rethrow(const std::shared_ptr<const AbortReason>& reason) const {
     if (!first_) return;
     if (reason) {
@@ -128,7 +128,7 @@ void LocalWorld::run(const std::function<void(Transport&)>& body) {
   try {
     for (auto* const end : ends) threads.emplace_back(run_rank, std::ref(*end));
   } catch (...) {
-    // No thread for this rank: those that have one must not wait for it.
+    // This rank has no thread: the others must not wait for it.
     failures.add_current(*ends[threads.size()]);
   }
   for (auto& thread : threads) thread.join();

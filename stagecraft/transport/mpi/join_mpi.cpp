@@ -26,24 +26,24 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr std::size_t kHelloBytes = 64 * 1024;
-// Of what is said here, in MPI's communicator of all ranks; with the number of ranks added to it.
+// The tag of joining, in the communicator of all ranks; the number of ranks is added to it.
 constexpr ByteTransport::Tag kHelloTag = 1 << 26;
-// Worlds of different sizes have different numbers, as far as that goes.
+// Keeps the numbers of worlds of different sizes apart, up to this size.
 constexpr uint64_t kMostSizes = 17;
 constexpr auto kLook = std::chrono::microseconds(200);
-// Beyond the time that all have to come: for ranks which have come to say whether they go on, and
-// for those which do to make a communicator.
+// Additional time after join_timeout: for ranks that have come to confirm, and to create the
+// communicator.
 constexpr auto kLinger = std::chrono::seconds(5);
 
-/// Each rank says one of the last two, the same to all, after its hello.
+/// Each rank sends one of the last two, the same to all, after its hello.
 enum class Word : uint32_t { kHello, kGoesOn, kGivesUp };
 
 struct Hello {
-  uint64_t world = 0;  ///< which of this number of ranks
+  uint64_t world = 0;  ///< number of the world among those of its size
   Word word = Word::kHello;
   ProcessName process = {};
   Facts facts = {};
-  bool ends_mpi_here = false;  ///< the program leaves that to this library
+  bool ends_mpi_here = false;  ///< this library finalizes MPI, not the program
 };
 
 std::string write_hello(const Hello& hello) {
@@ -77,8 +77,8 @@ Hello read_hello(std::string_view text, const Hello& mine) {
   return hello;
 }
 
-// Worlds of the same ranks are numbered: what a rank has said for one that did not come about is
-// not taken for the next.
+// Worlds of the same ranks are numbered, so that a message for a world that failed is not taken for
+// the next one.
 uint64_t next_world(int32_t num_ranks) {
   static std::mutex mutex;
   static std::map<int32_t, uint64_t> worlds;
@@ -108,9 +108,9 @@ class Joining {
     const auto missing = hear(Word::kHello, deadline_);
     const auto difference = missing.empty() ? describe_difference() : "";
     const bool goes_on = missing.empty() && difference.empty();
-    // Making a communicator waits for all of them and cannot be called off, so a rank begins only
-    // when all others have said that they do. Whoever gives up says so too: a rank that comes
-    // later shall know that there is nobody to wait for.
+    // Creating a communicator waits for all ranks and cannot be cancelled. So a rank begins only
+    // after all others have confirmed. A rank that gives up says so, too: a rank that joins later
+    // then knows that it need not wait.
     say({world_, goes_on ? Word::kGoesOn : Word::kGivesUp});
     if (!goes_on) {
       leave();
@@ -119,7 +119,7 @@ class Joining {
                                      describe_wait(join_timeout()), name_ranks(missing)));
     }
     const auto silent = hear(Word::kGoesOn, later());
-    // Also those that meant to, and have given up since: this rank may have been held up.
+    // Includes ranks that have confirmed and then given up: this rank may have been delayed.
     add_those_who_say_more();
     require_all_go_on(silent);
     return connect();
@@ -179,14 +179,15 @@ class Joining {
     }
   }
 
-  /// What every other rank says next; who has said nothing by the deadline is given back.
+  /// Receives the next message of every other rank. Returns the ranks that have sent none by the
+  /// deadline.
   std::vector<Rank> hear(Word word, Deadline deadline) {
     std::vector<Talk> awaited;
     for (int32_t other = 0; other < num_ranks_; ++other) {
       if (other != me_) awaited.push_back(listen(other));
     }
     for (bool is_last = false; !awaited.empty() && !is_last;) {
-      // What has come by then counts, also when nobody has looked for a while.
+      // Messages that have arrived by the deadline count, even if this thread was delayed.
       is_last = deadline.has_passed();
       progress_.advance();
       std::erase_if(awaited, [&](Talk& talk) { return take(talk, word); });
@@ -206,7 +207,7 @@ class Joining {
     return {other, std::move(bytes), std::move(work)};
   }
 
-  /// Whether it has come; what was said for an earlier world is passed over.
+  /// Whether the message has arrived. Messages for an earlier world are skipped.
   bool take(Talk& talk, Word word) {
     while (talk.work->is_over()) {
       try {
@@ -231,7 +232,7 @@ class Joining {
     return false;
   }
 
-  // Whoever gives up may end at once, and those who have come shall know why.
+  // A rank that gives up may end at once. Ranks that have come must receive its message before.
   void leave() {
     const auto limit = Deadline::after(kLinger);
     const auto is_unheard = [&](const Talk& talk) {
@@ -273,7 +274,7 @@ class Joining {
     return describe_disagreement(by_rank);
   }
 
-  /// A rank that has come, and whose process has ended since, as far as that is known.
+  /// A rank that has joined and whose process has ended since, as far as known.
   std::optional<Rank> find_ended() const {
     for (int32_t other = 0; other < num_ranks_; ++other) {
       const auto& process = hellos_[static_cast<std::size_t>(other)].process;
@@ -334,7 +335,7 @@ class Joining {
   uint64_t world_ = 0;
   std::vector<Talk> told_;
   std::vector<Hello> hellos_;
-  std::vector<Rank> gone_;  ///< who have said that they give up
+  std::vector<Rank> gone_;  ///< ranks that have given up
 };
 
 }  // namespace

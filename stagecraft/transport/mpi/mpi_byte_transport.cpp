@@ -16,13 +16,13 @@
 namespace stagecraft::detail {
 namespace {
 
-// For the last sends to leave.
+// How long the last sends may take to leave.
 constexpr auto kLeaveTime = std::chrono::milliseconds(500);
 
 constexpr uint64_t kWorlds = (kLastMpiTag + 1) / (kLastTag + 1);
 
-// A name that one process of a machine can have at a time: an address of sockets that no file
-// stands for, free again when the process has ended.
+// A name that only one process of a machine can hold at a time: an abstract socket address, which
+// the system frees when the process ends.
 class Claim {
  public:
   Claim() = default;
@@ -35,7 +35,7 @@ class Claim {
   bool take(const std::string& name) {
     sockaddr_un address{};
     address.sun_family = AF_UNIX;
-    // Behind a first byte of zero.
+    // An abstract address begins with a zero byte.
     const auto size = name.copy(address.sun_path + 1, sizeof(address.sun_path) - 1);
     const int fd = socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
     const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + size);
@@ -112,11 +112,11 @@ class MpiByteTransport final : public ByteTransport {
     }
   }
 
-  // MPICH's mpirun ends the job without a word of which rank died, and within a millisecond. So the
-  // first rank of this machine that sees it says so. Open MPI's mpirun does it itself.
+  // MPICH's mpirun ends the job within a millisecond and does not report which rank died. So the
+  // first rank of this machine that detects it does. Open MPI's mpirun reports it itself.
   void announce(Rank lost) {
     if (progress_.kind() != MpiKind::kMpich) return;
-    // One for all: when the job is being ended, all die.
+    // One name for all ranks: when the job is being ended, all of them die.
     const auto& first = processes_.front();
     if (!claim_.take(fmt::format("stagecraft lost {}/{}", first.pid, first.start))) return;
     const auto line =

@@ -10,13 +10,14 @@
 
 namespace stagecraft::detail {
 
-/// The tags that MPI must have: the wire protocol's, and which world it is above them.
+/// The largest tag that MPI must support: the tags of the wire protocol, with the number of the
+/// world above them.
 constexpr ByteTransport::Tag kLastMpiTag = (1 << 28) - 1;
 
-/// An engine over a group of MPI's, which it takes over. `processes[i]` is that of rank i. `world`
-/// is the same on all ranks, and another one than that of recent groups of the same ranks: a
-/// message that was sent to a rank which had left stays in MPI, and a later group that MPI has
-/// given the same number must not take it for its own.
+/// A byte transport over an MPI communicator, which it takes over. `processes[i]` is the process of
+/// rank i. `world` is the same on all ranks and differs from recent worlds of the same ranks: MPI
+/// keeps a message to a rank that has left, and a later communicator with the same context must not
+/// receive it.
 std::unique_ptr<ByteTransport> make_mpi_byte_transport(MpiProgress& progress, void* group,
                                                        Rank rank, uint64_t world,
                                                        std::vector<ProcessName> processes);

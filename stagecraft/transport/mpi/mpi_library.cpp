@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How far above a program its lib folder may be.
+// The number of folders above a program in which its lib folder is looked for.
 constexpr int kLevels = 4;
 
 struct Names {
@@ -45,7 +45,7 @@ std::vector<std::string> candidates(const char* file) {
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&load_mpi_plugin), &here) != 0) {
     std::error_code ignored;
-    // A program that was found on PATH is known by its name only.
+    // A program that was found on PATH is known by its name only, not by its path.
     fs::path folder = fs::path(here.dli_fname).parent_path();
     if (!fs::path(here.dli_fname).is_absolute()) {
       folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
@@ -63,7 +63,7 @@ std::vector<std::string> candidates(const char* file) {
 }
 
 const MpiPlugin* load(const std::string& path, bool is_global, std::string& problem) {
-  // Open MPI's own components look for its symbols among all.
+  // Open MPI's components find its symbols only if they are global.
   void* const library = dlopen(path.c_str(), RTLD_NOW | (is_global ? RTLD_GLOBAL : RTLD_LOCAL));
   if (library == nullptr) {
     problem += std::string(problem.empty() ? "" : "; ") + dlerror();

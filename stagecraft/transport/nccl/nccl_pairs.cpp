@@ -29,7 +29,8 @@ using Result = NcclLibrary::Result;
 using UniqueId = NcclLibrary::UniqueId;
 
 constexpr auto kAbortLimit = std::chrono::seconds(2);
-// A call that holds a communicator for longer waits for the other rank, and only its end helps.
+// A call that holds a communicator longer than this waits for a peer. Only the abort of the
+// communicator ends it.
 constexpr auto kCallLimit = std::chrono::milliseconds(200);
 constexpr auto kNap = std::chrono::microseconds(20);
 // How often a rank that connects looks whether the world is over.
@@ -39,7 +40,7 @@ void* handle_of(const c10::Stream& stream) {
   return stream.native_handle();
 }
 
-// What has been put on a device's current stream so far.
+// A point on a device's current stream.
 class Mark {
  public:
   explicit Mark(c10::Device device) {
@@ -53,15 +54,16 @@ class Mark {
   std::optional<c10::Event> event_;
 };
 
-// How many of the receives on a stream the device is through with. Behind each it copies a number
-// to the host: so nobody has to ask CUDA, which may not answer while a stream stands still for
-// another rank.
+// Counts the receives on a stream that the device has completed. After each receive the stream
+// copies a sequence number to pinned host memory. Completion is read from there, because CUDA calls
+// can block while a stream waits for a peer.
 class Arrivals {
  public:
-  static constexpr int64_t kNumbers = 1 << 15;  // more than can be on a stream
+  static constexpr int64_t kNumbers =
+      1 << 15;  // more than the receives that can be pending on a stream
 
   Arrivals() = default;
-  // `numbers` are 0, 1, ... on the device.
+  // `numbers` has 0, 1, ... on the device.
   explicit Arrivals(at::Tensor numbers)
       : numbers_(std::move(numbers)),
         seen_(numbers_.defined() ? at::zeros({1}, at::TensorOptions(at::kShort).pinned_memory(true))
@@ -69,11 +71,11 @@ class Arrivals {
 
   static at::Tensor make_numbers(c10::Device device) {
     auto numbers = at::arange(kNumbers, at::TensorOptions(at::kShort).device(device));
-    numbers.select(0, 0).item();  // other streams read them
+    numbers.select(0, 0).item();  // waits, because other streams read them
     return numbers;
   }
 
-  // The current stream is behind one more.
+  // Adds the copy of the next number to the current stream, after a receive.
   void mark() {
     if (!numbers_.defined()) return;
     const at::NoGradGuard no_grad;
@@ -128,7 +130,7 @@ void run_for_each(const std::vector<Comm>& comms, std::chrono::nanoseconds limit
 
 }  // namespace
 
-// One communicator; rank 0 of it sends, rank 1 receives.
+// A communicator of two ranks: its rank 0 sends, its rank 1 receives.
 struct NcclPairs::Pair {
   Pair() = default;
   explicit Pair(const at::Tensor& numbers) : arrivals(numbers) {}
@@ -136,9 +138,9 @@ struct NcclPairs::Pair {
   Rank other;
   bool is_sender = false;
   std::timed_mutex mutex;           ///< held while the communicator is used
-  std::atomic<Comm> comm{nullptr};  ///< null: what is to be sent is left out
+  std::atomic<Comm> comm{nullptr};  ///< null: sends are skipped
   uint64_t epoch = 0;
-  Arrivals arrivals;  ///< of what is received
+  Arrivals arrivals;  ///< of the receives
   std::mutex failure_mutex;
   std::string failure;
 
@@ -148,12 +150,12 @@ struct NcclPairs::Pair {
   }
 };
 
-// What the thread that makes communicators works on; lives as long as that thread.
+// The data of the thread that creates communicators; lives as long as that thread.
 struct NcclPairs::Connecting {
   std::shared_ptr<const NcclLibrary> library;
   c10::Device device = c10::kCPU;
   uint64_t epoch = 0;
-  std::vector<std::pair<PairPtr, UniqueId>> pairs;  ///< in the order of all ranks
+  std::vector<std::pair<PairPtr, UniqueId>> pairs;  ///< in the global order
   std::atomic<std::size_t> done{0};
   std::atomic<bool> is_given_up{false};
 };
@@ -161,7 +163,7 @@ struct NcclPairs::Connecting {
 NcclPairs::NcclPairs(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
                      c10::Device device)
     : library_(std::move(library)), rank_(rank), device_(device) {
-  const c10::InferenceMode off(false);  // other threads write to them
+  const c10::InferenceMode off(false);  // other threads write to these tensors
   const auto numbers = has_streams(device) ? Arrivals::make_numbers(device) : at::Tensor();
   for (Rank other(0); other.value() < ranks; ++other) {
     out_.push_back(other == rank ? nullptr : std::make_shared<Pair>());
@@ -302,7 +304,8 @@ void NcclPairs::connect_pair(Connecting& job, const PairPtr& pair, const UniqueI
   };
   Comm comm = nullptr;
   check(library.comm_init_rank(&comm, 2, id, pair->is_sender ? 0 : 1), "ncclCommInitRank");
-  // NCCL connects at the first message, and waits for the other rank then: so that is now.
+  // NCCL connects when the first message is sent, and waits for the peer then. So a message is sent
+  // now.
   SideStreams streams;
   const SideStreams::Guard guard(streams, job.device);
   const auto byte = at::empty({1}, at::TensorOptions(at::kByte).device(job.device));
@@ -366,7 +369,8 @@ std::optional<AbortReason> NcclPairs::find_failure() const {
         failure = pair->failure;
       }
       if (failure.empty()) {
-        // Without its mutex: it may be in use by a call that waits. Whoever ends it is not here.
+        // Without the mutex: a call that waits may hold it. Communicators are not ended meanwhile
+        // (connecting_ of NcclLink).
         Result result = NcclLibrary::kSuccess;
         if (Comm comm = pair->comm) library_->comm_get_async_error(comm, &result);
         if (result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress) continue;

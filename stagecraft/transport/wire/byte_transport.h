@@ -11,12 +11,12 @@
 
 namespace stagecraft::detail {
 
-/// What the wire protocol needs of an engine such as gloo: messages of bytes between two ranks. All
-/// calls may come from any thread.
+/// What the wire protocol needs of a communication library such as gloo: messages of bytes between
+/// two ranks. All calls may come from any thread.
 class ByteTransport {
  public:
-  /// Messages of one tag from one rank to another arrive in the order in which they were sent, and
-  /// fill receives in the order in which those were posted.
+  /// Messages of one tag from rank to rank arrive in the order of their sends, and fill receives in
+  /// the order in which those were posted.
   using Tag = int32_t;
 
   virtual ~ByteTransport() = default;
@@ -26,30 +26,30 @@ class ByteTransport {
   virtual Rank rank() const = 0;
   virtual int32_t num_ranks() const = 0;
 
-  /// `bytes`: contiguous, on the CPU, kept by the work. Neither call waits for another rank; both
-  /// throw when the connection is known to be lost.
+  /// Posts a send. `bytes`: contiguous, on the CPU; the work keeps them. Neither call waits for a
+  /// peer; both throw if the connection is known to be lost.
   virtual WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) = 0;
-  /// For a message of at most that size; a longer one is the end of the process.
+  /// Posts a receive of a message of at most that size. A longer message ends the process.
   virtual WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) = 0;
 
-  /// Whether messages come to whoever asks for them all the time much sooner than to a thread that
-  /// has gone to sleep (Work::wait_busily).
+  /// Whether a thread that polls (Work::wait_busily) gets a message much sooner than a thread that
+  /// sleeps.
   virtual bool prefers_polling() const { return false; }
 
-  /// Whether `send` may take as long as copying a large message takes.
+  /// Whether `send` copies a large message before it returns.
   virtual bool copies_in_send() const { return false; }
 
-  /// How an engine that can tell says that a rank's process has ended, on a thread of its own.
+  /// Called on a separate thread when the process of a rank has ended, by libraries that can tell.
   struct Watch {
-    /// Whether that was to be expected.
+    /// Whether the rank has left, so that its end is expected.
     std::function<bool(Rank)> has_left = {};
     std::function<void(Rank)> on_ended = {};
   };
-  /// Without functions: nothing is told any more once it returns.
+  /// Without functions: no call is made after this returns.
   virtual void watch(Watch /*watch*/) {}
-  /// The rank is lost or does not answer: what is under way with it will not come to its end.
+  /// The rank is lost or does not answer: transfers with it will not complete.
   virtual void forget(Rank /*other*/) {}
-  /// The world has failed, and its ranks may not all come to their end.
+  /// The world has failed: some ranks may never finish.
   virtual void set_failed() {}
 
  protected:

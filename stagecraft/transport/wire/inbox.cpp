@@ -19,8 +19,7 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-// Where a value's tensors arrive that are not the CPU's; where they are on several devices, the
-// first of them.
+// The device of a value's tensors; the first one if there are several, none if all are on the CPU.
 std::optional<c10::Device> device_of(const ArrivingTensors& tensors) {
   for (const auto& tensor : tensors) {
     if (!tensor.device().is_cpu()) return tensor.device();
@@ -28,12 +27,14 @@ std::optional<c10::Device> device_of(const ArrivingTensors& tensors) {
   return std::nullopt;
 }
 
-// A message that arrives more slowly, 1 MB/s, is one that has stopped.
+// A message that arrives more slowly than 1 MB/s counts as stalled.
 constexpr auto kLongestPerByte = std::chrono::microseconds(1);
 constexpr uint64_t kMaxCounted = uint64_t{1} << 48U;
-// How long the thread does not read after somebody has waited for what it would read.
+// How long the inbox's thread does not read after a rank's thread has read inline. Pipelines wait
+// every few hundred microseconds, so within this time the rank most likely waits again.
 constexpr auto kLeaveToOthers = std::chrono::milliseconds(1);
-// How long somebody who wants to read waits for the thread to leave.
+// How long a rank's thread waits for the inbox's thread to stop reading. Longer costs more than the
+// wake-up that reading inline saves.
 constexpr auto kPatience = std::chrono::microseconds(50);
 
 }  // namespace
@@ -86,7 +87,7 @@ void Inbox::run() {
   bool goes_on = true;
   while (goes_on && take_turn()) {
     const bool has_read = read_frame(Reader::kThread);
-    // Or else it was asked to leave.
+    // read_frame also returns false if a rank's thread wants to read; then the loop goes on.
     goes_on = has_read || !(is_broken_ || stopped_);
     finish_turn();
   }
@@ -94,7 +95,8 @@ void Inbox::run() {
 
 bool Inbox::take_turn() {
   std::unique_lock lock(turn_mutex_);
-  // Whoever has waited a moment ago is likely to wait again, unless it still does.
+  // A rank that has just read inline will soon do so again, unless it still waits for the same
+  // value.
   const auto leaves_it = [&] {
     const auto awaited = left_waiting_.lock();
     return seen_inline_polls_ != inline_polls_ && (!awaited || awaited->is_done());
@@ -128,12 +130,13 @@ void Inbox::poll_inline(const PendingPtr& awaited) {
   const std::lock_guard lock(turn_mutex_);
   is_taken_ = false;
   if (!is_poll_cancelled_ && !is_broken_) return;
-  // The thread takes over at once.
+  // The inbox's thread takes over at once.
   seen_inline_polls_ = inline_polls_;
   turn_changed_.notify_all();
 }
 
-// Elsewhere the thread wakes as soon as the caller would, so taking its place only costs.
+// Only for libraries that prefer polling. With others the inbox's thread wakes as fast as the
+// caller would, so taking over only costs time.
 void Inbox::wait_for_turn(std::unique_lock<std::mutex>& lock) {
   lock.unlock();
   ask_thread_to_leave();
@@ -169,7 +172,8 @@ void Inbox::end(const std::string& why) {
   }
 }
 
-// Before waiting for a frame, not behind one: whoever has waited for it has better things to do.
+// Reposts buffers before waiting, not after a frame has arrived, to keep this off the critical
+// path.
 void Inbox::post_frames() {
   while (frames_.size() < kPostedFrames) {
     auto bytes = std::exchange(spare_, {});
@@ -178,7 +182,7 @@ void Inbox::post_frames() {
       auto work = byte_transport_.receive(from_, kFrameTag, bytes);
       frames_.push_back({std::move(bytes), std::move(work)});
     } catch (const std::exception&) {
-      // The connection is lost. What has come before may say why, so it is read first.
+      // The connection is lost. Frames that arrived before may tell why, so they are read first.
       if (frames_.empty()) throw;
       return;
     }
@@ -214,7 +218,7 @@ bool Inbox::read_frame(Reader reader) {
   try {
     return read_message(reader);
   } catch (const OutOfMemory& error) {
-    // Where one message was left out, those behind it cannot be told apart.
+    // Without this message the following ones cannot be assigned.
     listener_.on_refused(from_, message_->head, error.what());
     end("its messages can no longer be read");
   } catch (const Error& error) {
@@ -276,7 +280,7 @@ void Inbox::begin_parts() {
   message.has_body = true;
   message.is_whole =
       head.has_checksum == 0 || checksum(as_bytes(message.body())) == head.body_checksum;
-  // Only a value that has nothing in it which later frames rely on can be left out.
+  // A damaged frame may be skipped only if later frames do not depend on its layout.
   const bool can_be_left_out = head.kind == FrameKind::kData && head.layout_bytes == 0;
   require<MetadataError>(message.is_whole || can_be_left_out, "a frame was damaged in transit");
   std::vector<WorkPtr> works;
@@ -319,7 +323,7 @@ void Inbox::finish_message() {
 void Inbox::finish_value() {
   const auto& head = message_->head;
   auto& taken = message_->value;
-  // Behind the numbers and texts are the small tensors, to the end.
+  // After the numbers and texts come the small tensors, up to the end.
   const auto& parts = taken.layout->parts();
   std::size_t small_bytes = 0;
   for (const auto& part : parts) small_bytes += part.way == Way::kFrame ? part.bytes : 0;
@@ -345,7 +349,7 @@ void Inbox::finish_value() {
   }
   FencedValue value;
   try {
-    // What it copies to the device, and what the device link brings, is on this stream.
+    // Copies to the device, and receives of the device link, run on this stream.
     std::optional<SideStreams::Guard> guard;
     if (const auto device = device_of(taken.memory.tensors)) guard.emplace(streams_, *device);
     value.value = taken.layout->build(values, std::move(taken.memory.tensors));

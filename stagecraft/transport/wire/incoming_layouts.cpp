@@ -10,7 +10,7 @@
 namespace stagecraft::detail {
 namespace {
 
-// Two of a kind are taken for a habit.
+// After two equal layouts in a row, the edge is expected to repeat: memory is posted ahead.
 constexpr uint64_t kHabit = 2;
 
 std::optional<c10::Device> link_device(const DeviceLink* link) {
@@ -144,7 +144,7 @@ std::vector<WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
       known.posted.pop_front();
       continue;
     }
-    // A value has taken it in the meantime.
+    // A value has used the memory in the meantime.
     for (std::size_t part = 0; part < known.num_messages; ++part) {
       works.push_back(
           byte_transport_.receive(from_, tag_of(head.layout), at::empty({1}, at::kByte)));

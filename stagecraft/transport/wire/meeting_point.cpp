@@ -10,7 +10,8 @@ namespace stagecraft::detail {
 namespace {
 
 const Rank kKeeper(0);
-// For the answer to a withdrawal, which no rank's own thread takes part in.
+// How long rank 0 may take to answer a withdrawal. Its inbox thread answers, so it need not wait
+// for rank 0's own thread.
 constexpr auto kGrace = std::chrono::milliseconds(300);
 
 std::string pack(uint64_t number, const std::vector<Participant>& participants) {
@@ -55,7 +56,7 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   waiters_.wait(lock, deadline, [&] { return met_ || is_disturbed(is_recovery); });
   if (met_) return {Outcome::kMet, std::move(met_), {}, true};
 
-  // Whoever left or aborted may have done so after all had met: the keeper knows.
+  // The abort or departure may have come after all ranks had met. Rank 0 knows.
   const bool was_disturbed = is_disturbed(is_recovery);
   lock.unlock();
   head.kind = FrameKind::kWithdraw;
@@ -109,7 +110,7 @@ void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view bo
   uint64_t number = 0;
   {
     const std::lock_guard lock(keeper_);
-    // Of before the world recovered: nobody waits for it any more.
+    // From before the recovery: no rank waits for an answer.
     if (head.epoch != epoch_) return;
     met = (head.is_recovery != 0 ? recoveries_ : collectives_).come(from, std::move(participant));
     if (!met) return;
@@ -123,7 +124,7 @@ void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view bo
   FrameHead reply;
   reply.kind = FrameKind::kMet;
   reply.is_recovery = head.is_recovery;
-  // This rank last: once it goes on it may leave, and nothing is heard from it any more.
+  // This rank is last: when it continues, it may leave, and then it sends nothing more.
   for (std::size_t i = met->size(); i-- > 0;) {
     reply.step = (*met)[i].attempt;
     answer(Rank(static_cast<int32_t>(i)), reply, bytes);

@@ -19,10 +19,10 @@ namespace {
 
 constexpr std::size_t kMaxLayouts = 512;
 constexpr std::size_t kMaxFreeFrames = 16;
-// A frame that was sent needs nobody; its memory is taken back when there are so many.
+// A posted frame needs no attention. Its memory is taken back when this many have accumulated.
 constexpr std::size_t kMaxUnseen = 8;
 constexpr std::size_t kMaxHeartbeats = 64;
-// To copy so many bytes takes longer than to wake a thread that does.
+// Copying this many bytes takes longer than waking the thread that copies them instead.
 constexpr std::size_t kCopiedElsewhere = 512 * 1024;
 
 std::string key_of(const Edge& edge, const std::string& layout) {
@@ -98,7 +98,7 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
         is_posted = true;
       }
     } catch (const ConnectionLost&) {
-      // The inbox sees it too, and says so.
+      // The inbox detects it, too, and reports it.
     } catch (...) {
       failure = describe(std::current_exception());
     }
@@ -139,7 +139,7 @@ void Outbox::post_value(FrameHead head, const EncodedValue& value, const Sending
       continue;
     }
     head.tensor_bytes += num_bytes(bytes);
-    // What the host never sees it cannot sum up.
+    // The host does not see the bytes that go over the device link, so they have no checksum.
     if (use_checksums_ && ways.back() == Way::kMessage) {
       head.tensor_checksum = checksum(as_bytes(text_of(bytes)), head.tensor_checksum);
     }
@@ -230,7 +230,7 @@ void Outbox::post_frame(FrameHead& head, const std::vector<std::string_view>& bo
   seal(head);
   std::memcpy(begin, &head, sizeof(head));
   const auto size = sizeof(head) + (separate.defined() ? 0 : head.body_bytes);
-  // Shorter or longer, it is the same memory; nobody else has it.
+  // Only the size changes; the memory is ours alone.
   frame.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(size)});
   post(kFrameTag, frame, frame, nullptr);
   if (separate.defined()) post(kBodyTag, separate, {}, nullptr);
@@ -263,7 +263,7 @@ void Outbox::take_back(at::Tensor frame) {
 void Outbox::keep(Item item) {
   std::unique_lock lock(queue_mutex_);
   if (closed_) {
-    // The thread may have gone.
+    // The thread may have ended.
     lock.unlock();
     return finish(item, false);
   }
@@ -277,8 +277,8 @@ void Outbox::tick(uint64_t epoch, std::string_view progress) {
     const std::lock_guard lock(queue_mutex_);
     wanted_ = !queue_.empty();
     if (wanted_) changed_.notify_all();
-    // What waits to leave says enough, as long as it leaves. When it does not, the engine may have
-    // more to say of the connection to whoever sends something new.
+    // Queued sends serve as heartbeats while they make progress. If they do not, a new send may
+    // make the library report a lost connection.
     const bool moves = std::exchange(seen_at_tick_, num_seen_) != num_seen_;
     if (queue_.size() > kMaxHeartbeats && moves) return;
   }
@@ -317,10 +317,11 @@ void Outbox::run() {
     try {
       while (!is_sent && !closed_) is_sent = item.work->wait();
     } catch (const c10::Error& error) {
-      // Of a link: this rank's own device. Otherwise the inbox sees it too, and says so.
+      // A device link: this rank's own device failed. Otherwise the inbox detects the error, too,
+      // and reports it.
       if (item.link_head) failure = error.what_without_backtrace();
     } catch (const std::exception&) {
-      // Likewise.
+      // The inbox detects a lost connection, too, and reports it.
     }
     item.work.reset();
     lock.lock();

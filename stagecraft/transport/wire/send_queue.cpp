@@ -52,11 +52,11 @@ void SendQueue::run() {
   for (;;) {
     changed_.wait(lock, [&] { return stopped_ || !items_.empty(); });
     if (items_.empty()) return;
-    // Whoever adds something does not move it.
+    // `add` does not move existing items.
     const Item& item = items_.front();
     lock.unlock();
     item.on_ready(await(item.ready));
-    // Its tensors are let go of without the lock.
+    // Tensors are released without the lock: that can take long.
     std::deque<Item> gone;
     lock.lock();
     gone.push_back(std::move(items_.front()));

@@ -14,11 +14,11 @@
 
 namespace stagecraft::detail {
 
-/// Where values wait until their devices have made them, or which take long to hand over. A thread
-/// of its own calls what is to happen then, one after another.
+/// Values that must wait before they can be posted: until the device has computed them, or because
+/// posting takes long. A thread posts them in order.
 class SendQueue {
  public:
-  /// How the wait ended. A device's failure: in its own words.
+  /// The result of a wait: ready, stopped, or the message of a device that failed.
   struct Outcome {
     bool is_ready = false;
     std::string failure = {};
@@ -26,15 +26,15 @@ class SendQueue {
   using OnReady = std::function<void(const Outcome&)>;
 
   explicit SendQueue(Rank to);
-  /// Stops and waits for the thread.
+  /// Stops the thread and joins it.
   ~SendQueue();
   SendQueue(const SendQueue&) = delete;
   SendQueue& operator=(const SendQueue&) = delete;
 
   void add(Readiness ready, OnReady on_ready);
-  /// Until all that was added has departed; false at the deadline.
+  /// Waits until the queue is empty; false at the deadline.
   bool flush(Deadline deadline);
-  /// Nothing is waited for any more: what is here departs without being ready.
+  /// Ends all waits: what is in the queue is called back as not ready.
   void stop();
 
  private:
@@ -49,7 +49,7 @@ class SendQueue {
   const Rank to_;
   std::mutex mutex_;
   std::condition_variable changed_;
-  std::deque<Item> items_;  ///< the first one is being waited for
+  std::deque<Item> items_;  ///< the thread waits for the first one
   std::atomic<bool> stopped_{false};
   std::thread thread_;
 };

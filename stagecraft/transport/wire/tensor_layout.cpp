@@ -28,13 +28,13 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
   return strides;
 }
 
-// The view keeps the tensor's memory; nobody writes to what is sent.
+// The view keeps the tensor's memory alive. A sent tensor is not written to.
 at::Tensor view_bytes(const at::Tensor& tensor, std::size_t size) {
   const c10::Storage& storage = tensor.storage();
   const bool is_plain =
       tensor.device().is_cpu() && !c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
   if (is_plain) {
-    // By hand: the engine's own ways take longer than a small message.
+    // Built by hand: torch's operators take longer than a small message.
     at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
         caffe2::TypeMeta::Make<uint8_t>());
@@ -162,8 +162,8 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor) {
   if (!base.is_non_overlapping_and_dense()) {
     base = base.as_strided(layout.base_sizes(), base.strides());
   }
-  // What is conjugated or negated lazily is a copy from here on; of an expanded tensor that would
-  // have other strides.
+  // A lazily conjugated or negated tensor is resolved into a copy here. For an expanded tensor that
+  // copy has different strides.
   if (base.is_conj() || base.is_neg()) base = base.resolve_conj().resolve_neg();
   if (layout.form == TensorLayout::Form::kCopy) base = base.contiguous();
   return view_bytes(base, size);
@@ -184,7 +184,7 @@ ArrivingTensor::ArrivingTensor(const TensorLayout& layout, std::optional<c10::De
 
 at::Tensor ArrivingTensor::empty(c10::Device device, const std::vector<int64_t>& strides) const {
   const at::NoGradGuard no_grad;
-  // What is copied to a device lies where the device can reach it.
+  // Memory that is copied to a device later is pinned.
   const bool is_pinned = device.is_cpu() && !device_.is_cpu() && layout_->num_bytes() > 0;
   if (device.is_cpu() && !is_pinned) {
     return at::detail::empty_strided_cpu(base_sizes_, strides, layout_->dtype);

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kMaxDepth = 256;
 
-// A letter for each kind; what follows it is written and read by the two classes below, in the same
-// order.
+// One letter for each kind of value. The two classes below write and read what follows it, in the
+// same order.
 enum class Mark : char {
   kNone = 'N',
   kInt = 'I',
@@ -222,8 +222,7 @@ class Decoder {
   std::size_t next_tensor_ = 0;
 };
 
-// What the engine says of bytes that are no value (MetadataError), or of memory that is not there
-// (OutOfMemory).
+// Translates torch's errors: invalid bytes (MetadataError) or no memory (OutOfMemory).
 template <typename Problem, typename Function>
 auto in_our_words(const Function& function) {
   try {

@@ -1,5 +1,5 @@
-// The collectives of a wire transport: the ranks meet, and small values are exchanged there. Large
-// ones travel between the ranks afterwards, as transfers of their own.
+// The collectives of a wire transport. Rank 0 coordinates them (meeting_point.h), and small values
+// travel with its messages. Large values travel between the ranks afterwards, as transfers.
 
 #include <cstring>
 #include <utility>
@@ -16,7 +16,7 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr std::size_t kMaxPacked = 4096;
-// What is brought to the meeting: a value, or word that it travels later.
+// The first byte of a contribution: the value is in it, or it follows as a transfer.
 constexpr char kHere = 'H';
 constexpr char kLater = 'L';
 
@@ -31,7 +31,7 @@ c10::IValue value_of(const std::string& brought) {
   return unpack(std::string_view(brought).substr(1));
 }
 
-// A transfer that belongs to a meeting. No direction of the runtime's has such a number.
+// The id of a transfer that belongs to a collective. The runtime does not use these directions.
 TransferId id_of(uint64_t meeting, uint8_t phase, Rank from, Rank to) {
   return {meeting, static_cast<Direction>(128 + phase), StageId(from.value()), StageId(to.value()),
           MicrobatchId(0)};
@@ -42,7 +42,7 @@ std::string describe_layout(const TensorLayout& layout) {
                      fmt::join(layout.sizes, ", "));
 }
 
-// Part i of n equal ones.
+// Part i of n equal parts.
 at::Tensor part_of(const at::Tensor& flat, int64_t i, int64_t n) {
   const int64_t begin = flat.numel() * i / n;
   return flat.narrow(0, begin, flat.numel() * (i + 1) / n - begin);
@@ -154,7 +154,7 @@ at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline
   return result;
 }
 
-// Each rank adds up one part, in the order of the ranks, and gives it to all.
+// Each rank sums one part, in the order of the ranks, and sends the sum to all.
 at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeting,
                                           Deadline deadline) {
   const auto ranks = static_cast<int64_t>(num_ranks());

@@ -1,4 +1,4 @@
-// What a wire transport does when something fails, and how it notices.
+// How a wire transport detects failures, and what it does then.
 
 #include <chrono>
 #include <string>
@@ -14,9 +14,9 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr const char* kEnded = "its process has ended or cannot be reached";
-// For what a process has sent before it ended, which may say why: it is read when nothing has come
-// during so many looks in a row. On a machine with much to do each of them takes longer, as reading
-// does.
+// Grace period for the last messages of a process that has ended: they may carry the cause. It is
+// over after kQuietLooks looks in a row without a new message. On a busy machine each look takes
+// longer, as reading does.
 constexpr auto kLastWords = std::chrono::milliseconds(200);
 constexpr auto kLook = std::chrono::milliseconds(1);
 constexpr int kQuietLooks = 20;
@@ -64,7 +64,7 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   const std::lock_guard lock(epoch_mutex_);
   if (head.epoch > epoch_) early_aborts_.emplace_back(head.epoch, std::move(reason));
   if (head.epoch != epoch_) return;
-  // Whoever said so has told the others.
+  // The sender has notified all ranks.
   spread_ = epoch_ + 1;
   exchange_.abort(std::move(reason));
   cancel_link();
@@ -93,7 +93,7 @@ void WireTransport::on_control(Rank from, const FrameHead& head, std::string_vie
       try {
         peer(from).outbox.release(head);
       } catch (const ConnectionLost&) {
-        // Its inbox sees that too.
+        // The inbox detects a lost connection, too.
       }
       return;
     case FrameKind::kCome:
@@ -120,8 +120,8 @@ void WireTransport::on_lost(Rank from, const std::string& why) {
     peer(from).outbox.close();
     return on_closed(from);
   }
-  // It is told too, where it can be: it may be alive, and only what it sends makes no sense. The
-  // watchdog closes the outbox.
+  // The peer is notified, too: it may be alive and only have sent an invalid message. The watchdog
+  // closes the outbox.
   abort({from, fmt::format("rank {}: {}", from.value(), why), nullptr, /*is_lost=*/true});
   exchange_.leave(from);
   on_closed(from);
@@ -142,7 +142,7 @@ void WireTransport::on_process_ended(Rank other) {
 }
 
 void WireTransport::on_closed(Rank from) {
-  // What was sent may be about to be seen through, so the outbox is left for the watchdog to close.
+  // Posted sends may still complete, so the watchdog closes the outbox later.
   peer(from).inbox.stop();
   peer(from).is_closed = true;
   wake();
@@ -152,12 +152,12 @@ void WireTransport::send_frame(Rank to, const FrameHead& head, std::string_view 
   try {
     peer(to).outbox.send(head, body);
   } catch (const ConnectionLost&) {
-    // Its inbox sees that too, or the next tick.
+    // The inbox or the next tick detects a lost connection, too.
   }
 }
 
 void WireTransport::throw_gone(Rank other, const std::string& what) {
-  // Its last frames may say that it left, and are perhaps still to be read.
+  // The peer's last frames may be unread, and may say that it left.
   auto lock = sends_.lock();
   sends_.wait(lock, Deadline::after(kTick), [&] { return world().has_left(other); });
   lock.unlock();
@@ -177,24 +177,25 @@ void WireTransport::wake() {
 
 void WireTransport::on_tick() {
   const auto now = Deadline::Clock::now();
-  // This process was stopped itself: what the others said meanwhile is read first.
+  // This process was stopped itself. Messages that arrived in the meantime are read before silence
+  // is judged.
   const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
   last_tick_ = now;
   const std::string progress = encode_progress(exchange_.progress_source(rank_).ask());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    // Who has left reads no more; what it was told last is out by then.
+    // A rank that has left reads nothing. Its last frames were sent two ticks ago.
     const bool has_left = world().has_left(other);
     if ((peer(other).is_closed || has_left) && ++peer(other).failed_ticks > 1) {
       peer(other).outbox.close();
     }
     if (has_left) continue;
-    // Whoever reads may have a deadline.
+    // A thread that reads inline may have a deadline.
     peer(other).inbox.cancel_poll();
     try {
       peer(other).outbox.tick(epoch_, progress);
     } catch (const ConnectionLost&) {
-      // Likewise; but an inbox may miss it within a message.
+      // The inbox detects a lost connection, too, but may miss it inside a message.
       if (++peer(other).failed_ticks > 1 && !world().has_left(other)) on_lost(other, kEnded);
       continue;
     }

@@ -11,7 +11,7 @@
 namespace stagecraft::detail {
 namespace {
 
-// A send to another process.
+// A send to a different process.
 class WireSend final : public Pending {
  public:
   WireSend(uint64_t world, Rank to, const TransferId& id, Outbox::SendingPtr sending)
@@ -81,15 +81,15 @@ WireTransport::~WireTransport() {
   if (link_ && world().is_aborted()) link_->abort();
   is_leaving_ = true;
   watchdog_.reset();
-  // Who goes because of another's failure says so, also if it was told of it: the others may not
-  // have heard yet, and would take this rank for the one that failed.
+  // A rank that leaves because of an abort sends the reason, even if a peer sent it first: ranks
+  // that have not received it yet would take this rank for the one that failed.
   spread_ = 0;
   spread_abort();
   exchange_.leave(rank_);
   say_goodbye();
   if (world().is_aborted()) byte_transport_->set_failed();
   byte_transport_->watch({});
-  // Whoever reads may answer any peer, so all have ended before the first peer goes.
+  // A reader may answer any peer, so all readers must end before the first peer is destroyed.
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.stop();
   }
@@ -100,8 +100,8 @@ WireTransport::~WireTransport() {
   if (link_) link_->close(options_.linger);
 }
 
-// A connection that is closed while something is still to be read may lose what it has carried the
-// other way, so it is closed when the other side has read all.
+// Closing a socket with unread data resets it, and data in the other direction is lost. So a
+// connection is closed after the peer has read everything (kSeen).
 void WireTransport::say_goodbye() {
   FrameHead goodbye;
   goodbye.kind = FrameKind::kGoodbye;
@@ -109,7 +109,7 @@ void WireTransport::say_goodbye() {
   const auto deadline = Deadline::after(options_.linger);
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_ || world().has_left(other)) continue;
-    // Nothing comes after the goodbye, also of what still waits.
+    // The goodbye is the last frame, so queued values are posted before it.
     if (!world().is_aborted()) peer(other).outbox.flush(deadline);
     send_frame(other, goodbye, {});
     told.push_back(other);
@@ -131,7 +131,7 @@ void WireTransport::say_goodbye() {
 PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue value) {
   exchange_.require_rank(to, "post_send");
   if (to == rank_) {
-    // Refuses what has history; on one rank there is no stream to wait for.
+    // Only for its check of the tensors: within one rank there is no stream to wait for.
     DeviceFence::record(value);
     return exchange_.post_send(rank_, rank_, id, {std::move(value), nullptr});
   }
@@ -155,14 +155,14 @@ PendingPtr WireTransport::post_receive(Rank from, const TransferId& id) {
   try {
     peer(from).inbox.layouts().expect(id, epoch_);
   } catch (const std::exception&) {
-    // The connection is lost, and the inbox says so to whoever waits.
+    // The connection is lost. The inbox reports it to the waiting thread.
   }
   return pending;
 }
 
 void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
   const auto* const wire = dynamic_cast<const WireSend*>(send.get());
-  // Which has aborted the world; whoever waits for it hears it as its own.
+  // This send has aborted the world. Its wait throws this error, not the abort reason.
   const bool has_failed = wire != nullptr && !wire->failure().empty();
   if (!has_failed) world().throw_if_aborted();
   if (wire == nullptr) return exchange_.wait_send(rank_, send, deadline);
@@ -195,7 +195,7 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
   if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
     const Rank from = transfer->key().from;
     peer(from).inbox.poll_inline(receive);
-    // It left while this rank waited, not before.
+    // The peer left while this rank waited, not before.
     const bool has_left =
         transfer->has(TransferState::kLeft) && !transfer->has(TransferState::kSent);
     if (has_left) abort(reason_left(from, rank_, name_receive(*transfer)));
@@ -206,7 +206,7 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
     if (fence) fence->join(value);
     return {std::move(value), arrival.sent};
   } catch (const PeerError&) {
-    // A wait for a rank that has left aborts the world.
+    // A wait for a rank that leaves aborts the world.
     tell_abort();
     throw;
   }
@@ -228,7 +228,7 @@ void WireTransport::deliver(Rank from, const FrameHead& head, FencedValue value)
   try {
     exchange_.post_send(from, rank_, head.transfer(), std::move(value));
   } catch (const PeerError&) {
-    // The world is aborted: nobody takes it.
+    // The world is aborted: no rank receives it.
   } catch (const ArgumentError& error) {
     exchange_.abort({from, error.what()});
   }
@@ -238,7 +238,7 @@ std::string WireTransport::describe_unsent(const TransferId& id, const std::stri
   return fmt::format("rank {} cannot send {}: {}", rank_.value(), to_string(id), failure);
 }
 
-// Whoever waits for the value would otherwise wait until its deadline.
+// Without the abort, the receiver would wait until its deadline.
 void WireTransport::on_unsent(const FrameHead& head, const std::string& failure) {
   {
     const std::lock_guard lock(epoch_mutex_);
@@ -251,7 +251,7 @@ void WireTransport::on_unsent(const FrameHead& head, const std::string& failure)
 void WireTransport::on_damaged(Rank from, const FrameHead& head, const std::string& what) {
   {
     const std::lock_guard lock(epoch_mutex_);
-    // Nobody wants it any more.
+    // The value is from before a recovery.
     if (head.epoch < epoch_) return;
   }
   abort({from, fmt::format("rank {}: {} arrived damaged at rank {}: {}", from.value(),
@@ -267,7 +267,7 @@ void WireTransport::on_refused(Rank from, const FrameHead& head, const std::stri
                             to_string(head.transfer()), from.value(), what)});
 }
 
-// Meetings -------------------------------------------------------------------------------------
+// Collectives and recovery ------------------------------------------------------------------------
 
 WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call,
                                        const std::string& bytes, Deadline deadline) {
@@ -321,7 +321,7 @@ void WireTransport::on_recovered() {
     }
     for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
       if (epoch != epoch_) continue;
-      // Whoever said so has told the others.
+      // The sender has notified all ranks.
       spread_ = epoch_ + 1;
       exchange_.abort(std::move(reason));
     }

@@ -12,7 +12,7 @@ int32_t small_number(const char* name, const std::string& text) {
   return static_cast<int32_t>(number_in(name, text, 0, std::numeric_limits<int32_t>::max()));
 }
 
-// A launch by the names of its variables; nothing where it is not this launcher's.
+// Reads a launch from variables with these names; nothing if they are not set.
 std::optional<Launch> find_launch(Launch::Kind kind, const char* rank, const char* size,
                                   const char* local) {
   const auto own = find_variable(rank);
@@ -26,7 +26,7 @@ std::optional<Launch> find_launch(Launch::Kind kind, const char* rank, const cha
   return launch;
 }
 
-// The same on all ranks, and another for most other steps of the machine.
+// A port that is the same on all ranks and differs for most other steps on the machine.
 uint16_t slurm_port() {
   const auto number_of = [](const char* name) {
     const auto text = find_variable(name);
@@ -61,7 +61,8 @@ std::optional<Launch> find_launch() {
                                 "OMPI_COMM_WORLD_LOCAL_RANK")) {
     return launch;
   }
-  // MPICH's mpirun starts its own processes with srun, whose variables are not those of its ranks.
+  // MPICH's mpirun starts its helper processes with srun, whose variables do not describe the
+  // ranks.
   const bool is_hydra = find_variable("HYDI_CONTROL_FD") || find_variable("MPI_LOCALRANKID");
   if (is_hydra) return find_launch(Kind::kMpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
   // A batch script has SLURM_PROCID too, but no step of its own.
@@ -78,7 +79,7 @@ std::string first_host(const std::string& hosts) {
   const std::size_t close = hosts.find(']', end);
   require<ArgumentError>(close != std::string::npos, "\"{}\" is not a list of hosts", hosts);
   const std::size_t number_end = hosts.find_first_of(",-]", end + 1);
-  // What follows the brackets belongs to the name.
+  // The text after the brackets belongs to the name.
   const std::size_t rest_end = hosts.find_first_of(",[", close + 1);
   const std::size_t rest = (rest_end == std::string::npos ? hosts.size() : rest_end) - (close + 1);
   return hosts.substr(0, end) + hosts.substr(end + 1, number_end - end - 1) +

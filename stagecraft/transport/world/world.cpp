@@ -97,7 +97,8 @@ void World::run(const std::function<void(Transport&)>& body) {
                    fmt::format("rank {}: {}", rank_.value(), describe(std::current_exception())),
                    std::current_exception()});
     }
-    // Until the others have heard it: if nobody catches this, the process is about to end.
+    // Waits until the peers have received the reason: if this exception is not caught, the process
+    // is about to end.
     end_.reset();
     throw;
   }
