@@ -26,8 +26,8 @@ std::optional<detail::Launch> find_launch(const TrainCommand& command) {
 }
 
 /// What all processes must have been asked for.
-Facts facts_of(const TrainCommand& command) {
-  Facts facts;
+Fingerprint facts_of(const TrainCommand& command) {
+  Fingerprint facts;
   for (const auto& [name, values] : command.given) {
     facts.emplace_back(name, fmt::format("{}", fmt::join(values, " ")));
   }
@@ -82,7 +82,7 @@ Ranks::Ranks(const TrainCommand& command) : ranks_(command.ranks), replicas_(com
   }
   try {
     world_.emplace(World::from_environment(
-        {.transport = name, .ranks = ranks_ * replicas_, .facts = facts_of(command)}));
+        {.transport = name, .ranks = ranks_ * replicas_, .fingerprint = facts_of(command)}));
   } catch (const ArgumentError& error) {
     throw BadUsage(error.what());
   }

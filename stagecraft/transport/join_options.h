@@ -8,7 +8,7 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/index.h"
-#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/fingerprint.h"
 
 namespace stagecraft {
 
@@ -61,7 +61,7 @@ struct JoinOptions {
   /// ranks and checksums: schedule, stages, kinds of devices. An entry with the name of a built-in
   /// one
   /// ("version") replaces it.
-  Facts facts = {};
+  Fingerprint fingerprint = {};
   /// How long ranks wait for each other.
   std::chrono::nanoseconds join_timeout = std::chrono::seconds(60);
   ProcessTransportOptions transport = {};

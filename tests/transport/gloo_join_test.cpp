@@ -78,7 +78,7 @@ TEST(GlooJoin, WithoutTheTokenARankIsToldSoAndTheOthersSayWhoIsMissing) {
 TEST(GlooJoin, AnotherVersionIsAnErrorOnAllThatNamesTheRank) {
   expect_all_threw(join_all(3,
                             [](auto& options, int32_t rank) {
-                              if (rank == 1) options.facts = {{"version", "0.0.1"}};
+                              if (rank == 1) options.fingerprint = {{"version", "0.0.1"}};
                             }),
                    "MetadataError", ", 0.0.1 on rank 1");
 }
@@ -86,17 +86,18 @@ TEST(GlooJoin, AnotherVersionIsAnErrorOnAllThatNamesTheRank) {
 TEST(GlooJoin, TheWireProtocolIsCompared) {
   expect_all_threw(join_all(2,
                             [](auto& options, int32_t rank) {
-                              if (rank == 1) options.facts = {{"wire protocol", "SCW1"}};
+                              if (rank == 1) options.fingerprint = {{"wire protocol", "SCW1"}};
                             }),
                    "MetadataError", "wire protocol is SCW2 on rank 0, SCW1 on rank 1");
 }
 
 TEST(GlooJoin, WhatTheProgramWantsAgreedOnIsComparedToo) {
   expect_all_threw(
-      join_all(2,
-               [](auto& options, int32_t rank) {
-                 options.facts = {{"schedule", rank == 0 ? "1F1B" : "GPipe"}, {"stages", "4"}};
-               }),
+      join_all(
+          2,
+          [](auto& options, int32_t rank) {
+            options.fingerprint = {{"schedule", rank == 0 ? "1F1B" : "GPipe"}, {"stages", "4"}};
+          }),
       "MetadataError", "the ranks do not agree: schedule is 1F1B on rank 0, GPipe on rank 1");
 }
 

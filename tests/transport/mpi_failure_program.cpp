@@ -158,7 +158,7 @@ void run(const Arguments& arguments) {
   options.transport.linger = std::chrono::milliseconds(500);
   options.join_timeout = std::chrono::seconds(10);
   const bool is_victim = detail::MpiProgress::get(soon()).facts().rank == arguments.victim;
-  if (arguments.mode == "version" && is_victim) options.facts = {{"version", "0.0.1"}};
+  if (arguments.mode == "version" && is_victim) options.fingerprint = {{"version", "0.0.1"}};
   if (arguments.mode == "late" && is_victim) {
     sleep(4);
     return;

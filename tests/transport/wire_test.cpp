@@ -27,7 +27,7 @@
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/sha256.h"
-#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/fingerprint.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/frame.h"
@@ -410,36 +410,36 @@ TEST(Sha256, IsThatOfTheStandard) {
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 
-TEST(Agree, SaysWhichRankDiffersInWhat) {
-  EXPECT_EQ(describe_disagreement({{{"a", "1"}, {"b", "2"}}, {{"b", "2"}, {"a", "1"}}}), "");
-  EXPECT_EQ(describe_disagreement({{{"version", "1"}}, {{"version", "2"}}, {{"version", "1"}}}),
+TEST(Fingerprint, TheMismatchNamesRanksAndValues) {
+  EXPECT_EQ(describe_mismatch({{{"a", "1"}, {"b", "2"}}, {{"b", "2"}, {"a", "1"}}}), "");
+  EXPECT_EQ(describe_mismatch({{{"version", "1"}}, {{"version", "2"}}, {{"version", "1"}}}),
             "version is 1 on ranks 0 and 2, 2 on rank 1");
-  EXPECT_EQ(describe_disagreement({{{"stages", "4"}}, {}}),
+  EXPECT_EQ(describe_mismatch({{{"stages", "4"}}, {}}),
             "stages is 4 on rank 0, not given on rank 1");
   LocalWorld world(3);
   world.run([](Transport& transport) {
-    const Facts facts = {{"schedule", transport.rank() == Rank(2) ? "GPipe" : "1F1B"}};
+    const Fingerprint fingerprint = {{"schedule", transport.rank() == Rank(2) ? "GPipe" : "1F1B"}};
     const auto soon = Deadline::after(std::chrono::seconds(20));
-    EXPECT_ERROR(agree(transport, facts, soon), MetadataError,
+    EXPECT_ERROR(handshake(transport, fingerprint, soon), MetadataError,
                  "the ranks do not agree: schedule is 1F1B on ranks 0 and 1, GPipe on rank 2");
-    agree(transport, {{"schedule", "1F1B"}}, soon);
+    handshake(transport, {{"schedule", "1F1B"}}, soon);
   });
 }
 
 std::string message_of_rank(const JoinOptions& options) {
   ByteWriter out;
   out.put(kHandshakeMagic);
-  write_facts(out, facts_of_rank(options, 2));
+  write_fingerprint(out, fingerprint_of_rank(options, 2));
   return out.take();
 }
 
 // What a rank without the same token, or of a different build, says of itself, read by this one.
 std::string compare_with(std::string theirs) {
-  const Facts mine = facts_of_rank({}, 2);
+  const Fingerprint mine = fingerprint_of_rank({}, 2);
   ByteReader in(theirs);
   const auto foreign = read_magic(in, mine);
   try {
-    require_agreement({mine, foreign ? *foreign : read_facts(in)});
+    require_same_fingerprints({mine, foreign ? *foreign : read_fingerprint(in)});
   } catch (const MetadataError& error) {
     return error.what();
   }
@@ -453,11 +453,11 @@ TEST(Handshake, EqualRanksAgree) {
 TEST(Handshake, EveryBuiltInFactIsCompared) {
   for (const std::string name :
        {"version", "number of ranks", "torch", "byte order", "wire protocol", "checksums"}) {
-    EXPECT_THAT(compare_with(message_of_rank({.facts = {{name, "other"}}})),
+    EXPECT_THAT(compare_with(message_of_rank({.fingerprint = {{name, "other"}}})),
                 testing::HasSubstr("other on rank 1"))
         << name;
   }
-  EXPECT_THAT(compare_with(message_of_rank({.facts = {{"wire protocol", "SCW1"}}})),
+  EXPECT_THAT(compare_with(message_of_rank({.fingerprint = {{"wire protocol", "SCW1"}}})),
               testing::EndsWith("agree: wire protocol is SCW2 on rank 0, SCW1 on rank 1"));
   EXPECT_THAT(compare_with(message_of_rank({.token = "a secret"})),
               testing::HasSubstr("token is not given on rank 0, "));

@@ -268,7 +268,7 @@ TEST(World, FactsAreCompared) {
   const uint16_t port = free_port();
   Processes processes(2, [&](int32_t i) {
     const Environment environment(torchrun_variables(i, port));
-    World::from_environment({.facts = {{"schedule", i == 0 ? "1F1B" : "GPipe"}}});
+    World::from_environment({.fingerprint = {{"schedule", i == 0 ? "1F1B" : "GPipe"}}});
   });
   for (const auto& end : processes.wait()) {
     EXPECT_EQ(end.type, "MetadataError");

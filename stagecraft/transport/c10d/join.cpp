@@ -36,7 +36,7 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kSaltBytes = 16;
 constexpr std::size_t kSignBytes = 32;
-// How long rank 0 keeps the store after a failure, for other ranks to read the facts.
+// How long rank 0 keeps the store after a failure, for other ranks to read the fingerprint.
 constexpr auto kFarewell = std::chrono::seconds(2);
 // How long a thread may take to report its own timeout.
 constexpr auto kPatience = std::chrono::seconds(1);
@@ -228,21 +228,22 @@ class Joining {
     }
   }
 
-  std::string sign_facts(int32_t rank, const std::string& facts) const {
-    return sign(options_.token, fmt::format("{}/{}/{}", salt_, rank, facts));
+  std::string sign_fingerprint(int32_t rank, const std::string& fingerprint) const {
+    return sign(options_.token, fmt::format("{}/{}/{}", salt_, rank, fingerprint));
   }
 
   void compare() {
-    // The random number tells this process from a second one with the same facts.
-    const Facts facts = facts_of_rank(options_, num_ranks());
+    // The random number tells this process from a second one with the same fingerprint.
+    const Fingerprint fingerprint = fingerprint_of_rank(options_, num_ranks());
     ByteWriter mine;
     mine.put(kHandshakeMagic);
-    write_facts(mine, facts);
-    const auto value = bytes_of(sign_facts(me(), mine.bytes()) + make_salt() + mine.bytes());
-    const auto key = [](int32_t rank) { return "facts/" + std::to_string(rank); };
+    write_fingerprint(mine, fingerprint);
+    const auto value = bytes_of(sign_fingerprint(me(), mine.bytes()) + make_salt() + mine.bytes());
+    const auto key = [](int32_t rank) { return "fingerprint/" + std::to_string(rank); };
     const auto is_signed = [&](int32_t rank, const std::string& text) {
       return text.size() >= kSignBytes + kSaltBytes &&
-             text.substr(0, kSignBytes) == sign_facts(rank, text.substr(kSignBytes + kSaltBytes));
+             text.substr(0, kSignBytes) ==
+                 sign_fingerprint(rank, text.substr(kSignBytes + kSaltBytes));
     };
     const auto there = store_->compareSet(key(me()), {}, value);
     if (there != value) {
@@ -253,7 +254,7 @@ class Joining {
       store_->set(key(me()), value);
     }
     is_admitted_ = true;
-    std::vector<Facts> by_rank;
+    std::vector<Fingerprint> by_rank;
     std::vector<Rank> missing;
     for (int32_t rank = 0; rank < num_ranks(); ++rank) {
       const auto text =
@@ -263,20 +264,20 @@ class Joining {
         continue;
       }
       ByteReader in(std::string_view(*text).substr(kSignBytes + kSaltBytes));
-      auto foreign = read_magic(in, facts);
-      by_rank.push_back(foreign ? std::move(*foreign) : read_facts(in));
+      auto foreign = read_magic(in, fingerprint);
+      by_rank.push_back(foreign ? std::move(*foreign) : read_fingerprint(in));
       // A rank that expects more ranks than the others may wait for ranks that do not exist.
-      if (rank + 1 == known_ranks(by_rank)) require_agreement(by_rank);
+      if (rank + 1 == known_ranks(by_rank)) require_same_fingerprints(by_rank);
     }
     if (!missing.empty()) throw_missing(missing, "at " + where());
-    require_agreement(by_rank);
+    require_same_fingerprints(by_rank);
   }
 
   // The smallest number of ranks that a rank has named.
-  static int32_t known_ranks(const std::vector<Facts>& by_rank) {
+  static int32_t known_ranks(const std::vector<Fingerprint>& by_rank) {
     int32_t smallest = std::numeric_limits<int32_t>::max();
-    for (const auto& facts : by_rank) {
-      for (const auto& [name, value] : facts) {
+    for (const auto& fingerprint : by_rank) {
+      for (const auto& [name, value] : fingerprint) {
         if (name == "number of ranks") smallest = std::min(smallest, std::stoi(value));
       }
     }

@@ -7,11 +7,11 @@
 
 namespace stagecraft::detail {
 
-/// Joins the other ranks at c10d's store, compares facts with them (wire/handshake.h) and connects
-/// to them through gloo. A store that rank 0 keeps ends when all ranks have read it.
+/// Joins the other ranks at c10d's store, compares fingerprint with them (wire/handshake.h) and
+/// connects to them through gloo. A store that rank 0 keeps ends when all ranks have read it.
 ///
 ///   1. Rank 0 writes a salt, signed with the token: ranks learn whether their token is right.
-///   2. Every rank writes its facts, signed with token and salt, and reads those of all ranks.
+///   2. Every rank writes its fingerprint, signed with token and salt, and reads those of all.
 ///   3. The ranks connect.
 ///   4. Every rank writes that it is done. The rank that keeps the store waits for that.
 std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options);

@@ -25,7 +25,7 @@ namespace stagecraft {
 ///
 /// TimeoutError names the ranks that did not join in time. ArgumentError for a process that lacks
 /// the job's token, and for a second process with the same rank. MetadataError on every rank if the
-/// ranks differ in what they must agree on (JoinOptions::facts).
+/// ranks differ in what they must agree on (JoinOptions::fingerprint).
 std::unique_ptr<Transport> join_gloo(const JoinOptions& options);
 
 /// Joins a world over an existing c10d group that has a backend for the CPU (ArgumentError

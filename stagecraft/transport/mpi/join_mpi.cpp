@@ -42,7 +42,7 @@ struct Hello {
   uint64_t world = 0;  ///< number of the world among those of its size
   Word word = Word::kHello;
   ProcessName process = {};
-  Facts facts = {};
+  Fingerprint fingerprint = {};
   bool ends_mpi_here = false;  ///< this library finalizes MPI, not the program
 };
 
@@ -56,13 +56,13 @@ std::string write_hello(const Hello& hello) {
   out.put(hello.process.pid);
   out.put(hello.process.start);
   out.put(static_cast<uint32_t>(hello.ends_mpi_here));
-  write_facts(out, hello.facts);
+  write_fingerprint(out, hello.fingerprint);
   return out.take();
 }
 
 Hello read_hello(std::string_view text, const Hello& mine) {
   ByteReader in(text);
-  if (auto foreign = read_magic(in, mine.facts)) {
+  if (auto foreign = read_magic(in, mine.fingerprint)) {
     return {mine.world, Word::kHello, {}, std::move(*foreign)};
   }
   Hello hello;
@@ -73,7 +73,7 @@ Hello read_hello(std::string_view text, const Hello& mine) {
   hello.process.pid = in.get<int64_t>();
   hello.process.start = in.get<uint64_t>();
   hello.ends_mpi_here = in.get<uint32_t>() != 0;
-  hello.facts = read_facts(in);
+  hello.fingerprint = read_fingerprint(in);
   return hello;
 }
 
@@ -160,7 +160,7 @@ class Joining {
 
   Hello say_hello() {
     const Hello mine{next_world(num_ranks_), Word::kHello, ProcessName::of_this(),
-                     facts_of_rank(options_, num_ranks_), progress_.facts().was_started == 0};
+                     fingerprint_of_rank(options_, num_ranks_), progress_.facts().was_started == 0};
     world_ = mine.world;
     say(mine);
     return mine;
@@ -169,7 +169,7 @@ class Joining {
   void say(const Hello& hello) {
     const auto text = write_hello(hello);
     require<ArgumentError>(text.size() <= kHelloBytes,
-                           "the facts that ranks compare take {} bytes, expected at most {}",
+                           "the fingerprint of this rank takes {} bytes, expected at most {}",
                            text.size(), kHelloBytes);
     for (int32_t other = 0; other < num_ranks_; ++other) {
       if (other == me_) continue;
@@ -236,7 +236,7 @@ class Joining {
   void leave() {
     const auto limit = Deadline::after(kLinger);
     const auto is_unheard = [&](const Talk& talk) {
-      const bool has_come = !hellos_[static_cast<std::size_t>(talk.other)].facts.empty();
+      const bool has_come = !hellos_[static_cast<std::size_t>(talk.other)].fingerprint.empty();
       return has_come && !talk.work->is_over();
     };
     progress_.advance();
@@ -263,15 +263,16 @@ class Joining {
     leave();
     throw TimeoutError(
         gone_.empty()
-            ? fmt::format("rank {} has the facts of all ranks, but {} did not confirm within {}",
-                          me_, name_ranks(silent), describe_wait(join_timeout()))
+            ? fmt::format(
+                  "rank {} has the fingerprints of all ranks, but {} did not confirm within {}",
+                  me_, name_ranks(silent), describe_wait(join_timeout()))
             : fmt::format("rank {} joined after {} had stopped waiting", me_, name_ranks(gone_)));
   }
 
   std::string describe_difference() const {
-    std::vector<Facts> by_rank;
-    for (const auto& hello : hellos_) by_rank.push_back(hello.facts);
-    return describe_disagreement(by_rank);
+    std::vector<Fingerprint> by_rank;
+    for (const auto& hello : hellos_) by_rank.push_back(hello.fingerprint);
+    return describe_mismatch(by_rank);
   }
 
   /// A rank that has joined and whose process has ended since, as far as known.

@@ -14,8 +14,8 @@ namespace stagecraft {
 ///
 /// The environment tells which MPI it is. Its plug-in is loaded then, so a program is built without
 /// MPI. STAGECRAFT_MPI=openmpi or mpich overrides the choice, STAGECRAFT_MPI_PLUGIN names the
-/// plug-in's file. Of the options, only num_ranks, token, facts, join_timeout and transport are
-/// used.
+/// plug-in's file. Of the options, only num_ranks, token, fingerprint, join_timeout and transport
+/// are used.
 ///
 /// The first world starts MPI, and the end of the process ends it, unless the program has started
 /// MPI itself with MPI_THREAD_MULTIPLE. Each world has its own communicator, so several worlds may

@@ -33,7 +33,7 @@ std::unique_ptr<Transport> detail::connect_nccl(const JoinOptions& options, c10:
   const auto library = NcclLibrary::load();
   const auto deadline = Deadline::after(options.join_timeout);
   JoinOptions meeting = options;
-  meeting.facts.emplace_back("NCCL", library->version());
+  meeting.fingerprint.emplace_back("NCCL", library->version());
   auto byte_transport = connect_gloo(meeting);
   auto link = std::make_unique<NcclLink>(library, byte_transport->rank(),
                                          byte_transport->num_ranks(), device);

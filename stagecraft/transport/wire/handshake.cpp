@@ -37,44 +37,44 @@ std::string digest_of(const std::string& token) {
 }
 
 // Puts a fact in place of the one of the same name, or at the end.
-void replace(Facts& facts, const Facts::value_type& fact) {
-  std::erase_if(facts, [&](const auto& known) { return known.first == fact.first; });
-  facts.push_back(fact);
+void replace(Fingerprint& fingerprint, const Fingerprint::value_type& fact) {
+  std::erase_if(fingerprint, [&](const auto& known) { return known.first == fact.first; });
+  fingerprint.push_back(fact);
 }
 
 }  // namespace
 
-Facts facts_of_rank(const JoinOptions& options, int32_t num_ranks) {
-  Facts facts = {{"version", std::string(version())},
-                 {"number of ranks", std::to_string(num_ranks)},
-                 {"torch", TORCH_VERSION},
-                 {"byte order", kByteOrder},
-                 {"wire protocol", wire_protocol()},
-                 {"checksums", options.transport.use_checksums ? "on" : "off"}};
-  if (!options.token.empty()) facts.emplace_back("token", digest_of(options.token));
-  for (const auto& fact : options.facts) replace(facts, fact);
-  return facts;
+Fingerprint fingerprint_of_rank(const JoinOptions& options, int32_t num_ranks) {
+  Fingerprint fingerprint = {{"version", std::string(version())},
+                             {"number of ranks", std::to_string(num_ranks)},
+                             {"torch", TORCH_VERSION},
+                             {"byte order", kByteOrder},
+                             {"wire protocol", wire_protocol()},
+                             {"checksums", options.transport.use_checksums ? "on" : "off"}};
+  if (!options.token.empty()) fingerprint.emplace_back("token", digest_of(options.token));
+  for (const auto& fact : options.fingerprint) replace(fingerprint, fact);
+  return fingerprint;
 }
 
-void write_facts(ByteWriter& out, const Facts& facts) {
-  out.put(static_cast<uint32_t>(facts.size()));
-  for (const auto& [name, value] : facts) {
+void write_fingerprint(ByteWriter& out, const Fingerprint& fingerprint) {
+  out.put(static_cast<uint32_t>(fingerprint.size()));
+  for (const auto& [name, value] : fingerprint) {
     out.put_text(name);
     out.put_text(value);
   }
 }
 
-Facts read_facts(ByteReader& in) {
-  Facts facts;
+Fingerprint read_fingerprint(ByteReader& in) {
+  Fingerprint fingerprint;
   const auto count = in.get_count();
   for (std::size_t i = 0; i < count; ++i) {
     std::string name(in.get_text());
-    facts.emplace_back(std::move(name), in.get_text());
+    fingerprint.emplace_back(std::move(name), in.get_text());
   }
-  return facts;
+  return fingerprint;
 }
 
-std::optional<Facts> read_magic(ByteReader& in, Facts mine) {
+std::optional<Fingerprint> read_magic(ByteReader& in, Fingerprint mine) {
   const auto magic = in.get<uint32_t>();
   if (magic == kHandshakeMagic) return std::nullopt;
   const bool is_swapped = magic == swap_bytes(kHandshakeMagic);
@@ -83,8 +83,8 @@ std::optional<Facts> read_magic(ByteReader& in, Facts mine) {
   return mine;
 }
 
-void require_agreement(const std::vector<Facts>& by_rank) {
-  const auto difference = describe_disagreement(by_rank);
+void require_same_fingerprints(const std::vector<Fingerprint>& by_rank) {
+  const auto difference = describe_mismatch(by_rank);
   if (!difference.empty()) throw MetadataError("the ranks do not agree: " + difference);
 }
 

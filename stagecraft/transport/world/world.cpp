@@ -24,8 +24,8 @@ JoinOptions join_options(const Launch& launch, const detail::BackEnd& back_end,
                          const WorldOptions& world) {
   JoinOptions options;
   if (back_end.uses_store) options = detail::find_store(launch);
-  options.facts = world.facts;
-  options.facts.emplace_back("transport", back_end.name);
+  options.fingerprint = world.fingerprint;
+  options.fingerprint.emplace_back("transport", back_end.name);
   options.join_timeout = world.join_timeout;
   options.transport = world.process;
   return options;

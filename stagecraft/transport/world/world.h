@@ -28,8 +28,8 @@ struct WorldOptions {
   /// How transports of processes behave, and how long processes wait for each other to join.
   ProcessTransportOptions process = {};
   std::chrono::nanoseconds join_timeout = std::chrono::seconds(60);
-  /// What the ranks must agree on (JoinOptions::facts).
-  Facts facts = {};
+  /// What the ranks must agree on (JoinOptions::fingerprint).
+  Fingerprint fingerprint = {};
   LocalWorldOptions local = {};
 };
 

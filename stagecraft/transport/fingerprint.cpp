@@ -1,4 +1,4 @@
-#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/fingerprint.h"
 
 #include <algorithm>
 
@@ -10,13 +10,13 @@
 namespace stagecraft {
 namespace {
 
-const std::string* find(const Facts& facts, const std::string& name) {
-  const auto found = std::find_if(facts.begin(), facts.end(),
+const std::string* find(const Fingerprint& fingerprint, const std::string& name) {
+  const auto found = std::find_if(fingerprint.begin(), fingerprint.end(),
                                   [&](const auto& fact) { return fact.first == name; });
-  return found == facts.end() ? nullptr : &found->second;
+  return found == fingerprint.end() ? nullptr : &found->second;
 }
 
-std::string describe_fact(const std::vector<Facts>& by_rank, const std::string& name) {
+std::string describe_fact(const std::vector<Fingerprint>& by_rank, const std::string& name) {
   std::vector<std::pair<std::string, std::vector<Rank>>> holders;
   for (std::size_t i = 0; i < by_rank.size(); ++i) {
     const std::string* const value = find(by_rank[i], name);
@@ -40,10 +40,10 @@ std::string describe_fact(const std::vector<Facts>& by_rank, const std::string& 
 
 }  // namespace
 
-std::string describe_disagreement(const std::vector<Facts>& by_rank) {
+std::string describe_mismatch(const std::vector<Fingerprint>& by_rank) {
   std::vector<std::string> names;
-  for (const auto& facts : by_rank) {
-    for (const auto& [name, value] : facts) {
+  for (const auto& fingerprint : by_rank) {
+    for (const auto& [name, value] : fingerprint) {
       if (std::find(names.begin(), names.end(), name) == names.end()) names.push_back(name);
     }
   }
@@ -56,22 +56,22 @@ std::string describe_disagreement(const std::vector<Facts>& by_rank) {
   return text;
 }
 
-void agree(Transport& transport, const Facts& facts, Deadline deadline) {
+void handshake(Transport& transport, const Fingerprint& fingerprint, Deadline deadline) {
   c10::List<std::string> mine;
-  for (const auto& [name, value] : facts) {
+  for (const auto& [name, value] : fingerprint) {
     mine.push_back(name);
     mine.push_back(value);
   }
-  std::vector<Facts> by_rank;
+  std::vector<Fingerprint> by_rank;
   for (const auto& theirs : transport.all_gather(mine, deadline)) {
-    Facts read;
+    Fingerprint read;
     const auto texts = theirs.toListRef();
     for (std::size_t i = 0; i + 1 < texts.size(); i += 2) {
       read.emplace_back(texts[i].toStringRef(), texts[i + 1].toStringRef());
     }
     by_rank.push_back(std::move(read));
   }
-  const auto difference = describe_disagreement(by_rank);
+  const auto difference = describe_mismatch(by_rank);
   if (!difference.empty()) throw MetadataError("the ranks do not agree: " + difference);
 }
 
