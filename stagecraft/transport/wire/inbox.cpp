@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -30,12 +31,6 @@ std::optional<c10::Device> device_of(const ArrivingTensors& tensors) {
 // A message that arrives more slowly than 1 MB/s counts as stalled.
 constexpr auto kLongestPerByte = std::chrono::microseconds(1);
 constexpr uint64_t kMaxCounted = uint64_t{1} << 48U;
-// How long the inbox's thread does not read after a rank's thread has read inline. Pipelines wait
-// every few hundred microseconds, so within this time the rank most likely waits again.
-constexpr auto kLeaveToOthers = std::chrono::milliseconds(1);
-// How long a rank's thread waits for the inbox's thread to stop reading. Longer costs more than the
-// wake-up that reading inline saves.
-constexpr auto kPatience = std::chrono::microseconds(50);
 
 }  // namespace
 
@@ -67,8 +62,7 @@ void Inbox::stop() {
     stopped_ = true;
     if (current_) current_->interrupt();
   }
-  const std::lock_guard lock(turn_mutex_);
-  turn_changed_.notify_all();
+  turn_.close();
 }
 
 Clock::time_point Inbox::last_heard() const {
@@ -84,70 +78,25 @@ void Inbox::touch() {
 
 void Inbox::run() {
   name_thread("sc in " + to_string(from_));
-  bool goes_on = true;
-  while (goes_on && take_turn()) {
-    const bool has_read = read_frame(Reader::kThread);
-    // read_frame also returns false if a rank's thread wants to read; then the loop goes on.
-    goes_on = has_read || !(is_broken_ || stopped_);
-    finish_turn();
+  // read_frame also returns false if a rank's thread wants to read; then this thread waits again.
+  while (turn_.take_thread()) {
+    read_frame(Reader::kThread);
+    turn_.release();
   }
 }
 
-bool Inbox::take_turn() {
-  std::unique_lock lock(turn_mutex_);
-  // A rank that has just read inline will soon do so again, unless it still waits for the same
-  // value.
-  const auto leaves_it = [&] {
-    const auto awaited = left_waiting_.lock();
-    return seen_inline_polls_ != inline_polls_ && (!awaited || awaited->is_done());
-  };
-  while (!stopped_ && (is_taken_ || leaves_it())) {
-    seen_inline_polls_ = inline_polls_;
-    turn_changed_.wait_for(lock, kLeaveToOthers);
-  }
-  if (stopped_ || is_broken_) return false;
-  is_taken_ = true;
-  return true;
-}
-
-void Inbox::finish_turn() {
-  const std::lock_guard lock(turn_mutex_);
-  is_taken_ = false;
-}
-
+// Only libraries that prefer polling make it worth to take the turn from the inbox's thread. With
+// others that thread wakes as fast as the caller would.
 void Inbox::poll_inline(const PendingPtr& awaited) {
-  {
-    std::unique_lock lock(turn_mutex_);
-    ++inline_polls_;
-    if (is_taken_ && byte_transport_.prefers_polling()) wait_for_turn(lock);
-    left_waiting_ = is_taken_ ? awaited : PendingPtr();
-    if (is_taken_ || is_broken_ || stopped_) return;
-    is_taken_ = true;
-    is_poll_cancelled_ = false;
-  }
+  std::function<void()> ask_to_release;
+  if (byte_transport_.prefers_polling()) ask_to_release = [this] { ask_thread_to_leave(); };
+  const bool has_turn = turn_.take_inline(awaited, ask_to_release);
+  is_wanted_ = false;
+  if (!has_turn) return;
+  is_poll_cancelled_ = false;
   while (!awaited->is_done() && read_frame(Reader::kCaller)) {
   }
-  const std::lock_guard lock(turn_mutex_);
-  is_taken_ = false;
-  if (!is_poll_cancelled_ && !is_broken_) return;
-  // The inbox's thread takes over at once.
-  seen_inline_polls_ = inline_polls_;
-  turn_changed_.notify_all();
-}
-
-// Only for libraries that prefer polling. With others the inbox's thread wakes as fast as the
-// caller would, so taking over only costs time.
-void Inbox::wait_for_turn(std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
-  ask_thread_to_leave();
-  lock.lock();
-  const auto limit = Clock::now() + kPatience;
-  while (is_taken_ && Clock::now() < limit) {
-    lock.unlock();
-    std::this_thread::yield();
-    lock.lock();
-  }
-  is_wanted_ = false;
+  turn_.release(/*is_thread_next=*/is_poll_cancelled_);
 }
 
 void Inbox::ask_thread_to_leave() {
@@ -163,7 +112,7 @@ void Inbox::cancel_poll() {
 }
 
 void Inbox::end(const std::string& why) {
-  is_broken_ = true;
+  turn_.close();
   if (stopped_) return;
   if (has_ended_) {
     listener_.on_closed(from_);

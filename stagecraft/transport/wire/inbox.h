@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -19,6 +18,7 @@
 #include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/incoming_layouts.h"
+#include "stagecraft/transport/wire/reader_turn.h"
 
 namespace stagecraft::detail {
 
@@ -47,9 +47,8 @@ class InboxListener {
 /// The receiving end of the stream of frames (frame.h) from one peer, with a thread that reads it.
 ///
 /// Waking a thread that then wakes a second one takes tens of microseconds. A rank's thread that
-/// waits for a value of this peer therefore reads frames itself (`poll_inline`). For 1 ms after
-/// such a wait the inbox's thread leaves reading to it, because a rank that has waited will soon
-/// wait again. Only one of the two reads at a time. If the communication library prefers polling
+/// waits for a value of this peer therefore reads frames itself (`poll_inline`). Only one
+/// of the two reads at a time (reader_turn.h). If the communication library prefers polling
 /// (ByteTransport::prefers_polling), the waiting thread asks the inbox's thread to stop reading;
 /// otherwise the inbox's thread wakes as fast as the waiting one would.
 class Inbox {
@@ -106,11 +105,7 @@ class Inbox {
 
   void run();
   void end(const std::string& why);
-  /// Waits until the inbox's thread may read. False if it must end.
-  bool take_turn();
-  void finish_turn();
-  /// Asks the inbox's thread to stop reading, and waits up to kPatience for that.
-  void wait_for_turn(std::unique_lock<std::mutex>& lock);
+  /// Makes the inbox's thread release its turn, if it only waits for a message.
   void ask_thread_to_leave();
   /// Reads one frame. False if the inbox was stopped, the connection was lost, or the reader must
   /// stop.
@@ -136,7 +131,6 @@ class Inbox {
   std::optional<Message> message_;
   uint64_t next_frame_ = 0;
   bool has_ended_ = false;  ///< the peer has said goodbye
-  bool is_broken_ = false;  ///< the stream cannot be read any further
 
   std::atomic<int64_t> last_heard_{0};
   std::atomic<int64_t> arriving_bytes_{0};  ///< size of the arriving message; 0: none
@@ -147,13 +141,7 @@ class Inbox {
   std::atomic<bool> is_poll_cancelled_{false};
   std::atomic<bool> is_wanted_{false};  ///< a rank's thread wants to read
 
-  std::mutex turn_mutex_;
-  std::condition_variable turn_changed_;
-  bool is_taken_ = false;      ///< a thread reads
-  uint64_t inline_polls_ = 0;  ///< number of calls of poll_inline
-  uint64_t seen_inline_polls_ = 0;
-  /// What the last rank's thread waits for that found the inbox's thread reading.
-  std::weak_ptr<Pending> left_waiting_;
+  ReaderTurn turn_;
   std::thread thread_;
 };
 

@@ -64,7 +64,7 @@ void Outbox::require_open() const {
   if (closed_) throw ConnectionLost("the connection is closed");
 }
 
-Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
+SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   std::size_t parts = 0;
   std::size_t bytes = 0;
   bool waits = std::any_of(value.tensors.begin(), value.tensors.end(),
@@ -79,14 +79,13 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   waits =
       waits || (bytes >= kCopiedElsewhere && (use_checksums_ || byte_transport_.copies_in_send()));
   SendingPtr sending;
-  if (parts > 0 || waits) sending = std::make_shared<Sending>();
+  // A value that waits has one part more, until it is posted.
+  if (parts > 0 || waits) sending = std::make_shared<Sending>(waits ? parts + 1 : parts);
   if (!waits) {
-    if (sending) sending->left_ = parts;
     post_value(head, value, sending);
     return sending;
   }
   require_open();
-  sending->left_ = parts + 1;
   auto ready = copy_to_host(value.tensors, value.by_link, value.sources, copies_);
   const auto on_ready = [this, head, value = std::move(value),
                          sending](const SendQueue::Outcome& outcome) {
@@ -344,9 +343,7 @@ void Outbox::finish(Item& item, bool is_sent) {
 }
 
 void Outbox::finish_part(const SendingPtr& value, bool is_sent) {
-  if (!is_sent) value->is_lost_ = true;
-  const bool is_last = value->left_.fetch_sub(1) == 1;
-  if (is_last || !is_sent) on_sent_();
+  if (value->finish_part(is_sent)) on_sent_();
 }
 
 }  // namespace stagecraft::detail

@@ -23,6 +23,7 @@
 #include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/send_queue.h"
+#include "stagecraft/transport/wire/sending.h"
 #include "stagecraft/transport/wire/value_codec.h"
 
 namespace stagecraft::detail {
@@ -41,32 +42,6 @@ class ConnectionLost : public std::runtime_error {
 /// Thread-safe. Every call that sends throws ConnectionLost if the connection is lost or closed.
 class Outbox {
  public:
-  /// A value that is being sent; its memory is in use.
-  class Sending {
-   public:
-    bool is_done() const { return left_.load(std::memory_order_acquire) == 0 || is_lost_.load(); }
-    /// Whether it is done because the outbox was closed, or because sending failed.
-    bool is_lost() const { return is_lost_.load(); }
-    /// If it is lost because this rank's own device failed: the device's message. Otherwise empty.
-    std::string failure() const {
-      const std::lock_guard lock(failure_mutex_);
-      return failure_;
-    }
-
-   private:
-    friend class Outbox;
-    std::atomic<std::size_t> left_{0};
-    std::atomic<bool> is_lost_{false};
-    mutable std::mutex failure_mutex_;
-    std::string failure_;
-
-    void set_failure(std::string failure) {
-      const std::lock_guard lock(failure_mutex_);
-      failure_ = std::move(failure);
-    }
-  };
-  using SendingPtr = std::shared_ptr<Sending>;
-
   /// `on_sent` is called on a thread of the outbox whenever the memory of a value is released.
   /// `on_failed` is called after it for a value that this rank could not send, with the reason.
   using OnFailed = std::function<void(const FrameHead& head, const std::string& failure)>;

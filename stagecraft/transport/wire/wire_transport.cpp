@@ -14,7 +14,7 @@ namespace {
 // A send to a different process.
 class WireSend final : public Pending {
  public:
-  WireSend(uint64_t world, Rank to, const TransferId& id, Outbox::SendingPtr sending)
+  WireSend(uint64_t world, Rank to, const TransferId& id, SendingPtr sending)
       : world_(world), to_(to), id_(id), sending_(std::move(sending)) {}
 
   uint64_t world() const { return world_; }
@@ -28,7 +28,7 @@ class WireSend final : public Pending {
   uint64_t world_;
   Rank to_;
   TransferId id_;
-  Outbox::SendingPtr sending_;
+  SendingPtr sending_;
 };
 
 }  // namespace
