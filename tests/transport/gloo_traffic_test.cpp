@@ -36,13 +36,13 @@ const Rank kOne(1);
 using Wrap =
     std::function<std::unique_ptr<detail::ByteTransport>(std::unique_ptr<detail::ByteTransport>)>;
 
-// Two ranks; the engine of rank 0 is wrapped.
+// Two ranks; the byte transport of rank 0 is wrapped.
 std::vector<ProcessEnd> run_two(const detail::WireOptions& options,
                                 const std::function<void(WireTransport&)>& body,
                                 const Wrap& wrap = nullptr) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    auto byte_transport = detail::join(world.options(i));
+    auto byte_transport = detail::connect_gloo(world.options(i));
     if (i == 0 && wrap) byte_transport = wrap(std::move(byte_transport));
     WireTransport transport(std::move(byte_transport), options);
     body(transport);
@@ -89,7 +89,7 @@ TEST(GlooTraffic, SeveralLargeMessagesAreInFlightBothWays) {
 TEST(GlooTraffic, LargeValuesArriveThoughTheirSenderLeavesAtOnce) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    WireTransport transport(detail::join(world.options(i)), {.linger = std::chrono::seconds(10)});
+    WireTransport transport(detail::connect_gloo(world.options(i)), {.linger = std::chrono::seconds(10)});
     const auto large = [](int32_t m) { return at::full({500'000 + m}, double(m)); };
     for (int32_t m = 0; m < 4; ++m) {
       if (i == 0) transport.post_send(kOne, values(m), large(m));
@@ -240,7 +240,7 @@ TEST(GlooTraffic, LazilyConjugatedTensorsArriveAsTheyAre) {
 TEST(GlooTraffic, AnIdThatComesTwiceEndsABarrierAtOnce) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    WireTransport transport(detail::join(world.options(i)), {});
+    WireTransport transport(detail::connect_gloo(world.options(i)), {});
     transport.barrier(soon());
     if (i == 1) {
       const auto begin = std::chrono::steady_clock::now();
@@ -270,13 +270,13 @@ class DamagingByteTransport final : public detail::ByteTransport {
 
   Rank rank() const override { return byte_transport_->rank(); }
   int32_t num_ranks() const override { return byte_transport_->num_ranks(); }
-  WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
+  detail::WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
     if (!choose_(tag, bytes.numel())) return byte_transport_->send(to, tag, bytes);
     const auto damaged = bytes.clone();
     damaged[bytes.numel() - 1].bitwise_xor_(16);
     return byte_transport_->send(to, tag, damaged);
   }
-  WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
+  detail::WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
     return byte_transport_->receive(from, tag, bytes);
   }
   bool prefers_polling() const override { return byte_transport_->prefers_polling(); }
@@ -361,7 +361,7 @@ TEST(GlooTraffic, WhoSendsWhatMakesNoSenseIsToldSo) {
   };
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    auto byte_transport = detail::join(world.options(i));
+    auto byte_transport = detail::connect_gloo(world.options(i));
     if (i == 0) byte_transport = damage(choose)(std::move(byte_transport));
     // Nothing but word of it can end the wait of rank 0.
     WireTransport transport(std::move(byte_transport), {.max_silence = std::chrono::seconds(0)});
