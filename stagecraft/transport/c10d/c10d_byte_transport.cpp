@@ -93,7 +93,7 @@ class C10dByteTransport final : public ByteTransport {
   }
 
  private:
-  std::mutex& mutex_of(Rank other) { return mutexes_[static_cast<std::size_t>(other.value())]; }
+  std::mutex& mutex_of(Rank other) { return mutexes_[other.position()]; }
 
   c10::intrusive_ptr<Group> group_;
   /// One for each peer, as gloo has one for each connection: a copy to one peer does not delay the

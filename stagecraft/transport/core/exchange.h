@@ -80,11 +80,9 @@ class Exchange {
   void leave(Rank rank);
 
   /// The source of a rank's progress.
-  ProgressSource& progress_source(Rank rank) {
-    return progress_sources_[static_cast<std::size_t>(rank.value())];
-  }
+  ProgressSource& progress_source(Rank rank) { return progress_sources_[rank.position()]; }
   const ProgressSource& progress_source(Rank rank) const {
-    return progress_sources_[static_cast<std::size_t>(rank.value())];
+    return progress_sources_[rank.position()];
   }
 
  private:
@@ -102,7 +100,7 @@ class Exchange {
   using Discarded = std::vector<Payload>;
   struct Nothing {};
 
-  Mailbox& mailbox(Rank rank) { return mailboxes_[static_cast<std::size_t>(rank.value())]; }
+  Mailbox& mailbox(Rank rank) { return mailboxes_[rank.position()]; }
   /// The transfer's entry in the mailbox, created if it is new.
   TransferPtr& find_or_make(Mailbox& box, Rank to, const TransferKey& key) {
     const auto known = box.transfers.find(key);

@@ -55,7 +55,7 @@ class Rendezvous {
   template <typename OnMet>
   Result meet(Rank rank, std::string call, Payload payload, Deadline deadline,
               Deadline::Clock::duration spin, const OnMet& on_met) {
-    const auto place = static_cast<std::size_t>(rank.value());
+    const auto place = rank.position();
     auto lock = waiters_.lock();
     if (is_disturbed()) return {disturbance(), nullptr, {}, false};
     const auto round = round_;

@@ -87,6 +87,6 @@ template <>
 struct std::hash<stagecraft::detail::TransferKey> {
   std::size_t operator()(const stagecraft::detail::TransferKey& key) const noexcept {
     return std::hash<stagecraft::TransferId>{}(key.id) ^
-           (static_cast<std::size_t>(key.from.value()) * 0x9E3779B97F4A7C15U);
+           (key.from.position() * 0x9E3779B97F4A7C15U);
   }
 };

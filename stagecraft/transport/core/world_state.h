@@ -38,7 +38,7 @@ class WorldState {
   /// Forgets the reason and returns it. `clear` is called before the world can be aborted again.
   std::shared_ptr<const AbortReason> recover(const std::function<void()>& clear);
 
-  bool has_left(Rank rank) const { return left_[static_cast<std::size_t>(rank.value())].load(); }
+  bool has_left(Rank rank) const { return left_[rank.position()].load(); }
   bool anyone_left() const { return anyone_left_.load(); }
   std::vector<Rank> ranks_that_left() const;
   void leave(Rank rank);

@@ -80,7 +80,7 @@ c10::IValue LocalTransport::broadcast(c10::IValue value, Rank root, Deadline dea
   auto payload = root == rank_ ? pack(std::move(value)) : LocalPayload();
   const auto all = exchange_->gather(rank_, fmt::format("broadcast from rank {}", root.value()),
                                      std::move(payload), deadline);
-  return unpack((*all)[static_cast<std::size_t>(root.value())]);
+  return unpack((*all)[root.position()]);
 }
 
 at::Tensor LocalTransport::all_reduce(const at::Tensor& tensor, Deadline deadline) {

@@ -32,7 +32,7 @@ class Failures {
   void add_current(Transport& end) {
     const auto cause = std::current_exception();
     const std::lock_guard lock(mutex_);
-    by_rank_[static_cast<std::size_t>(end.rank().value())] = cause;
+    by_rank_[end.rank().position()] = cause;
     if (!first_) first_ = cause;
     end.abort({end.rank(), describe(cause), cause});
   }
@@ -42,7 +42,7 @@ class Failures {
   void rethrow(const std::shared_ptr<const AbortReason>& reason) const {
     if (!first_) return;
     if (reason) {
-      const auto rank = static_cast<std::size_t>(reason->rank.value());
+      const auto rank = reason->rank.position();
       if (rank < by_rank_.size() && by_rank_[rank]) std::rethrow_exception(by_rank_[rank]);
       if (reason->cause) std::rethrow_exception(reason->cause);
     }
@@ -74,14 +74,14 @@ class LocalWorld::Impl {
   std::unique_ptr<Transport> release(Rank rank) {
     const std::lock_guard lock(mutex_);
     auto end = std::move(made(rank));
-    released_[static_cast<std::size_t>(rank.value())] = true;
+    released_[rank.position()] = true;
     return end;
   }
 
  private:
   std::unique_ptr<Transport>& made(Rank rank) {
     exchange_->require_rank(rank, "LocalWorld");
-    const auto place = static_cast<std::size_t>(rank.value());
+    const auto place = rank.position();
     require<ArgumentError>(!released_[place], "LocalWorld: the transport of rank {} was released",
                            rank.value());
     if (!ends_[place]) ends_[place] = std::make_unique<detail::LocalTransport>(exchange_, rank);

@@ -99,7 +99,7 @@ class MpiByteTransport final : public ByteTransport {
   void set_failed() override { progress_.set_failed(); }
 
   void forget(Rank other) override {
-    if (is_lost_[static_cast<std::size_t>(other.value())].exchange(true)) return;
+    if (is_lost_[other.position()].exchange(true)) return;
     is_any_lost_ = true;
     progress_.set_unfinishable();
     progress_.give_up(group_, other);
@@ -107,7 +107,7 @@ class MpiByteTransport final : public ByteTransport {
 
  private:
   void require_there(Rank other) const {
-    if (is_lost_[static_cast<std::size_t>(other.value())]) {
+    if (is_lost_[other.position()]) {
       throw std::runtime_error("the connection is lost");
     }
   }

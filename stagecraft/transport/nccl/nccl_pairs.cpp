@@ -252,7 +252,7 @@ void NcclPairs::connect(const std::vector<std::string>& ids, uint64_t epoch, Dea
                            "NCCL: rank {} sent {} bytes of ids, expected {}", from,
                            ids[from].size(), ranks * sizeof(UniqueId));
     for (std::size_t to = 0; to < ranks; ++to) {
-      const auto mine = static_cast<std::size_t>(rank_.value());
+      const auto mine = rank_.position();
       if (from == to || (from != mine && to != mine)) continue;
       UniqueId id{};
       std::memcpy(id.bytes.data(), ids[from].data() + to * sizeof(UniqueId), sizeof(UniqueId));

@@ -76,8 +76,8 @@ class NcclPairs {
   /// Takes all communicators out of use and passes each to a function of NCCL on its own detached
   /// thread. All at once: ending one may wait for the whole device, and so for the others.
   void end_all(NcclLibrary::Result (*finish)(NcclLibrary::Comm), std::chrono::nanoseconds limit);
-  Pair& out(Rank to) const { return *out_[static_cast<std::size_t>(to.value())]; }
-  Pair& in(Rank from) const { return *in_[static_cast<std::size_t>(from.value())]; }
+  Pair& out(Rank to) const { return *out_[to.position()]; }
+  Pair& in(Rank from) const { return *in_[from.position()]; }
 
   const std::shared_ptr<const NcclLibrary> library_;
   const Rank rank_;

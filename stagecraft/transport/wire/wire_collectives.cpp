@@ -65,7 +65,7 @@ c10::IValue WireTransport::broadcast(c10::IValue value, Rank root, Deadline dead
   const bool is_root = root == rank_;
   const auto met = meet(false, fmt::format("broadcast from rank {}", root.value()),
                         is_root ? bring(value) : std::string(), deadline);
-  const auto& brought = met->bytes[static_cast<std::size_t>(root.value())];
+  const auto& brought = met->bytes[root.position()];
   if (!is_root) {
     value =
         is_here(brought)
@@ -91,7 +91,7 @@ std::vector<c10::IValue> WireTransport::all_gather(c10::IValue value, Deadline d
   std::vector<PendingPtr> receives(peers_.size());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    const auto place = static_cast<std::size_t>(other.value());
+    const auto place = other.position();
     if (!is_here(mine)) {
       sends.push_back(post_send(other, id_of(met->number, 0, rank_, other), value));
     }
@@ -108,7 +108,7 @@ std::vector<c10::IValue> WireTransport::all_gather(c10::IValue value, Deadline d
     }
   }
   for (const auto& send : sends) wait_send(send, deadline);
-  values[static_cast<std::size_t>(rank_.value())] = std::move(value);
+  values[rank_.position()] = std::move(value);
   settle(deadline);
   return values;
 }
@@ -163,7 +163,7 @@ at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeti
   std::vector<PendingPtr> sums(peers_.size());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    const auto place = static_cast<std::size_t>(other.value());
+    const auto place = other.position();
     addends[place] = post_receive(other, id_of(meeting, 0, other, rank_));
     sums[place] = post_receive(other, id_of(meeting, 1, other, rank_));
     sends.push_back(

@@ -61,7 +61,7 @@ WireTransport::WireTransport(std::unique_ptr<ByteTransport> byte_transport,
   peers_.resize(static_cast<std::size_t>(num_ranks()));
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    peers_[static_cast<std::size_t>(other.value())] = std::make_unique<Peer>(other, *this);
+    peers_[other.position()] = std::make_unique<Peer>(other, *this);
   }
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.start();

@@ -106,7 +106,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   void on_tick();
   std::vector<std::string> exchange(const std::string& mine, Deadline deadline) override;
 
-  Peer& peer(Rank rank) { return *peers_[static_cast<std::size_t>(rank.value())]; }
+  Peer& peer(Rank rank) { return *peers_[rank.position()]; }
   const WorldState& world() const { return exchange_.world(); }
   void send_frame(Rank to, const FrameHead& head, std::string_view body);
   void deliver(Rank from, const FrameHead& head, FencedValue value);
