@@ -45,13 +45,13 @@ c10::intrusive_ptr<c10d::Store> make_store(int rank, const Listener& listener) {
   return c10::make_intrusive<c10d::TCPStore>(kHere, options);
 }
 
-std::unique_ptr<detail::Engine> join(int rank, const Listener& listener) {
-  ProcessWorldOptions options;
+std::unique_ptr<detail::ByteTransport> join(int rank, const Listener& listener) {
+  JoinOptions options;
   options.rank = Rank(rank);
   options.num_ranks = 2;
   options.port = listener.port;
   if (rank == 0) options.listen_fd = listener.fd;
-  return detail::join(options);
+  return detail::connect_gloo(options);
 }
 
 // gloo's own calls, from and into the same memory again and again: both sides have the next receive

@@ -12,8 +12,8 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/tensor.h>
 
+#include "stagecraft/transport/mpi/join_mpi.h"
 #include "stagecraft/transport/mpi/mpi_progress.h"
-#include "stagecraft/transport/mpi/mpi_world.h"
 
 namespace stagecraft::bench {
 namespace {
@@ -111,11 +111,11 @@ double MpiPair::run(const Task& task) {
 }
 
 int run_mpi_worker() {
-  MpiWorldOptions options;
+  JoinOptions options;
   options.transport.max_silence = std::chrono::seconds(0);
-  MpiWorld world(options);
-  Transport& transport = world.transport();
-  const bool is_first = world.rank() == Rank(0);
+  const auto joined = join_mpi(options);
+  Transport& transport = *joined;
+  const bool is_first = transport.rank() == Rank(0);
   if (is_first) std::cout << "ready" << std::endl;
   for (uint64_t step = 0;; ++step) {
     Task task;
@@ -128,7 +128,7 @@ int run_mpi_worker() {
     if (task.rounds == 0) break;
     const auto play_rounds = [&](int64_t rounds, uint64_t number) {
       const Task some{task.is_raw, task.bytes, rounds};
-      task.is_raw ? play_mpi(some, world.rank()) : play(transport, some, number);
+      task.is_raw ? play_mpi(some, transport.rank()) : play(transport, some, number);
     };
     // Once before, as the other process may still be waking.
     play_rounds(1, 2 * step);

@@ -38,7 +38,7 @@ Options parse(int argc, char** argv) {
     } else if (name == "--replicas") {
       options.replicas = std::atoi(value.c_str());
     } else if (name == "--transport") {
-      options.world.transport = parse_transport_kind(value);
+      options.world.transport = value;
     } else {
       throw ArgumentError("expected --ranks N, --replicas N or --transport WORD, got " + name);
     }
@@ -90,8 +90,7 @@ int main(int argc, char** argv) {
     const Options options = parse(argc, argv);
     World world = World::from_environment(options.world);
     if (world.rank() == Rank(0)) {
-      std::printf("%d ranks over %s\n", world.num_ranks(),
-                  to_string(world.transport_kind()).c_str());
+      std::printf("%d ranks over %s\n", world.num_ranks(), world.transport_name().c_str());
     }
     // Over NCCL a rank has a GPU, otherwise the CPU.
     world.run([&](Transport& transport) { train(transport, options.replicas, world.device()); });

@@ -28,6 +28,18 @@ ALLOWED = {
     "runtime": ["schedule", "sim", "viz", "microbatch", "stage", "partition", "transport"],
     "train": ["runtime"],
 }
+# The same for the folders inside stagecraft/transport; "" is the folder itself.
+TRANSPORT = {
+    "core": [],
+    "": ["core"],
+    "device": ["core"],
+    "local": ["", "device"],
+    "wire": ["", "device"],
+    "c10d": ["wire"],
+    "mpi": ["wire"],
+    "nccl": ["c10d"],
+    "world": ["local", "c10d", "mpi", "nccl"],
+}
 # Which top folders quoted includes of a top folder may name.
 QUOTED = {
     "stagecraft": ["stagecraft"],
@@ -46,15 +58,23 @@ UMBRELLA_FREE = ("stagecraft/", "cli/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
 
 
-def reachable(folder):
+def reachable(folder, table=None):
     """All folders that `folder` may include from, itself included."""
     found, todo = set(), [folder]
     while todo:
         name = todo.pop()
         if name not in found:
             found.add(name)
-            todo.extend(ALLOWED[name])
+            todo.extend((table or ALLOWED)[name])
     return found
+
+
+def inner_folder(path):
+    """The folder inside stagecraft/transport that `path` is in, "" for the folder itself; None elsewhere."""
+    parts = pathlib.PurePosixPath(path).parts
+    if parts[:2] != ("stagecraft", "transport"):
+        return None
+    return parts[2] if len(parts) > 3 else ""
 
 
 def torch_free(path):
@@ -95,6 +115,9 @@ def check_file(path, text):
             yield number, f'"{name}": there is no folder stagecraft/{target} in the dependency table'
         elif library and target not in reachable(library):
             yield number, f'"{name}": {library} may use {sorted(reachable(library) - {library})} only'
+        elif inner_folder(path) is not None and inner_folder(name) is not None and (
+                inner_folder(name) not in reachable(inner_folder(path), TRANSPORT)):
+            yield number, f'"{name}": transport/{inner_folder(path)} may use {sorted(reachable(inner_folder(path), TRANSPORT))} only'
         elif torch_free(path) and not torch_free(name):
             yield number, f'"{name}": {torch_free(path)} must build without torch, and that may include it'
 

@@ -14,6 +14,7 @@
 #include "cli/option_kinds.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/base/version.h"
+#include "stagecraft/transport/world/back_ends.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -77,7 +78,7 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
                 "started"),
       add_count(app, "--replicas", command.replicas, 1, "R",
                 "pipelines of P ranks side by side, each with a share of every batch; default: 1"),
-      add_choice(app, "--transport", command.transport, {"auto", "local", "gloo", "nccl", "mpi"},
+      add_choice(app, "--transport", command.transport, detail::transport_words(),
                  "between ranks; local: threads; default: as they were started"),
       add_text(app, "--schedule", command.schedule, "NAME|FILE",
                "a schedule's name, or one as CSV or JSON; default: 1F1B"),

@@ -12,7 +12,7 @@
 #include <c10/util/Exception.h>
 
 #include "cli/failure.h"
-#include "stagecraft/transport/c10d/environment.h"
+#include "stagecraft/transport/environment.h"
 #include "stagecraft/transport/world/launcher.h"
 
 namespace stagecraft::cli {
@@ -26,8 +26,8 @@ std::optional<detail::Launch> find_launch(const TrainCommand& command) {
 }
 
 /// What all processes must have been asked for.
-Facts facts_of(const TrainCommand& command) {
-  Facts facts;
+Fingerprint facts_of(const TrainCommand& command) {
+  Fingerprint facts;
   for (const auto& [name, values] : command.given) {
     facts.emplace_back(name, fmt::format("{}", fmt::join(values, " ")));
   }
@@ -76,14 +76,13 @@ Ranks::Ranks(const TrainCommand& command) : ranks_(command.ranks), replicas_(com
   const bool is_launched = find_launch(command).has_value();
   const bool is_local = command.transport == "local" || command.transport == "auto";
   if (!is_launched && is_local && replicas_ == 1) return;
-  const auto kind =
-      is_launched || !is_local ? parse_transport_kind(command.transport) : TransportKind::kLocal;
-  if (kind == TransportKind::kNccl && command.device == "cpu") {
+  const std::string name = is_launched || !is_local ? command.transport : "local";
+  if (name == "nccl" && command.device == "cpu") {
     throw BadUsage("--transport nccl carries tensors of a GPU: give --device cuda");
   }
   try {
     world_.emplace(World::from_environment(
-        {.transport = kind, .ranks = ranks_ * replicas_, .facts = facts_of(command)}));
+        {.transport = name, .ranks = ranks_ * replicas_, .fingerprint = facts_of(command)}));
   } catch (const ArgumentError& error) {
     throw BadUsage(error.what());
   }
@@ -94,9 +93,8 @@ int32_t Ranks::num_here() const {
 }
 
 std::string Ranks::describe() const {
-  return fmt::format(
-      "{}{} ranks{}", replicas_ > 1 ? fmt::format("{} x ", replicas_) : "", ranks_,
-      world_ && !world_->is_local() ? " over " + to_string(world_->transport_kind()) : "");
+  return fmt::format("{}{} ranks{}", replicas_ > 1 ? fmt::format("{} x ", replicas_) : "", ranks_,
+                     world_ && !world_->is_local() ? " over " + world_->transport_name() : "");
 }
 
 void Ranks::choose_device(TrainCommand& command) const {

@@ -6,8 +6,8 @@
 
 namespace stagecraft::detail {
 
-/// A number that is another one, but for one case in 2^64, when a byte differs. Against accidents,
-/// not against attackers. `seed`: that of what came before.
+/// A checksum of 64 bits, against accidents, not against attackers. `seed`: the checksum of the
+/// bytes before these.
 uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed = 0);
 
 }  // namespace stagecraft::detail

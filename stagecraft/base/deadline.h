@@ -12,10 +12,11 @@ class Deadline {
   using Clock = std::chrono::steady_clock;
 
   explicit Deadline(Clock::time_point at) : at_(at) {}
-  /// That long from now; as good as never where that is further than the clock goes.
-  static Deadline after(Clock::duration wait) {
+  /// That long from now, but at most the largest time that the clock can represent.
+  static Deadline after(std::chrono::nanoseconds wait) {
     const Clock::time_point now = Clock::now();
-    return Deadline(wait > Clock::time_point::max() - now ? Clock::time_point::max() : now + wait);
+    if (wait > Clock::time_point::max() - now) return Deadline(Clock::time_point::max());
+    return Deadline(now + std::chrono::duration_cast<Clock::duration>(wait));
   }
 
   Clock::time_point at() const { return at_; }

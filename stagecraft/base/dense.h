@@ -5,8 +5,8 @@
 
 namespace stagecraft::detail {
 
-/// Whether the elements of a tensor fill their memory without gaps, each in a place of its own, in
-/// whatever order of dimensions. The product of the sizes fits.
+/// Whether the elements of a tensor fill its memory without gaps and overlaps, in any order of
+/// dimensions. REQUIRES sizes whose product fits into 64 bits.
 bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides);
 
 }  // namespace stagecraft::detail

@@ -8,22 +8,6 @@
 namespace stagecraft {
 namespace {
 
-// Errors of the engine carry the stack of where they were thrown; the message before it is enough.
-std::string without_stack(std::string_view message) {
-  return std::string(message.substr(0, message.find("\nException raised from ")));
-}
-
-std::string message_of(const std::exception_ptr& cause) {
-  if (!cause) return "unknown cause";
-  try {
-    std::rethrow_exception(cause);
-  } catch (const std::exception& error) {
-    return without_stack(error.what());
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
-}
-
 std::string stage_message(const StageError::Place& place, const std::exception_ptr& cause) {
   std::string text = fmt::format("rank {}", place.rank.value());
   if (place.stage.value() >= 0) text += fmt::format(", stage {}", place.stage.value());
@@ -31,7 +15,7 @@ std::string stage_message(const StageError::Place& place, const std::exception_p
     text += fmt::format(", microbatch {}", place.microbatch.value());
   }
   if (!place.action.empty()) text += fmt::format(", action {}", place.action);
-  return text + ": " + message_of(cause);
+  return text + ": " + describe(cause);
 }
 
 // A message that says "rank 4" itself, as those of StageError do, is not told twice.
@@ -43,6 +27,18 @@ std::string peer_message(const std::string& message, Rank peer) {
 }
 
 }  // namespace
+
+std::string describe(const std::exception_ptr& error) {
+  if (!error) return "unknown cause";
+  try {
+    std::rethrow_exception(error);
+  } catch (const std::exception& known) {
+    const std::string_view message = known.what();
+    return std::string(message.substr(0, message.find("\nException raised from ")));
+  } catch (...) {
+    return "unknown exception (not derived from std::exception)";
+  }
+}
 
 ParseError::ParseError(const std::string& message, std::size_t line, std::size_t column)
     : Error(fmt::format("line {}, column {}: {}", line, column, message)),

@@ -17,13 +17,17 @@ class Error : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
-/// An argument that the call cannot accept. The caller passes another one.
+/// The message of an exception, without the stack trace that torch appends. "unknown cause" for
+/// null, "unknown exception (not derived from std::exception)" for a type that has no message.
+std::string describe(const std::exception_ptr& error);
+
+/// An argument that the call cannot accept. The caller must pass a different one.
 class ArgumentError : public Error {
  public:
   using Error::Error;
 };
 
-/// Values whose structure, shape, dtype or stride is not what was agreed on.
+/// Values whose structure, shape, dtype or stride differs from the expected one.
 class MetadataError : public Error {
  public:
   using Error::Error;
@@ -64,8 +68,8 @@ class ScheduleError : public Error {
 /// User code or an operator failed inside a stage.
 class StageError : public Error {
  public:
-  /// Where it happened; `action` is the schedule's text for it, such as "2F0". A stage or
-  /// microbatch of -1, or an empty action, is one that it has not: the message leaves it out.
+  /// Where it happened; `action` is the schedule's text for it, such as "2F0". The message omits a
+  /// stage or microbatch of -1, and an empty action.
   struct Place {
     Rank rank;
     StageId stage;
@@ -73,7 +77,7 @@ class StageError : public Error {
     std::string action;
   };
 
-  /// `cause` may be null; otherwise its message becomes part of this one's.
+  /// `cause` may be null; otherwise its message is appended.
   StageError(Place place, std::exception_ptr cause);
 
   const Place& place() const { return place_; }
@@ -85,15 +89,15 @@ class StageError : public Error {
   std::exception_ptr cause_;
 };
 
-/// Another rank failed, left or could not be reached.
+/// A peer failed, left or could not be reached.
 class PeerError : public Error {
  public:
-  /// `what()` starts with the peer: "rank 4: " is put before a message that does not. `cause`: what
-  /// was thrown there, where it can be handed over.
+  /// `what()` starts with the peer: "rank 4: " is put before a message that does not name it.
+  /// `cause`: what was thrown there, if the peer is in this process.
   PeerError(const std::string& message, Rank peer, std::exception_ptr cause = nullptr);
 
   Rank peer() const { return peer_; }
-  /// Null when the peer is in another process, or did not fail with an exception.
+  /// Null if the peer is in a different process, or did not fail with an exception.
   const std::exception_ptr& cause() const { return cause_; }
 
  private:
@@ -101,7 +105,7 @@ class PeerError : public Error {
   std::exception_ptr cause_;
 };
 
-/// A wait passed its deadline.
+/// A wait reached its deadline.
 class TimeoutError : public Error {
  public:
   using Error::Error;

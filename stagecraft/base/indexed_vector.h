@@ -4,6 +4,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft {
 
 /// A vector whose elements are found by an index of one kind:
@@ -12,20 +14,28 @@ namespace stagecraft {
 ///   cost[StageId(3)] = 1;
 ///   cost[Rank(3)];           // does not compile
 ///
-/// As with std::vector, `[]` does not check the range.
+/// REQUIRES of `[]`: contains(index).
 template <typename Index, typename T>
 class IndexedVector {
  public:
   IndexedVector() = default;
   /// REQUIRES size >= 0.
   explicit IndexedVector(int32_t size, const T& value = T())
-      : values_(static_cast<std::size_t>(size), value) {}
+      : values_(static_cast<std::size_t>(size), value) {
+    SC_ASSERT(size >= 0);
+  }
 
   int32_t size() const { return static_cast<int32_t>(values_.size()); }
   bool contains(Index index) const { return index.value() >= 0 && index.value() < size(); }
 
-  decltype(auto) operator[](Index index) { return values_[index.position()]; }
-  decltype(auto) operator[](Index index) const { return values_[index.position()]; }
+  decltype(auto) operator[](Index index) {
+    SC_ASSERT(contains(index));
+    return values_[index.position()];
+  }
+  decltype(auto) operator[](Index index) const {
+    SC_ASSERT(contains(index));
+    return values_[index.position()];
+  }
 
   auto begin() { return values_.begin(); }
   auto end() { return values_.end(); }

@@ -34,7 +34,7 @@ struct State {
   std::mutex mutex;
   LogSink sink = write_to_stderr;
   std::atomic<LogLevel> level = LogLevel::kOff;
-  std::atomic<bool> is_chosen = false;  // by somebody, not by default
+  std::atomic<bool> is_chosen = false;  // by the program or the environment
 
   State() {
     const char* name = std::getenv("STAGECRAFT_LOG");

@@ -17,11 +17,11 @@ using LogSink = std::function<void(LogLevel, std::string_view message)>;
 /// logged; without it nothing is logged. A value that is none of these logs everything and says so.
 void log(LogLevel level, std::string_view message);
 
-/// For what a user must see though nobody asked: a line at level kError, also where the environment
-/// says nothing; not where it, or set_log_level, says "off".
+/// Logs a line that a user must see by default: at level kError, even if STAGECRAFT_LOG is not set;
+/// but not if the level is "off".
 void announce(std::string_view message);
 
-/// Whether `log(level, ...)` would do anything: ask before making a message that costs something.
+/// Whether `log(level, ...)` would do anything: ask before building an expensive message.
 bool log_enabled(LogLevel level);
 
 /// Overrides the environment.

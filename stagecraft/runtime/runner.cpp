@@ -207,8 +207,8 @@ class Runner::Impl {
     meeting_ = "at the beginning of the step";
     if (!has_agreed_) {
       const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin");
-      agree(transport_, pipeline_facts(source_, stages_, wiring_.ports(), options_, seed_),
-            deadline());
+      handshake(transport_, pipeline_facts(source_, stages_, wiring_.ports(), options_, seed_),
+                deadline());
       has_agreed_ = true;
     }
     const auto microbatches = num_microbatches(batch, options);

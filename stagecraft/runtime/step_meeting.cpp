@@ -76,9 +76,9 @@ StepAnnouncement announcement_of(const c10::IValue& value) {
 }
 
 // In the order in which a user would look for the cause.
-Facts announced_facts(const StepAnnouncement& step) {
-  Facts facts = {{"the call", step.is_training ? "step" : "eval"},
-                 {"the number of microbatches", std::to_string(step.microbatches)}};
+Fingerprint announced_facts(const StepAnnouncement& step) {
+  Fingerprint facts = {{"the call", step.is_training ? "step" : "eval"},
+                       {"the number of microbatches", std::to_string(step.microbatches)}};
   // The other numbers depend on these.
   facts.emplace_back("the number of completed steps",
                      std::to_string(step.draw & ~(uint64_t{1} << 63U)));
@@ -93,16 +93,16 @@ bool is_same(const StepAnnouncement& a, const StepAnnouncement& b) {
 
 }  // namespace
 
-Facts pipeline_facts(const ScheduleSource& source, std::span<const Stage> stages,
-                     const Ports& ports, const RunnerOptions& options, uint64_t seed) {
-  Facts facts = {{"version", std::string(version())},
-                 {"schedule", source.name()},
-                 {"the number of stages", std::to_string(source.placement().num_stages())},
-                 {"placement", to_string(source.placement())},
-                 {"ports", text_of(ports)},
-                 {"tied weights", text_of(options.ties)},
-                 {"replicas", std::to_string(options.replicas)},
-                 {"seed", std::to_string(seed)}};
+Fingerprint pipeline_facts(const ScheduleSource& source, std::span<const Stage> stages,
+                           const Ports& ports, const RunnerOptions& options, uint64_t seed) {
+  Fingerprint facts = {{"version", std::string(version())},
+                       {"schedule", source.name()},
+                       {"the number of stages", std::to_string(source.placement().num_stages())},
+                       {"placement", to_string(source.placement())},
+                       {"ports", text_of(ports)},
+                       {"tied weights", text_of(options.ties)},
+                       {"replicas", std::to_string(options.replicas)},
+                       {"seed", std::to_string(seed)}};
   const std::string devices = devices_of(stages);
   if (!devices.empty()) facts.emplace_back("kind of device", devices);
   return facts;
@@ -129,9 +129,9 @@ std::vector<StepAnnouncement> announce_step(Transport& transport, const StepAnno
   }
   if (std::all_of(ranks.begin(), ranks.end(), [&](const auto& each) { return is_same(each, own); }))
     return ranks;
-  std::vector<Facts> facts;
+  std::vector<Fingerprint> facts;
   for (const StepAnnouncement& step : ranks) facts.push_back(announced_facts(step));
-  throw MetadataError("the ranks do not agree: " + describe_disagreement(facts));
+  throw MetadataError("the ranks do not agree: " + describe_mismatch(facts));
 }
 
 double share_of_replica(std::span<const StepAnnouncement> ranks, const ReplicaPlace& place) {

@@ -12,15 +12,15 @@
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
-#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/fingerprint.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft {
 
 /// What the ranks of a pipeline must have in common before their first step: version, schedule,
 /// stages, ports, ties, replicas, seed and kinds of devices.
-Facts pipeline_facts(const ScheduleSource& source, std::span<const Stage> stages,
-                     const Ports& ports, const RunnerOptions& options, uint64_t seed);
+Fingerprint pipeline_facts(const ScheduleSource& source, std::span<const Stage> stages,
+                           const Ports& ports, const RunnerOptions& options, uint64_t seed);
 
 /// What a rank says of a step before it takes part in it.
 struct StepAnnouncement {

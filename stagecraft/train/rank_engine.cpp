@@ -17,7 +17,7 @@
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/train/engine.h"
-#include "stagecraft/transport/agree.h"
+#include "stagecraft/transport/fingerprint.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -25,7 +25,7 @@ namespace stagecraft {
 namespace {
 
 /// What updates depend on and no step compares.
-Facts update_facts(const TrainerOptions& options) {
+Fingerprint update_facts(const TrainerOptions& options) {
   const LearningRate& rate = options.learning_rate;
   const AdamWOptions& adamw = options.adamw;
   return {{"the number of pipeline steps an update", std::to_string(options.accumulate)},
@@ -232,7 +232,7 @@ class RankEngine : public TrainEngine {
   }
 
   void agree_to_begin() {
-    agree(transport_, facts_, deadline());
+    handshake(transport_, facts_, deadline());
     if (place_.replicas > 1) compare_weights();
     has_agreed_ = true;
   }
@@ -290,7 +290,7 @@ class RankEngine : public TrainEngine {
   Pipe pipe_;
   Pipe evaluation_pipe_;
   std::chrono::nanoseconds timeout_;
-  Facts facts_;
+  Fingerprint facts_;
   ScheduleSource source_;
   ReplicaPlace place_;
   Runner runner_;

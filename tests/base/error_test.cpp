@@ -27,7 +27,7 @@ TEST(Error, StageErrorWithoutAStandardCauseStillSaysWhere) {
   EXPECT_STREQ(StageError(place, nullptr).what(),
                "rank 0, stage 0, microbatch 3, action 0B3: unknown cause");
   EXPECT_THAT(StageError(place, std::make_exception_ptr(7)).what(),
-              testing::HasSubstr("not a std::exception"));
+              testing::HasSubstr("unknown exception (not derived from std::exception)"));
 }
 
 TEST(Error, StageErrorLeavesOutWhatItsActionHasNot) {
@@ -43,6 +43,13 @@ TEST(Error, StageErrorLeavesOutTheStackOfTheEngine) {
       std::runtime_error("sizes differ\nException raised from f at a.cpp:1\nframe #0"));
   EXPECT_STREQ(StageError({Rank(0), StageId(0), MicrobatchId(0), "0F0"}, cause).what(),
                "rank 0, stage 0, microbatch 0, action 0F0: sizes differ");
+}
+
+TEST(Error, DescribeTakesAnyException) {
+  EXPECT_EQ(describe(std::make_exception_ptr(std::out_of_range("no such row"))), "no such row");
+  EXPECT_EQ(describe(std::make_exception_ptr(7)),
+            "unknown exception (not derived from std::exception)");
+  EXPECT_EQ(describe(nullptr), "unknown cause");
 }
 
 TEST(Error, ScheduleErrorCarriesTheActions) {

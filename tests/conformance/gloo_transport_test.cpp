@@ -1,7 +1,7 @@
 #include <memory>
 #include <vector>
 
-#include "stagecraft/transport/c10d/process_world.h"
+#include "stagecraft/transport/c10d/join_gloo.h"
 #include "tests/conformance/transport_suite.h"
 #include "tests/support/gloo_ranks.h"
 
@@ -19,7 +19,7 @@ TransportBackend gloo_backend(const std::string& name, const ProcessTransportOpt
     Processes processes(ranks, [&](int32_t i) {
       auto mine = world.options(i);
       mine.transport = options;
-      auto end = ProcessWorld(mine).release();
+      auto end = join_gloo(mine);
       body(end);
     });
     judge_ends(processes.wait());

@@ -13,7 +13,7 @@ TransportBackend mpi_backend(const std::string& name, const ProcessTransportOpti
   backend.run_owning = [options](int32_t ranks, const TransportBackend::OwningBody& body) {
     MpiRanks::run_owning(ranks, options, body);
   };
-  backend.has_ranks = [](int32_t ranks) { return ranks <= MpiWorld::job_size(); };
+  backend.has_ranks = [](int32_t ranks) { return ranks <= MpiRanks::job_size(); };
   return backend;
 }
 

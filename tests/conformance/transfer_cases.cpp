@@ -195,7 +195,7 @@ TEST_P(TransportSuite, KeepsRequiresGradAndRefusesHistory) {
     const c10::IValue sent = tree::tuple({with_grad, at::ones({2})});
     if (transport.rank() == kZero) {
       EXPECT_ERROR(transport.post_send(kOne, values(0, 1, 0), with_grad.mul(2)), ArgumentError,
-                   "carries history");
+                   "has autograd history");
       send(transport, kOne, values(0, 1, 0), sent);
     } else {
       expect_same(receive(transport, kZero, values(0, 1, 0)), sent);

@@ -68,7 +68,7 @@ class SeveralRanks(unittest.TestCase):
     def test_the_transport_can_be_said(self):
         self.bad("a world over mpi needs a launcher", PROGRAM, "--transport", "mpi")
         self.bad("expected auto, local, gloo, nccl or mpi for a transport, got 'tcp'", PROGRAM, "--transport", "tcp")
-        self.bad("3 ranks are asked for, and torchrun has started 2", PROGRAM, "--ranks", 3, RANK="0", WORLD_SIZE="2")
+        self.bad("expected 3 ranks, but torchrun has started 2", PROGRAM, "--ranks", 3, RANK="0", WORLD_SIZE="2")
         for mpirun in MPIS.values():
             self.losses("2 ranks over gloo", *mpirun, "-np", 2, PROGRAM, "--transport", "gloo", MASTER_PORT=str(free_port()))
 

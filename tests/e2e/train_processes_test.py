@@ -166,7 +166,7 @@ class WrongInputs(ProcessesTest):
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         self.refused("--microbatches", "1", "--replicas", "3", env=two,
                      says="--replicas 3 does not divide the 2 processes that torchrun has started")
-        self.refused("--ranks", "3", env=two, says="3 ranks are asked for, and torchrun has started 2")
+        self.refused("--ranks", "3", env=two, says="expected 3 ranks, but torchrun has started 2")
         self.refused("--transport", "local", env=two, says="torchrun has started 2 processes")
 
 

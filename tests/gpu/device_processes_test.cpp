@@ -29,9 +29,10 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/stage/callable.h"
+#include "stagecraft/transport/device/side_streams.h"
+#include "stagecraft/transport/nccl/connect_nccl.h"
+#include "stagecraft/transport/nccl/join_nccl.h"
 #include "stagecraft/transport/nccl/nccl_library.h"
-#include "stagecraft/transport/nccl/nccl_world.h"
-#include "stagecraft/transport/wire/side_streams.h"
 #include "tests/gpu/cuda_values.h"
 #include "tests/runtime/harness.h"
 #include "tests/support/gloo_ranks.h"
@@ -64,11 +65,11 @@ class DeviceProcesses : public testing::TestWithParam<Way> {
     return GetParam() == Way::kGloo ? run_gloo_ranks(ranks, {}, body)
                                     : run_nccl_ranks(ranks, kGpu, {}, body);
   }
-  static std::unique_ptr<Transport> join(const ProcessWorldOptions& options) {
+  static std::unique_ptr<Transport> join(const JoinOptions& options) {
     setenv("NCCL_HOSTID", ("rank" + std::to_string(options.rank.value())).c_str(), 1);
     setenv("NCCL_SOCKET_IFNAME", "lo", 0);
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
-    return GetParam() == Way::kGloo ? ProcessWorld(options).release() : join_nccl(options, kGpu);
+    return GetParam() == Way::kGloo ? join_gloo(options) : detail::connect_nccl(options, kGpu);
   }
 };
 
@@ -321,7 +322,7 @@ TEST_P(RealNccl, ARankSendsToItself) {
 // NCCL refuses two ranks on one GPU of one machine, and says so.
 TEST_P(RealNccl, TwoRanksOnOneGpuAreRefusedInItsOwnWords) {
   const GlooRanks world(2);
-  Processes processes(2, [&](int32_t i) { NcclWorld(world.options(i)); });
+  Processes processes(2, [&](int32_t i) { join_nccl(world.options(i)); });
   const auto ends = processes.wait();
   for (const auto& end : ends) {
     EXPECT_EQ(end.kind, ProcessEnd::Kind::kThrew);

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "stagecraft/transport/c10d/process_world.h"
+#include "stagecraft/transport/c10d/join_gloo.h"
 #include "tests/conformance/transport_suite.h"
 #include "tests/gpu/cuda_values.h"
 #include "tests/support/gloo_ranks.h"
@@ -37,8 +37,7 @@ TransportBackend gloo_backend() {
     if (!has_gpu()) return require_gpu();
     const GlooRanks world(ranks);
     Processes processes(ranks, [&](int32_t i) {
-      std::unique_ptr<Transport> end =
-          std::make_unique<CudaValues>(ProcessWorld(world.options(i)).release());
+      std::unique_ptr<Transport> end = std::make_unique<CudaValues>(join_gloo(world.options(i)));
       body(end);
     });
     judge_ends(processes.wait());

@@ -60,9 +60,9 @@ std::vector<double> run_fault(const Fault& fault) {
     auto options = world.options(i);
     // What is stopped is only found by its silence.
     options.transport.max_silence = std::chrono::seconds(1);
-    ProcessWorld joined(options);
+    const auto joined = join_gloo(options);
     try {
-      train_until_fault(joined.transport(), fault, [&] { times->struck = now(); });
+      train_until_fault(*joined, fault, [&] { times->struck = now(); });
     } catch (...) {
       times->thrown[i] = now();
       throw;

@@ -76,9 +76,9 @@ TEST(GlooPipeline, AStepNamesTheRankWhoseProcessEnded) {
   const auto source = shape.source();
   const GlooRanks world(shape.ranks);
   Processes processes(shape.ranks, [&](int32_t i) {
-    ProcessWorld joined(world.options(i));
+    const auto joined = join_gloo(world.options(i));
     const auto model = chain_model(shape.stages(), 6);
-    Runner runner(joined.transport(), source, stages_on(model, source.placement(), Rank(i)),
+    Runner runner(*joined, source, stages_on(model, source.placement(), Rank(i)),
                   runner_options(model, {.timeout = std::chrono::seconds(20), .seed = 7}));
     const auto step = [&] {
       runner.step(part_of(process_batch(shape, 0), source.placement(), Rank(i)),

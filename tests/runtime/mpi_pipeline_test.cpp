@@ -16,16 +16,16 @@ void expect_same_bits(const ScheduleCase& shape, const std::function<TestModel()
 
 // On as many ranks as there are processes.
 TEST(MpiPipeline, EverySchedulesBitsAreThoseOfThreads) {
-  MpiRanks::run(MpiWorld::job_size(), {}, expect_all_schedules_bits);
+  MpiRanks::run(MpiRanks::job_size(), {}, expect_all_schedules_bits);
 }
 
 TEST(MpiPipeline, TheTransparencyMatrixToo) {
-  MpiRanks::run(MpiWorld::job_size(), {}, expect_matrix_bits);
+  MpiRanks::run(MpiRanks::job_size(), {}, expect_matrix_bits);
 }
 
 TEST(MpiPipeline, SkipConnectionsAndSentWeightsToo) {
   for (const auto& shape : skip_cases()) {
-    if (shape.ranks != MpiWorld::job_size()) continue;
+    if (shape.ranks != MpiRanks::job_size()) continue;
     expect_same_bits(shape, [&] { return skip_model(shape); });
   }
 }

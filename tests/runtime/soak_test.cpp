@@ -18,8 +18,8 @@ TEST(Soak, MemoryAndFilesStayFlat) {
   Processes processes(
       2,
       [&](int32_t i) {
-        ProcessWorld joined(world.options(i));
-        EXPECT_EQ(soak(joined.transport(), soak_steps(), seed), "");
+        const auto joined = join_gloo(world.options(i));
+        EXPECT_EQ(soak(*joined, soak_steps(), seed), "");
       },
       limit);
   for (const auto& end : processes.wait()) {

@@ -55,10 +55,18 @@ class CheckIncludes(unittest.TestCase):
         self.assertTrue(findings("stagecraft/nowhere/x.cpp", "<vector>"))
         self.assertTrue(findings("stagecraft/tree/tree.cpp", '"stagecraft/stagecraft.h"'))
 
-    def test_the_table_has_no_cycle(self):
-        for folder in check_includes.ALLOWED:
-            for used in check_includes.ALLOWED[folder]:
-                self.assertNotIn(folder, check_includes.reachable(used), f"{folder} <-> {used}")
+    def test_layers_inside_transport(self):
+        self.assertFalse(findings("stagecraft/transport/wire/x.cpp", '"stagecraft/transport/device/staging.h"'))
+        self.assertFalse(findings("stagecraft/transport/wire/x.cpp", '"stagecraft/transport/transport.h"'))
+        self.assertTrue(findings("stagecraft/transport/device/x.cpp", '"stagecraft/transport/wire/frame.h"'))
+        self.assertTrue(findings("stagecraft/transport/wire/x.cpp", '"stagecraft/transport/local/local_world.h"'))
+        self.assertTrue(findings("stagecraft/transport/transport.h", '"stagecraft/transport/wire/frame.h"'))
+
+    def test_the_tables_have_no_cycle(self):
+        for table in (check_includes.ALLOWED, check_includes.TRANSPORT):
+            for folder in table:
+                for used in table[folder]:
+                    self.assertNotIn(folder, check_includes.reachable(used, table), f"{folder} <-> {used}")
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ GlooRanks::~GlooRanks() {
   close(listener_);
 }
 
-ProcessWorldOptions GlooRanks::options(int32_t i) const {
-  ProcessWorldOptions options;
+JoinOptions GlooRanks::options(int32_t i) const {
+  JoinOptions options;
   options.rank = Rank(i);
   options.num_ranks = ranks_;
   options.port = port_;
@@ -38,11 +38,11 @@ std::vector<ProcessEnd> run_gloo_ranks(int32_t ranks, const ProcessTransportOpti
   Processes processes(ranks, [&](int32_t i) {
     auto mine = world.options(i);
     mine.transport = options;
-    ProcessWorld joined(mine);
+    const auto joined = join_gloo(mine);
     try {
-      body(joined.transport());
+      body(*joined);
     } catch (const std::exception& error) {
-      joined.transport().abort({Rank(i), error.what(), std::current_exception()});
+      joined->abort({Rank(i), error.what(), std::current_exception()});
       throw;
     }
   });

@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "stagecraft/transport/c10d/process_world.h"
+#include "stagecraft/transport/c10d/join_gloo.h"
 #include "tests/support/processes.h"
 
 namespace stagecraft {
@@ -21,7 +21,7 @@ class GlooRanks {
   GlooRanks& operator=(const GlooRanks&) = delete;
 
   /// In the process of rank i.
-  ProcessWorldOptions options(int32_t i) const;
+  JoinOptions options(int32_t i) const;
 
  private:
   int32_t ranks_;

@@ -36,7 +36,7 @@ class OnlyFailures final : public testing::EmptyTestEventListener {
 int main(int argc, char** argv) {
   testing::InitGoogleMock(&argc, argv);
   try {
-    const auto rank = stagecraft::MpiWorld::job_rank().value();
+    const auto rank = stagecraft::MpiRanks::job_rank().value();
     if (rank != 0) {
       auto& listeners = testing::UnitTest::GetInstance()->listeners();
       delete listeners.Release(listeners.default_result_printer());

@@ -2,21 +2,22 @@
 
 #include <chrono>
 #include <exception>
-#include <optional>
+#include <memory>
 #include <string>
 
 #include <gtest/gtest.h>
 
 #include <ATen/core/List.h>
 
+#include "stagecraft/transport/mpi/mpi_progress.h"
 #include "tests/support/processes.h"
 
 namespace stagecraft {
 namespace {
 
-std::optional<MpiWorld>& everyone() {
-  static std::optional<MpiWorld> world;
-  return world;
+std::unique_ptr<Transport>& everyone() {
+  static std::unique_ptr<Transport> transport;
+  return transport;
 }
 
 // Tests have limits of their own; this is for those that hang.
@@ -26,11 +27,11 @@ Deadline patience() {
 
 Transport& waiting_room() {
   if (!everyone()) {
-    MpiWorldOptions options;
+    JoinOptions options;
     options.transport.max_silence = std::chrono::seconds(0);
-    everyone().emplace(options);
+    everyone() = join_mpi(options);
   }
-  return everyone()->transport();
+  return *everyone();
 }
 
 struct Outcome {
@@ -79,17 +80,25 @@ void MpiRanks::run_owning(int32_t ranks, const ProcessTransportOptions& options,
   Outcome mine;
   if (waiting_room().rank().value() < ranks) {
     try {
-      MpiWorldOptions world;
+      JoinOptions world;
       world.num_ranks = ranks;
       world.join_timeout = std::chrono::seconds(30);
       world.transport = options;
-      auto transport = MpiWorld(world).release();
+      auto transport = join_mpi(world);
       body(transport);
     } catch (const std::exception& error) {
       mine = {type_of(error), error.what()};
     }
   }
   judge(mine);
+}
+
+Rank MpiRanks::job_rank() {
+  return Rank(detail::MpiProgress::get(patience()).facts().rank);
+}
+
+int32_t MpiRanks::job_size() {
+  return detail::MpiProgress::get(patience()).facts().num_ranks;
 }
 
 bool MpiRanks::is_any(bool here) {

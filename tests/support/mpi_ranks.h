@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "stagecraft/transport/mpi/mpi_world.h"
+#include "stagecraft/transport/mpi/join_mpi.h"
 
 namespace stagecraft {
 
@@ -21,6 +21,10 @@ class MpiRanks {
   /// The same, for bodies that destroy their end.
   static void run_owning(int32_t ranks, const ProcessTransportOptions& options,
                          const std::function<void(std::unique_ptr<Transport>&)>& body);
+
+  /// This process's rank in the job, and the number of ranks. Both start MPI.
+  static Rank job_rank();
+  static int32_t job_size();
 
   /// Whether this holds on any process; called by all. For the end of the program.
   static bool is_any(bool here);

@@ -7,8 +7,7 @@
 
 #include <gtest/gtest.h>
 
-#include "stagecraft/transport/c10d/join.h"
-#include "stagecraft/transport/nccl/nccl_transport.h"
+#include "stagecraft/transport/nccl/connect_nccl.h"
 #include "tests/support/gloo_ranks.h"
 
 namespace stagecraft {
@@ -19,14 +18,6 @@ void use_fake_nccl() {
 
 void use_real_nccl() {
   unsetenv("STAGECRAFT_NCCL_LIBRARY");
-}
-
-std::unique_ptr<Transport> join_nccl(const ProcessWorldOptions& options, c10::Device device) {
-  const auto library = detail::NcclLibrary::load();
-  const auto deadline =
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout));
-  return std::make_unique<detail::NcclTransport>(detail::join(options), library, device,
-                                                 options.transport, deadline);
 }
 
 std::vector<ProcessEnd> run_nccl_ranks(int32_t ranks, c10::Device device,
@@ -42,7 +33,7 @@ std::vector<ProcessEnd> run_nccl_ranks(int32_t ranks, c10::Device device,
     setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 1);
     auto mine = world.options(i);
     mine.transport = options;
-    const auto end = join_nccl(mine, device);
+    const auto end = detail::connect_nccl(mine, device);
     try {
       body(*end);
     } catch (const std::exception& error) {

@@ -7,7 +7,8 @@
 
 #include <c10/core/Device.h>
 
-#include "stagecraft/transport/c10d/process_world.h"
+#include "stagecraft/transport/join_options.h"
+#include "stagecraft/transport/transport.h"
 #include "tests/support/processes.h"
 
 namespace stagecraft {
@@ -16,9 +17,6 @@ namespace stagecraft {
 /// it starts. NCCL's own, until then.
 void use_fake_nccl();
 void use_real_nccl();
-
-/// Joins a world whose tensors of `device` go over NCCL. The fake takes the CPU for a device, too.
-std::unique_ptr<Transport> join_nccl(const ProcessWorldOptions& options, c10::Device device);
 
 /// Runs `body` on every rank of a new world of processes. A rank that throws aborts the world.
 std::vector<ProcessEnd> run_nccl_ranks(int32_t ranks, c10::Device device,

@@ -1,6 +1,6 @@
 // A device that only writes down what it is asked to do.
 
-#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/device/device_fence.h"
 
 #include <array>
 #include <string>
@@ -115,11 +115,11 @@ TEST(DeviceFence, AsksNothingOfTheSameStream) {
 TEST(DeviceFence, RefusesHistoryAndEndlessValues) {
   const auto product = at::ones({2, 3}).requires_grad_().mul(2);
   EXPECT_ERROR(DeviceFence::record(product), ArgumentError,
-               "a tensor of shape [2, 3] that is sent carries history; detach it first");
+               "a sent tensor of shape [2, 3] has autograd history: detach it first");
   EXPECT_NO_THROW(DeviceFence::record(product.detach().requires_grad_()));
   c10::impl::GenericList list(c10::AnyType::get());
   list.push_back(list);
-  EXPECT_ERROR(DeviceFence::record(list), ArgumentError, "nests deeper than 256");
+  EXPECT_ERROR(DeviceFence::record(list), ArgumentError, "is nested deeper than 256 levels");
   list.clear();
 }
 

@@ -84,16 +84,17 @@ TEST(Exchange, RefusesWhatCannotBeMeant) {
                "post_receive: there is no rank -1");
   exchange.post_send(kZero, kOne, values_of(0), 1);
   EXPECT_ERROR(exchange.post_send(kZero, kOne, values_of(0), 2), ArgumentError,
-               "rank 0 sent rank 1 again, before the first was taken: values of stage 0 for stage "
+               "rank 0 sent to rank 1 twice, before the first value was received: values of stage "
+               "0 for stage "
                "1, microbatch 0, step 0");
   const auto receive = exchange.post_receive(kOne, kZero, values_of(0));
   EXPECT_ERROR(exchange.post_receive(kOne, kZero, values_of(0)), ArgumentError,
-               "rank 1 posted a receive again, before it took the first: values of stage 0");
+               "rank 1 posted a receive twice, before the first was waited for: values of stage 0");
   EXPECT_ERROR(exchange.wait_receive(kZero, receive, soon()), ArgumentError, "posted by rank 1");
   EXPECT_ERROR(exchange.wait_receive(kOne, nullptr, soon()), ArgumentError, "there is no receive");
   EXPECT_ERROR(exchange.wait_send(kOne, receive, soon()), ArgumentError, "not a send");
   IntExchange other(2);
-  EXPECT_ERROR(other.wait_receive(kOne, receive, soon()), ArgumentError, "another world");
+  EXPECT_ERROR(other.wait_receive(kOne, receive, soon()), ArgumentError, "a different world");
   EXPECT_EQ(exchange.wait_receive(kOne, receive, soon()).payload, 1);
   EXPECT_ERROR(exchange.wait_receive(kOne, receive, soon()), ArgumentError, "taken already");
 
@@ -251,11 +252,11 @@ TEST(Exchange, LeavingInSilenceLeavesWhatWasSent) {
   const auto never = exchange.post_receive(kOne, kZero, values_of(1));
   EXPECT_TRUE(never->is_done());
   EXPECT_ERROR(exchange.wait_receive(kOne, never, soon()), PeerError,
-               "rank 0 has left, and rank 1 would wait for values of stage 0");
+               "rank 0 has left, so rank 1 cannot wait for values of stage 0");
   EXPECT_ERROR(exchange.post_send(kOne, kZero, values_of(0), 1), PeerError, "rank 0 has left");
   EXPECT_ERROR(exchange.gather(kOne, "barrier", 1, soon()), PeerError,
-               "would wait for it in barrier");
-  EXPECT_ERROR(exchange.recover(kOne, soon()), PeerError, "would wait for it in recover");
+               "cannot wait for it in barrier");
+  EXPECT_ERROR(exchange.recover(kOne, soon()), PeerError, "cannot wait for it in recover");
   EXPECT_EQ(exchange.reason(), nullptr);
 }
 

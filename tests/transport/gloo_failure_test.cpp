@@ -46,16 +46,16 @@ void run_case(const Case& c) {
   Processes processes(c.ranks, [&](int32_t i) {
     auto options = world.options(i);
     options.transport = c.options;
-    ProcessWorld joined(options);
-    joined.transport().barrier(soon());
+    const auto joined = join_gloo(options);
+    joined->barrier(soon());
     Processes::tell_parent();
     try {
-      c.wait(joined.transport());
+      c.wait(*joined);
     } catch (const PeerError& error) {
       EXPECT_EQ(error.peer(), Rank(c.victim)) << error.what();
       // Unusable, and says so: nobody waits for the one that is gone.
       if (c.options.max_silence > std::chrono::seconds(5)) {
-        EXPECT_THROW(joined.transport().recover(soon()), PeerError);
+        EXPECT_THROW(joined->recover(soon()), PeerError);
       }
       throw;
     }
@@ -190,7 +190,7 @@ TEST(GlooFailure, AStoppedRankIsNamedWhenItHasSaidNothingForLong) {
        .options = options,
        .wait = wait_for_value,
        .strike = [](Processes& processes, int32_t victim) { processes.signal(victim, SIGSTOP); },
-       .message = "has said nothing for",
+       .message = "no heartbeat for",
        .limit = std::chrono::seconds(15)});
 }
 
@@ -200,16 +200,15 @@ TEST(GlooFailure, WithoutThatTheDeadlineFindsIt) {
     auto options = world.options(i);
     options.transport.max_silence = std::chrono::seconds(0);
     options.transport.linger = std::chrono::milliseconds(100);
-    ProcessWorld joined(options);
-    joined.transport().barrier(soon());
+    const auto joined = join_gloo(options);
+    joined->barrier(soon());
     Processes::tell_parent();
     if (i == 1) raise(SIGSTOP);
-    const auto receive = joined.transport().post_receive(Rank(1), values(4));
-    EXPECT_ERROR(
-        joined.transport().wait_receive(receive, Deadline::after(std::chrono::milliseconds(700))),
-        TimeoutError, "values of stage 0 for stage 1, microbatch 4, step 0, from rank 1");
-    EXPECT_ERROR(joined.transport().barrier(Deadline::after(std::chrono::milliseconds(100))),
-                 TimeoutError, "rank 1 in barrier");
+    const auto receive = joined->post_receive(Rank(1), values(4));
+    EXPECT_ERROR(joined->wait_receive(receive, Deadline::after(std::chrono::milliseconds(700))),
+                 TimeoutError, "values of stage 0 for stage 1, microbatch 4, step 0, from rank 1");
+    EXPECT_ERROR(joined->barrier(Deadline::after(std::chrono::milliseconds(100))), TimeoutError,
+                 "rank 1 in barrier");
   });
   EXPECT_EQ(processes.wait({1})[0].kind, ProcessEnd::Kind::kReturned);
 }
@@ -220,8 +219,8 @@ TEST(GlooFailure, AStoppedRankThatGoesOnCanRecoverWithTheOthers) {
   Processes processes(2, [&](int32_t i) {
     auto options = world.options(i);
     options.transport.max_silence = std::chrono::milliseconds(2500);
-    ProcessWorld joined(options);
-    Transport& transport = joined.transport();
+    const auto joined = join_gloo(options);
+    Transport& transport = *joined;
     transport.barrier(soon());
     if (i == 1) raise(SIGSTOP);
     EXPECT_THROW(wait_for_value(transport), PeerError);
@@ -267,14 +266,14 @@ TEST(GlooFailure, AfterAnAbortANewWorldIsMadeInTheSameProcessAndNothingIsLeft) {
   for (int i = 0; i < kWorlds; ++i) worlds.push_back(std::make_unique<GlooRanks>(2));
   Processes processes(2, [&](int32_t i) {
     // Closes what this rank does not listen on.
-    std::vector<ProcessWorldOptions> options;
+    std::vector<JoinOptions> options;
     for (const auto& world : worlds) options.push_back(world->options(i));
     std::size_t threads = 0;
     std::size_t files = 0;
     for (int round = 0; round < kWorlds; ++round) {
       {
-        ProcessWorld joined(options[static_cast<std::size_t>(round)]);
-        Transport& transport = joined.transport();
+        const auto joined = join_gloo(options[static_cast<std::size_t>(round)]);
+        Transport& transport = *joined;
         EXPECT_EQ(transport.all_gather(round, soon())[1 - i].toInt(), round);
         if (i == round % 2) transport.abort({Rank(i), "round " + std::to_string(round)});
         EXPECT_ERROR(transport.barrier(soon()), PeerError, "round " + std::to_string(round));

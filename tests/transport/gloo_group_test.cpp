@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/transport/c10d/process_world.h"
+#include "stagecraft/transport/c10d/join_gloo.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/processes.h"
 
@@ -85,20 +85,20 @@ TEST_P(HandedIn, AGroupCarriesAWorld) {
       group->setBackend(c10::DeviceType::CPU, Type::CUSTOM,
                         c10::make_intrusive<OtherBackend>(gloo, i));
     }
-    ProcessWorld world(group);
-    EXPECT_EQ(world.rank(), Rank(i));
-    EXPECT_EQ(world.num_ranks(), 2);
+    const auto transport = join_gloo(group);
+    EXPECT_EQ(transport->rank(), Rank(i));
+    EXPECT_EQ(transport->num_ranks(), 2);
     const auto soon = Deadline::after(std::chrono::seconds(20));
     for (int32_t m = 0; m < 5; ++m) {
       const TransferId id{0, Direction::kForward, StageId(0), StageId(1), MicrobatchId(m)};
       const auto value = [m](int32_t rank) { return at::full({m * 25000}, rank + 10 * m); };
-      const auto sent = world.transport().post_send(Rank(1 - i), id, value(i));
-      const auto receive = world.transport().post_receive(Rank(1 - i), id);
-      const auto got = world.transport().wait_receive(receive, soon).value.toTensor();
+      const auto sent = transport->post_send(Rank(1 - i), id, value(i));
+      const auto receive = transport->post_receive(Rank(1 - i), id);
+      const auto got = transport->wait_receive(receive, soon).value.toTensor();
       EXPECT_TRUE(at::equal(got, value(1 - i)));
-      world.transport().wait_send(sent, soon);
+      transport->wait_send(sent, soon);
     }
-    world.transport().barrier(soon);
+    transport->barrier(soon);
   });
   for (const auto& end : processes.wait()) {
     EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
@@ -112,7 +112,7 @@ TEST(GlooGroup, OneWithoutABackendForTheCpuIsRefused) {
   Processes processes(1, [&](int32_t) {
     const auto store = c10::make_intrusive<c10d::FileStore>(path.string(), 1);
     const auto group = c10::make_intrusive<c10d::ProcessGroup>(store, 0, 1);
-    EXPECT_ERROR(ProcessWorld{group}, ArgumentError, "this one has none");
+    EXPECT_ERROR(join_gloo(group), ArgumentError, "got one without");
   });
   EXPECT_EQ(processes.wait()[0].kind, ProcessEnd::Kind::kReturned);
   std::filesystem::remove(path);

@@ -22,7 +22,7 @@
 namespace stagecraft {
 namespace {
 
-using Change = std::function<void(ProcessWorldOptions&, int32_t rank)>;
+using Change = std::function<void(JoinOptions&, int32_t rank)>;
 
 sockaddr_in loopback(uint16_t port) {
   sockaddr_in address{};
@@ -38,8 +38,8 @@ std::vector<ProcessEnd> join_all(int32_t ranks, const Change& change) {
   Processes processes(ranks, [&](int32_t i) {
     auto options = world.options(i);
     change(options, i);
-    ProcessWorld joined(options);
-    joined.transport().barrier(soon());
+    const auto joined = join_gloo(options);
+    joined->barrier(soon());
   });
   return processes.wait();
 }
@@ -65,8 +65,8 @@ TEST(GlooJoin, WithoutTheTokenARankIsToldSoAndTheOthersSayWhoIsMissing) {
       options.token = rank == 0 ? "a secret" : token;
     });
     EXPECT_EQ(ends[1].type, "ArgumentError");
-    EXPECT_THAT(ends[1].message,
-                testing::HasSubstr("rank 1 is not admitted to the job at 127.0.0.1:"));
+    EXPECT_THAT(ends[1].message, testing::HasSubstr("the job at 127.0.0.1:"));
+    EXPECT_THAT(ends[1].message, testing::HasSubstr("refused rank 1: its token differs"));
     EXPECT_EQ(ends[0].type, "TimeoutError");
     EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 1 at 127.0.0.1:"));
     EXPECT_THAT(ends[0].message,
@@ -78,17 +78,26 @@ TEST(GlooJoin, WithoutTheTokenARankIsToldSoAndTheOthersSayWhoIsMissing) {
 TEST(GlooJoin, AnotherVersionIsAnErrorOnAllThatNamesTheRank) {
   expect_all_threw(join_all(3,
                             [](auto& options, int32_t rank) {
-                              if (rank == 1) options.facts = {{"version", "0.0.1"}};
+                              if (rank == 1) options.fingerprint = {{"version", "0.0.1"}};
                             }),
                    "MetadataError", ", 0.0.1 on rank 1");
 }
 
+TEST(GlooJoin, TheWireProtocolIsCompared) {
+  expect_all_threw(join_all(2,
+                            [](auto& options, int32_t rank) {
+                              if (rank == 1) options.fingerprint = {{"wire protocol", "SCW1"}};
+                            }),
+                   "MetadataError", "wire protocol is SCW2 on rank 0, SCW1 on rank 1");
+}
+
 TEST(GlooJoin, WhatTheProgramWantsAgreedOnIsComparedToo) {
   expect_all_threw(
-      join_all(2,
-               [](auto& options, int32_t rank) {
-                 options.facts = {{"schedule", rank == 0 ? "1F1B" : "GPipe"}, {"stages", "4"}};
-               }),
+      join_all(
+          2,
+          [](auto& options, int32_t rank) {
+            options.fingerprint = {{"schedule", rank == 0 ? "1F1B" : "GPipe"}, {"stages", "4"}};
+          }),
       "MetadataError", "the ranks do not agree: schedule is 1F1B on rank 0, GPipe on rank 1");
 }
 
@@ -119,7 +128,7 @@ TEST(GlooJoin, AKeeperOfTheStoreThatStopsIsNoHang) {
     auto options = world.options(i);  // rank 2 never comes
     options.join_timeout = std::chrono::seconds(i == 0 ? 50 : 4);
     Processes::tell_parent();
-    const ProcessWorld joined(options);
+    const auto joined = join_gloo(options);
   });
   for (const int32_t i : {0, 1}) processes.wait_for_word(i);
   std::this_thread::sleep_for(std::chrono::seconds(1));
@@ -137,12 +146,12 @@ TEST(GlooJoin, AStoreThatIsNotThereIsNamed) {
   ASSERT_EQ(bind(bound.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);
   const auto port = detail::port_of(bound);
   Processes processes(1, [&](int32_t) {
-    ProcessWorldOptions options;
+    JoinOptions options;
     options.rank = Rank(1);
     options.num_ranks = 2;
     options.port = port;
     options.join_timeout = std::chrono::seconds(4);
-    EXPECT_ERROR(ProcessWorld{options}, TimeoutError,
+    EXPECT_ERROR(join_gloo(options), TimeoutError,
                  "rank 1 waited 4.0 s for the store at 127.0.0.1:" + std::to_string(port));
   });
   EXPECT_EQ(processes.wait()[0].kind, ProcessEnd::Kind::kReturned);
@@ -153,8 +162,8 @@ TEST(GlooJoin, ASecondProcessOfOneRankIsTold) {
   Processes processes(3, [&](int32_t i) {
     auto options = world.options(i == 2 ? 1 : i);
     if (i == 2) raise(SIGSTOP);
-    ProcessWorld joined(options);
-    joined.transport().barrier(soon());
+    const auto joined = join_gloo(options);
+    joined->barrier(soon());
     Processes::tell_parent();
     pause();
   });
@@ -167,7 +176,7 @@ TEST(GlooJoin, ASecondProcessOfOneRankIsTold) {
   const auto ends = processes.wait({0, 1});
   EXPECT_EQ(ends[2].type, "ArgumentError") << ends[2].message;
   EXPECT_THAT(ends[2].message, testing::HasSubstr("rank 1 of the job at 127.0.0.1:"));
-  EXPECT_THAT(ends[2].message, testing::HasSubstr("is another process"));
+  EXPECT_THAT(ends[2].message, testing::HasSubstr("has already joined from a different process"));
 }
 
 // Not of the job: connects and says nothing, or says something else.
@@ -186,8 +195,8 @@ TEST(GlooJoin, WhoConnectsAndSaysNothingDisturbsNobody) {
   strangers.wait_for_word(0);
   strangers.wait_for_word(1);
   Processes processes(2, [&](int32_t i) {
-    ProcessWorld joined(world.options(i));
-    joined.transport().barrier(soon());
+    const auto joined = join_gloo(world.options(i));
+    joined->barrier(soon());
   });
   for (const auto& end : processes.wait()) {
     EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
@@ -204,19 +213,19 @@ TEST(GlooJoin, ARankThatCannotConnectIsAnErrorOnAll) {
   EXPECT_EQ(ends[0].type, "TimeoutError") << ends[0].message;
   EXPECT_THAT(ends[0].message, testing::HasSubstr("rank 0 waited 5.0 s for rank 1 to connect"));
   EXPECT_EQ(ends[1].type, "ArgumentError") << ends[1].message;
-  EXPECT_THAT(ends[1].message, testing::HasSubstr("192.0.2.1 is no address of this machine"));
+  EXPECT_THAT(ends[1].message, testing::HasSubstr("192.0.2.1 is not an address of this machine"));
 }
 
 TEST(GlooJoin, AListenerThatSaysNothingIsNoStore) {
   const auto listener = detail::listen_on("127.0.0.1", 0);
   const auto port = detail::port_of(listener);
   Processes processes(1, [&](int32_t) {
-    ProcessWorldOptions options;
+    JoinOptions options;
     options.rank = Rank(1);
     options.num_ranks = 2;
     options.port = port;
     options.join_timeout = std::chrono::seconds(2);
-    EXPECT_ERROR(ProcessWorld{options}, TimeoutError,
+    EXPECT_ERROR(join_gloo(options), TimeoutError,
                  "rank 1 waited 2.0 s for the store at 127.0.0.1:" + std::to_string(port));
   });
   const auto end = processes.wait()[0];
@@ -232,10 +241,10 @@ TEST(GlooJoin, OneThatFailedOnOneRankLeavesNothingForTheNext) {
     if (i == 1) {
       auto other = options;
       other.token = "another";
-      EXPECT_ERROR(ProcessWorld{other}, ArgumentError, "is not admitted");
+      EXPECT_ERROR(join_gloo(other), ArgumentError, "its token differs");
     }
-    ProcessWorld joined(options);
-    joined.transport().barrier(soon());
+    const auto joined = join_gloo(options);
+    joined->barrier(soon());
   });
   for (const auto& end : processes.wait()) {
     EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
@@ -244,10 +253,10 @@ TEST(GlooJoin, OneThatFailedOnOneRankLeavesNothingForTheNext) {
 
 TEST(GlooJoin, WhateverListensWhereOthersReachItNeedsAToken) {
   const auto refused = [](const Change& change) {
-    ProcessWorldOptions options;
+    JoinOptions options;
     options.num_ranks = 2;
     change(options, 0);
-    EXPECT_ERROR(ProcessWorld{options}, ArgumentError, "need a token (STAGECRAFT_TOKEN)");
+    EXPECT_ERROR(join_gloo(options), ArgumentError, "a token is required (STAGECRAFT_TOKEN)");
   };
   refused([](auto& options, int32_t) { options.listen = "0.0.0.0"; });
   refused([](auto& options, int32_t) { options.address = "192.0.2.1"; });
@@ -256,34 +265,34 @@ TEST(GlooJoin, WhateverListensWhereOthersReachItNeedsAToken) {
 }
 
 TEST(GlooJoin, OtherMachinesNeedATokenAndAnAddressToListenOn) {
-  ProcessWorldOptions options;
+  JoinOptions options;
   options.host = "192.0.2.1";
   options.num_ranks = 2;
-  EXPECT_ERROR(ProcessWorld{options}, ArgumentError, "need a token (STAGECRAFT_TOKEN)");
+  EXPECT_ERROR(join_gloo(options), ArgumentError, "a token is required (STAGECRAFT_TOKEN)");
   options.token = "a secret";
-  EXPECT_ERROR(ProcessWorld{options}, ArgumentError,
-               "the store listens on 127.0.0.1 only: give the address to listen on");
+  EXPECT_ERROR(join_gloo(options), ArgumentError,
+               "the store listens on 127.0.0.1 only: set the address to listen on");
   options.rank = Rank(2);
-  EXPECT_ERROR(ProcessWorld{options}, ArgumentError, "there is no rank 2 among 2 ranks");
+  EXPECT_ERROR(join_gloo(options), ArgumentError, "there is no rank 2 among 2 ranks");
 }
 
 TEST(GlooJoin, TheEnvironmentOfTorchrunIsUnderstood) {
   Processes processes(1, [](int32_t) {
-    EXPECT_ERROR(ProcessWorldOptions::from_environment(), ArgumentError, "RANK is not set");
+    EXPECT_ERROR(JoinOptions::from_environment(), ArgumentError, "RANK is not set");
     setenv("RANK", "1", 1);
     setenv("WORLD_SIZE", "x4", 1);
-    EXPECT_ERROR(ProcessWorldOptions::from_environment(), ArgumentError,
-                 "WORLD_SIZE=\"x4\" is no number");
+    EXPECT_ERROR(JoinOptions::from_environment(), ArgumentError,
+                 "WORLD_SIZE=\"x4\": expected a number");
     setenv("WORLD_SIZE", "4", 1);
     setenv("LOCAL_RANK", "3", 1);
-    EXPECT_ERROR(ProcessWorldOptions::from_environment(), ArgumentError, "MASTER_ADDR is not set");
+    EXPECT_ERROR(JoinOptions::from_environment(), ArgumentError, "MASTER_ADDR is not set");
     setenv("MASTER_ADDR", "localhost", 1);
     setenv("MASTER_PORT", "70000", 1);
-    EXPECT_ERROR(ProcessWorldOptions::from_environment(), ArgumentError, "MASTER_PORT=\"70000\"");
+    EXPECT_ERROR(JoinOptions::from_environment(), ArgumentError, "MASTER_PORT=\"70000\"");
     setenv("MASTER_PORT", "29511", 1);
     setenv("STAGECRAFT_TOKEN", "a secret", 1);
     setenv("TORCHELASTIC_USE_AGENT_STORE", "True", 1);
-    const auto options = ProcessWorldOptions::from_environment();
+    const auto options = JoinOptions::from_environment();
     EXPECT_EQ(options.rank, Rank(1));
     EXPECT_EQ(options.num_ranks, 4);
     EXPECT_EQ(options.local_rank, 3);

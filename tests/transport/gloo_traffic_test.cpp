@@ -33,17 +33,18 @@ using detail::WireTransport;
 const Rank kZero(0);
 const Rank kOne(1);
 
-using Wrap = std::function<std::unique_ptr<detail::Engine>(std::unique_ptr<detail::Engine>)>;
+using Wrap =
+    std::function<std::unique_ptr<detail::ByteTransport>(std::unique_ptr<detail::ByteTransport>)>;
 
-// Two ranks; the engine of rank 0 is wrapped.
+// Two ranks; the byte transport of rank 0 is wrapped.
 std::vector<ProcessEnd> run_two(const detail::WireOptions& options,
                                 const std::function<void(WireTransport&)>& body,
                                 const Wrap& wrap = nullptr) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    auto engine = detail::join(world.options(i));
-    if (i == 0 && wrap) engine = wrap(std::move(engine));
-    WireTransport transport(std::move(engine), options);
+    auto byte_transport = detail::connect_gloo(world.options(i));
+    if (i == 0 && wrap) byte_transport = wrap(std::move(byte_transport));
+    WireTransport transport(std::move(byte_transport), options);
     body(transport);
     transport.barrier(soon());
   });
@@ -88,7 +89,7 @@ TEST(GlooTraffic, SeveralLargeMessagesAreInFlightBothWays) {
 TEST(GlooTraffic, LargeValuesArriveThoughTheirSenderLeavesAtOnce) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    WireTransport transport(detail::join(world.options(i)), {.linger = std::chrono::seconds(10)});
+    WireTransport transport(detail::connect_gloo(world.options(i)), {.linger = std::chrono::seconds(10)});
     const auto large = [](int32_t m) { return at::full({500'000 + m}, double(m)); };
     for (int32_t m = 0; m < 4; ++m) {
       if (i == 0) transport.post_send(kOne, values(m), large(m));
@@ -239,7 +240,7 @@ TEST(GlooTraffic, LazilyConjugatedTensorsArriveAsTheyAre) {
 TEST(GlooTraffic, AnIdThatComesTwiceEndsABarrierAtOnce) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    WireTransport transport(detail::join(world.options(i)), {});
+    WireTransport transport(detail::connect_gloo(world.options(i)), {});
     transport.barrier(soon());
     if (i == 1) {
       const auto begin = std::chrono::steady_clock::now();
@@ -261,34 +262,35 @@ TEST(GlooTraffic, AnIdThatComesTwiceEndsABarrierAtOnce) {
 }
 
 // Changes one byte of the message that `choose` takes.
-class DamagingEngine final : public detail::Engine {
+class DamagingByteTransport final : public detail::ByteTransport {
  public:
   using Choose = std::function<bool(Tag, int64_t bytes)>;
-  DamagingEngine(std::unique_ptr<Engine> engine, Choose choose)
-      : engine_(std::move(engine)), choose_(std::move(choose)) {}
+  DamagingByteTransport(std::unique_ptr<ByteTransport> byte_transport, Choose choose)
+      : byte_transport_(std::move(byte_transport)), choose_(std::move(choose)) {}
 
-  Rank rank() const override { return engine_->rank(); }
-  int32_t num_ranks() const override { return engine_->num_ranks(); }
-  WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
-    if (!choose_(tag, bytes.numel())) return engine_->send(to, tag, bytes);
+  Rank rank() const override { return byte_transport_->rank(); }
+  int32_t num_ranks() const override { return byte_transport_->num_ranks(); }
+  detail::WorkPtr send(Rank to, Tag tag, const at::Tensor& bytes) override {
+    if (!choose_(tag, bytes.numel())) return byte_transport_->send(to, tag, bytes);
     const auto damaged = bytes.clone();
     damaged[bytes.numel() - 1].bitwise_xor_(16);
-    return engine_->send(to, tag, damaged);
+    return byte_transport_->send(to, tag, damaged);
   }
-  WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
-    return engine_->receive(from, tag, bytes);
+  detail::WorkPtr receive(Rank from, Tag tag, const at::Tensor& bytes) override {
+    return byte_transport_->receive(from, tag, bytes);
   }
-  bool rewards_asking() const override { return engine_->rewards_asking(); }
-  bool copies_in_send() const override { return engine_->copies_in_send(); }
+  bool prefers_polling() const override { return byte_transport_->prefers_polling(); }
+  bool copies_in_send() const override { return byte_transport_->copies_in_send(); }
 
  private:
-  std::unique_ptr<Engine> engine_;
+  std::unique_ptr<ByteTransport> byte_transport_;
   Choose choose_;
 };
 
-Wrap damage(const DamagingEngine::Choose& choose) {
-  return [choose](std::unique_ptr<detail::Engine> engine) -> std::unique_ptr<detail::Engine> {
-    return std::make_unique<DamagingEngine>(std::move(engine), choose);
+Wrap damage(const DamagingByteTransport::Choose& choose) {
+  return [choose](std::unique_ptr<detail::ByteTransport> byte_transport)
+             -> std::unique_ptr<detail::ByteTransport> {
+    return std::make_unique<DamagingByteTransport>(std::move(byte_transport), choose);
   };
 }
 
@@ -308,7 +310,7 @@ TEST(GlooTraffic, ADamagedMessageIsNamedAndTheWorldRecovers) {
   for (const int64_t size : {100, 50000}) {
     std::atomic<int> count = 0;
     const bool is_large = size > 10000;
-    const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
+    const auto choose = [&](detail::ByteTransport::Tag tag, int64_t bytes) {
       const bool is_value =
           is_large ? tag >= detail::kFirstLayoutTag : tag == detail::kFrameTag && bytes > size * 4;
       return is_value && ++count == 4;
@@ -321,7 +323,7 @@ TEST(GlooTraffic, ADamagedMessageIsNamedAndTheWorldRecovers) {
 
 TEST(GlooTraffic, WithoutChecksumsDamageIsNotSeen) {
   std::atomic<int> count = 0;
-  const auto choose = [&](detail::Engine::Tag tag, int64_t) {
+  const auto choose = [&](detail::ByteTransport::Tag tag, int64_t) {
     return tag >= detail::kFirstLayoutTag && ++count == 1;
   };
   expect_returned(run_two(
@@ -339,7 +341,7 @@ TEST(GlooTraffic, WithoutChecksumsDamageIsNotSeen) {
 
 TEST(GlooTraffic, ADamagedFrameEndsTheConnection) {
   std::atomic<int> count = 0;
-  const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
+  const auto choose = [&](detail::ByteTransport::Tag tag, int64_t bytes) {
     return tag == detail::kFrameTag && bytes == sizeof(detail::FrameHead) && ++count == 1;
   };
   const auto wait = [](WireTransport& transport) {
@@ -348,24 +350,24 @@ TEST(GlooTraffic, ADamagedFrameEndsTheConnection) {
   };
   const auto ends = run_two({}, wait, damage(choose));
   EXPECT_EQ(ends[1].type, "PeerError");
-  EXPECT_THAT(ends[1].message, testing::HasSubstr("rank 0: what it sends makes no sense"));
+  EXPECT_THAT(ends[1].message, testing::HasSubstr("rank 0: it sent an invalid message"));
   EXPECT_EQ(ends[0].type, "PeerError") << ends[0].message;
 }
 
 TEST(GlooTraffic, WhoSendsWhatMakesNoSenseIsToldSo) {
   std::atomic<int> count = 0;
-  const auto choose = [&](detail::Engine::Tag tag, int64_t bytes) {
+  const auto choose = [&](detail::ByteTransport::Tag tag, int64_t bytes) {
     return tag == detail::kFrameTag && bytes == sizeof(detail::FrameHead) && ++count == 1;
   };
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    auto engine = detail::join(world.options(i));
-    if (i == 0) engine = damage(choose)(std::move(engine));
+    auto byte_transport = detail::connect_gloo(world.options(i));
+    if (i == 0) byte_transport = damage(choose)(std::move(byte_transport));
     // Nothing but word of it can end the wait of rank 0.
-    WireTransport transport(std::move(engine), {.max_silence = std::chrono::seconds(0)});
+    WireTransport transport(std::move(byte_transport), {.max_silence = std::chrono::seconds(0)});
     const Rank other(1 - i);
     EXPECT_ERROR(transport.wait_receive(transport.post_receive(other, values(0)), soon()),
-                 PeerError, "rank 0: what it sends makes no sense");
+                 PeerError, "rank 0: it sent an invalid message");
     if (i == 0) Processes::tell_parent();
     if (i == 1) pause();
   });

@@ -102,7 +102,7 @@ TEST(LocalWorld, CarriesExceptionsThatAreNone) {
   }),
                int);
   EXPECT_EQ(world.transport(Rank(1)).abort_reason()->message,
-            "an exception that is not a std::exception");
+            "unknown exception (not derived from std::exception)");
 }
 
 TEST(LocalWorld, EndsMayOutliveTheWorld) {
@@ -112,8 +112,9 @@ TEST(LocalWorld, EndsMayOutliveTheWorld) {
     LocalWorld world(2);
     zero = world.release(Rank(0));
     one = world.release(Rank(1));
-    EXPECT_ERROR(world.transport(Rank(1)), ArgumentError, "the end of rank 1 was released");
-    EXPECT_ERROR(world.run([](Transport&) {}), ArgumentError, "the end of rank 0 was released");
+    EXPECT_ERROR(world.transport(Rank(1)), ArgumentError, "the transport of rank 1 was released");
+    EXPECT_ERROR(world.run([](Transport&) {}), ArgumentError,
+                 "the transport of rank 0 was released");
   }
   zero->post_send(Rank(1), values_of(0), 5);
   const auto receive = one->post_receive(Rank(0), values_of(0));

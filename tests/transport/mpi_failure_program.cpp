@@ -29,7 +29,8 @@
 #include <ATen/ops/ones.h>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/transport/mpi/mpi_world.h"
+#include "stagecraft/transport/mpi/join_mpi.h"
+#include "stagecraft/transport/mpi/mpi_progress.h"
 #include "stagecraft/transport/wire/peer_processes.h"
 #include "tests/support/processes.h"
 
@@ -131,12 +132,12 @@ void fork_and_wait() {
 }
 
 // Nobody may join a world that one comes to when the others have gone.
-void come_too_late(MpiWorldOptions options, bool is_victim) {
+void come_too_late(JoinOptions options, bool is_victim) {
   if (is_victim) sleep(2);
   options.join_timeout = std::chrono::milliseconds(500);
   const auto begin = Clock::now();
   try {
-    const MpiWorld world(options);
+    const auto transport = join_mpi(options);
     std::printf("joined\n");
   } catch (const TimeoutError& error) {
     const bool is_in_time = Clock::now() - begin < std::chrono::milliseconds(is_victim ? 400 : 900);
@@ -152,23 +153,23 @@ void run(const Arguments& arguments) {
     reinterpret_cast<Init>(mpi_function("MPI_Init_thread"))(
         nullptr, nullptr, arguments.mode == "own_single" ? 0 : kThreadMultiple, &level);
   }
-  MpiWorldOptions options;
+  JoinOptions options;
   options.transport.max_silence = std::chrono::milliseconds(arguments.silence_ms);
   options.transport.linger = std::chrono::milliseconds(500);
   options.join_timeout = std::chrono::seconds(10);
-  const bool is_victim = MpiWorld::job_rank() == Rank(arguments.victim);
-  if (arguments.mode == "version" && is_victim) options.facts = {{"version", "0.0.1"}};
+  const bool is_victim = detail::MpiProgress::get(soon()).facts().rank == arguments.victim;
+  if (arguments.mode == "version" && is_victim) options.fingerprint = {{"version", "0.0.1"}};
   if (arguments.mode == "late" && is_victim) {
     sleep(4);
     return;
   }
   if (arguments.mode == "late") options.join_timeout = std::chrono::milliseconds(500);
   if (arguments.mode == "again") come_too_late(options, is_victim);
-  MpiWorld world(options);
-  Transport& transport = world.transport();
+  const auto joined = join_mpi(options);
+  Transport& transport = *joined;
   transport.barrier(soon());
   if (arguments.mode == "fork") fork_and_wait();
-  const auto name = arguments.folder + "/ready." + std::to_string(world.rank().value());
+  const auto name = arguments.folder + "/ready." + std::to_string(transport.rank().value());
   std::ofstream(name + ".new") << getpid() << "\n";
   std::rename((name + ".new").c_str(), name.c_str());
   for (int32_t round = 0;; ++round) {
@@ -183,7 +184,7 @@ void run(const Arguments& arguments) {
     if (arguments.mode == "leave") return;
   }
   transport.barrier(soon());
-  if (world.rank() == Rank(0)) std::printf("all went around\n");
+  if (transport.rank() == Rank(0)) std::printf("all went around\n");
 }
 
 }  // namespace

@@ -92,30 +92,30 @@ TEST(MpiTraffic, WorldsAfterEachOtherDoNotMix) {
 
 TEST(MpiTraffic, WorldsBesideEachOtherDoNotMix) {
   MpiRanks::run(2, {}, [](Transport& transport) {
-    MpiWorldOptions options;
+    JoinOptions options;
     options.num_ranks = 2;
-    MpiWorld other(options);
+    const auto other = join_mpi(options);
     for (int32_t i = 0; i < 20; ++i) {
       const auto peer = Rank(1 - transport.rank().value());
       const auto here = transport.post_receive(peer, values(i));
-      const auto there = other.transport().post_receive(peer, values(i));
-      const auto first = other.transport().post_send(peer, values(i), 2 * i);
+      const auto there = other->post_receive(peer, values(i));
+      const auto first = other->post_send(peer, values(i), 2 * i);
       const auto second = transport.post_send(peer, values(i), 2 * i + 1);
       EXPECT_EQ(transport.wait_receive(here, soon()).value.toInt(), 2 * i + 1);
-      EXPECT_EQ(other.transport().wait_receive(there, soon()).value.toInt(), 2 * i);
-      other.transport().wait_send(first, soon());
+      EXPECT_EQ(other->wait_receive(there, soon()).value.toInt(), 2 * i);
+      other->wait_send(first, soon());
       transport.wait_send(second, soon());
     }
-    other.transport().barrier(soon());
+    other->barrier(soon());
   });
 }
 
 TEST(MpiTraffic, AWorldThatCannotBeIsRefused) {
-  MpiWorldOptions options;
-  options.num_ranks = MpiWorld::job_size() + 1;
-  EXPECT_ERROR(MpiWorld(options).rank(), ArgumentError, "ranks in a job of");
+  JoinOptions options;
+  options.num_ranks = MpiRanks::job_size() + 1;
+  EXPECT_ERROR(join_mpi(options), ArgumentError, "ranks is not possible in a job of");
   options.num_ranks = 0;
-  EXPECT_ERROR(MpiWorld(options).rank(), ArgumentError, "a world of 0 ranks");
+  EXPECT_ERROR(join_mpi(options), ArgumentError, "a world of 0 ranks");
 }
 
 // 5 GB a process, so only where it is asked for.

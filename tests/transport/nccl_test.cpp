@@ -17,8 +17,9 @@
 #include <ATen/ops/ones.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/transport/nccl/connect_nccl.h"
+#include "stagecraft/transport/nccl/join_nccl.h"
 #include "stagecraft/transport/nccl/nccl_library.h"
-#include "stagecraft/transport/nccl/nccl_world.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gloo_ranks.h"
 #include "tests/support/nccl_ranks.h"
@@ -52,10 +53,10 @@ TEST(NcclLibrary, FindsTheFunctions) {
   EXPECT_NE(a.bytes, b.bytes);
 }
 
-TEST(NcclWorld, NeedsAGpu) {
+TEST(NcclJoin, NeedsAGpu) {
   if (at::globalContext().hasCUDA()) GTEST_SKIP() << "there is one";
   use_fake_nccl();
-  EXPECT_ERROR(NcclWorld(ProcessWorldOptions()), ArgumentError, "needs a GPU");
+  EXPECT_ERROR(join_nccl(JoinOptions()), ArgumentError, "needs a GPU");
 }
 
 // Ranks join, one of them in a way of its own.
@@ -67,12 +68,12 @@ std::vector<ProcessEnd> join_with(int32_t odd, const char* behaviour,
     if (i == odd) setenv("SC_FAKE_NCCL", behaviour, 1);
     auto options = world.options(i);
     options.join_timeout = timeout;
-    join_nccl(options, c10::kCPU);
+    detail::connect_nccl(options, c10::kCPU);
   });
   return processes.wait();
 }
 
-TEST(NcclWorld, WhatNcclRefusesIsSaidOnEveryRank) {
+TEST(NcclJoin, WhatNcclRefusesIsSaidOnEveryRank) {
   const auto ends = join_with(2, "refuse", std::chrono::seconds(20));
   EXPECT_EQ(ends[2].type, "ArgumentError") << ends[2].message;
   EXPECT_THAT(ends[2].message, HasSubstr("NCCL: rank 2 with rank 0: ncclCommInitRank"));
@@ -83,7 +84,7 @@ TEST(NcclWorld, WhatNcclRefusesIsSaidOnEveryRank) {
   }
 }
 
-TEST(NcclWorld, ARankThatHangsInsideNcclIsNamedAtTheDeadline) {
+TEST(NcclJoin, ARankThatHangsInsideNcclIsNamedAtTheDeadline) {
   const auto ends = join_with(0, "hang", std::chrono::seconds(3));
   for (const auto& end : ends) {
     EXPECT_EQ(end.kind, ProcessEnd::Kind::kThrew);
@@ -93,13 +94,13 @@ TEST(NcclWorld, ARankThatHangsInsideNcclIsNamedAtTheDeadline) {
 }
 
 // A receive that NCCL gives up looks like one that has come; the ranks do not go on with it.
-TEST(NcclWorld, NobodyPassesABarrierWithAValueThatWasLost) {
+TEST(NcclJoin, NobodyPassesABarrierWithAValueThatWasLost) {
   use_fake_nccl();
   for (const bool with_barrier : {true, false}) {
     const GlooRanks world(2);
     Processes processes(2, [&](int32_t i) {
       if (i == 1) setenv("SC_FAKE_NCCL", "fail", 1);
-      const auto end = join_nccl(world.options(i), c10::kCPU);
+      const auto end = detail::connect_nccl(world.options(i), c10::kCPU);
       if (i == 0) {
         // So little that it leaves this rank, read or not.
         end->post_send(Rank(1), values(0), at::ones({2048}));
@@ -120,7 +121,7 @@ TEST(NcclWorld, NobodyPassesABarrierWithAValueThatWasLost) {
   }
 }
 
-TEST(NcclWorld, RecoversWithNewCommunicators) {
+TEST(NcclJoin, RecoversWithNewCommunicators) {
   use_fake_nccl();
   const auto ends = run_nccl_ranks(3, c10::kCPU, {}, [](Transport& transport) {
     const auto me = transport.rank().value();
@@ -149,12 +150,12 @@ TEST(NcclWorld, RecoversWithNewCommunicators) {
   for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
 }
 
-TEST(NcclWorld, AKilledRankIsNamedOnEveryOther) {
+TEST(NcclJoin, AKilledRankIsNamedOnEveryOther) {
   use_fake_nccl();
   for (int32_t victim = 0; victim < 3; ++victim) {
     const GlooRanks world(3);
     Processes processes(3, [&](int32_t i) {
-      const auto end = join_nccl(world.options(i), c10::kCPU);
+      const auto end = detail::connect_nccl(world.options(i), c10::kCPU);
       end->barrier(soon());
       Processes::tell_parent();
       const Rank next((i + 1) % 3);

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -25,11 +26,12 @@
 
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/error.h"
-#include "stagecraft/transport/agree.h"
-#include "stagecraft/transport/c10d/sha256.h"
+#include "stagecraft/base/sha256.h"
+#include "stagecraft/transport/fingerprint.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/frame.h"
+#include "stagecraft/transport/wire/handshake.h"
 #include "stagecraft/transport/wire/inbox.h"
 #include "stagecraft/transport/wire/meetings.h"
 #include "stagecraft/transport/wire/packed_value.h"
@@ -128,12 +130,13 @@ TEST(TensorLayout, OneThatSaysItIsDenseIs) {
 
 TEST(ValueCodec, RefusesWhatCannotTravel) {
   EXPECT_ERROR(encode(c10::IValue::make_capsule(c10::make_intrusive<torch::CustomClassHolder>())),
-               ArgumentError, "cannot be sent to another process");
+               ArgumentError, "cannot be sent to a different process");
   EXPECT_ERROR(encode(at::ones({2, 2}).to_sparse()), ArgumentError, "sparse");
-  EXPECT_ERROR(encode(at::ones({2}).requires_grad_().mul(2)), ArgumentError, "carries history");
+  EXPECT_ERROR(encode(at::ones({2}).requires_grad_().mul(2)), ArgumentError,
+               "has autograd history");
   auto deep = c10::IValue(1);
   for (int i = 0; i < 300; ++i) deep = c10::ivalue::Tuple::create({deep});
-  EXPECT_ERROR(encode(deep), ArgumentError, "nests deeper");
+  EXPECT_ERROR(encode(deep), ArgumentError, "is nested deeper");
 }
 
 TEST(ValueCodec, DamagedBytesAreAnErrorNeverACrash) {
@@ -179,7 +182,7 @@ TEST(Frame, ADamagedHeadIsNoFrame) {
   seal(head);
   std::string bytes(reinterpret_cast<const char*>(&head), sizeof(head));
   EXPECT_EQ(read_head(bytes, 3).body_bytes, 10U);
-  EXPECT_ERROR(read_head(bytes, 4), MetadataError, "frame 3 came where 4 was expected");
+  EXPECT_ERROR(read_head(bytes, 4), MetadataError, "expected frame 4, got frame 3");
   for (char& byte : bytes) {
     byte = static_cast<char>(byte ^ 1);
     EXPECT_THROW(read_head(bytes, 3), MetadataError);
@@ -188,9 +191,9 @@ TEST(Frame, ADamagedHeadIsNoFrame) {
 }
 
 // Brings one frame whose body follows, but never comes.
-class HaltingEngine final : public Engine {
+class HaltingByteTransport final : public ByteTransport {
  public:
-  explicit HaltingEngine(uint64_t body_bytes) : body_bytes_(body_bytes) {}
+  explicit HaltingByteTransport(uint64_t body_bytes) : body_bytes_(body_bytes) {}
 
   Rank rank() const override { return Rank(0); }
   int32_t num_ranks() const override { return 2; }
@@ -241,9 +244,9 @@ class NoListener final : public InboxListener {
 
 // Until the body has been waited for a while, as far as that can be seen from here.
 std::chrono::duration<double> silence_within(uint64_t body_bytes) {
-  HaltingEngine engine(body_bytes);
+  HaltingByteTransport byte_transport(body_bytes);
   NoListener listener;
-  Inbox inbox(engine, Rank(1), listener);
+  Inbox inbox(byte_transport, /*link=*/nullptr, Rank(1), listener);
   inbox.start();
   std::this_thread::sleep_for(std::chrono::milliseconds(1500));
   const auto now = Deadline::Clock::now();
@@ -256,9 +259,9 @@ TEST(Inbox, AMessageThatStopsArrivingIsSilenceAfterAWhile) {
 }
 
 // Brings some frames, all at once, and is lost behind them: nothing more can be posted.
-class EndingEngine final : public Engine {
+class EndingByteTransport final : public ByteTransport {
  public:
-  explicit EndingEngine(std::vector<std::string> frames) : frames_(std::move(frames)) {}
+  explicit EndingByteTransport(std::vector<std::string> frames) : frames_(std::move(frames)) {}
 
   Rank rank() const override { return Rank(0); }
   int32_t num_ranks() const override { return 2; }
@@ -338,9 +341,9 @@ class WritingListener final : public InboxListener {
 };
 
 std::vector<std::string> heard_of(const std::vector<std::string>& frames) {
-  EndingEngine engine(frames);
+  EndingByteTransport byte_transport(frames);
   WritingListener listener;
-  Inbox inbox(engine, Rank(1), listener);
+  Inbox inbox(byte_transport, /*link=*/nullptr, Rank(1), listener);
   inbox.start();
   return listener.wait();
 }
@@ -372,8 +375,8 @@ TEST(Inbox, AValueForWhichThereIsNoMemoryIsThisRanksOwnFailure) {
   head.tensor_bytes = layout.num_bytes();
   const auto heard = heard_of({frame_of(head, out.take())});
   ASSERT_EQ(heard.size(), 2U) << testing::PrintToString(heard);
-  EXPECT_THAT(heard[0], testing::StartsWith("refused a message cannot be: "));
-  EXPECT_EQ(heard[1], "lost what it sends cannot be read any more");
+  EXPECT_THAT(heard[0], testing::StartsWith("refused a message cannot be read: "));
+  EXPECT_EQ(heard[1], "lost its messages can no longer be read");
 }
 
 TEST(Meetings, TakePlaceForAllOrForNone) {
@@ -407,20 +410,76 @@ TEST(Sha256, IsThatOfTheStandard) {
             "5bdcc146bf60754e6a042426089575c75a003f089d2739839dec58b964ec3843");
 }
 
-TEST(Agree, SaysWhichRankDiffersInWhat) {
-  EXPECT_EQ(describe_disagreement({{{"a", "1"}, {"b", "2"}}, {{"b", "2"}, {"a", "1"}}}), "");
-  EXPECT_EQ(describe_disagreement({{{"version", "1"}}, {{"version", "2"}}, {{"version", "1"}}}),
+TEST(Fingerprint, TheMismatchNamesRanksAndValues) {
+  EXPECT_EQ(describe_mismatch({{{"a", "1"}, {"b", "2"}}, {{"b", "2"}, {"a", "1"}}}), "");
+  EXPECT_EQ(describe_mismatch({{{"version", "1"}}, {{"version", "2"}}, {{"version", "1"}}}),
             "version is 1 on ranks 0 and 2, 2 on rank 1");
-  EXPECT_EQ(describe_disagreement({{{"stages", "4"}}, {}}),
+  EXPECT_EQ(describe_mismatch({{{"stages", "4"}}, {}}),
             "stages is 4 on rank 0, not given on rank 1");
   LocalWorld world(3);
   world.run([](Transport& transport) {
-    const Facts facts = {{"schedule", transport.rank() == Rank(2) ? "GPipe" : "1F1B"}};
+    const Fingerprint fingerprint = {{"schedule", transport.rank() == Rank(2) ? "GPipe" : "1F1B"}};
     const auto soon = Deadline::after(std::chrono::seconds(20));
-    EXPECT_ERROR(agree(transport, facts, soon), MetadataError,
+    EXPECT_ERROR(handshake(transport, fingerprint, soon), MetadataError,
                  "the ranks do not agree: schedule is 1F1B on ranks 0 and 1, GPipe on rank 2");
-    agree(transport, {{"schedule", "1F1B"}}, soon);
+    handshake(transport, {{"schedule", "1F1B"}}, soon);
   });
+}
+
+std::string message_of_rank(const JoinOptions& options) {
+  ByteWriter out;
+  out.put(kHandshakeMagic);
+  write_fingerprint(out, fingerprint_of_rank(options, 2));
+  return out.take();
+}
+
+// What a rank without the same token, or of a different build, says of itself, read by this one.
+std::string compare_with(std::string theirs) {
+  const Fingerprint mine = fingerprint_of_rank({}, 2);
+  ByteReader in(theirs);
+  const auto foreign = read_magic(in, mine);
+  try {
+    require_same_fingerprints({mine, foreign ? *foreign : read_fingerprint(in)});
+  } catch (const MetadataError& error) {
+    return error.what();
+  }
+  return "";
+}
+
+TEST(Handshake, EqualRanksAgree) {
+  EXPECT_EQ(compare_with(message_of_rank({})), "");
+}
+
+TEST(Handshake, EveryBuiltInFactIsCompared) {
+  for (const std::string name :
+       {"version", "number of ranks", "torch", "byte order", "wire protocol", "checksums"}) {
+    EXPECT_THAT(compare_with(message_of_rank({.fingerprint = {{name, "other"}}})),
+                testing::HasSubstr("other on rank 1"))
+        << name;
+  }
+  EXPECT_THAT(compare_with(message_of_rank({.fingerprint = {{"wire protocol", "SCW1"}}})),
+              testing::EndsWith("agree: wire protocol is SCW2 on rank 0, SCW1 on rank 1"));
+  EXPECT_THAT(compare_with(message_of_rank({.token = "a secret"})),
+              testing::HasSubstr("token is not given on rank 0, "));
+}
+
+// The message of a rank whose byte order is the opposite one begins with the swapped magic.
+TEST(Handshake, TheOtherByteOrderIsNamedAsSuch) {
+  static_assert(swap_bytes(0x01020304) == 0x04030201);
+  static_assert(swap_bytes(swap_bytes(kHandshakeMagic)) == kHandshakeMagic);
+  auto theirs = message_of_rank({});
+  std::reverse(theirs.begin(), theirs.begin() + 4);
+  EXPECT_EQ(compare_with(theirs),
+            std::endian::native == std::endian::little
+                ? "the ranks do not agree: byte order is little on rank 0, big on rank 1"
+                : "the ranks do not agree: byte order is big on rank 0, little on rank 1");
+}
+
+TEST(Handshake, ADifferentMagicIsADifferentVersion) {
+  auto theirs = message_of_rank({});
+  theirs[0] = 'X';
+  EXPECT_THAT(compare_with(theirs), testing::HasSubstr("one that joins differently on rank 1"));
+  EXPECT_THROW(compare_with("SC"), MetadataError);
 }
 
 }  // namespace

@@ -27,8 +27,7 @@ sockaddr_in resolve(const std::string& host) {
   addrinfo* found = nullptr;
   const int problem = getaddrinfo(host.c_str(), nullptr, &hints, &found);
   if (problem != 0 || found == nullptr) {
-    throw ArgumentError(
-        fmt::format("the host \"{}\" is not known: {}", host, gai_strerror(problem)));
+    throw ArgumentError(fmt::format("unknown host \"{}\": {}", host, gai_strerror(problem)));
   }
   sockaddr_in address{};
   std::memcpy(&address, found->ai_addr, sizeof(address));
@@ -118,10 +117,10 @@ bool wait_for_listener(const std::string& host, uint16_t port, Deadline deadline
 std::string address_towards(const std::string& host) {
   sockaddr_in there = resolve(host);
   there.sin_port = htons(9);
-  // Nothing is sent: connecting a datagram socket only looks up the way.
+  // Nothing is sent: connecting a datagram socket only looks up the route.
   const Socket probe(socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0));
   if (connect(probe.get(), reinterpret_cast<const sockaddr*>(&there), sizeof(there)) != 0) {
-    throw ArgumentError(fmt::format("there is no way to {}: {}", host, std::strerror(errno)));
+    throw ArgumentError(fmt::format("no route to {}: {}", host, std::strerror(errno)));
   }
   const sockaddr_in here = name_of(probe.get());
   std::array<char, INET_ADDRSTRLEN> text{};

@@ -7,7 +7,7 @@
 
 namespace stagecraft::detail {
 
-/// A socket of the system, closed at the end.
+/// A socket, closed by the destructor.
 class Socket {
  public:
   explicit Socket(int fd = -1) : fd_(fd) {}
@@ -21,17 +21,17 @@ class Socket {
   int fd_;
 };
 
-/// Whether `host` names this machine's loopback. ArgumentError for a host that is not known.
+/// Whether `host` is a loopback address. ArgumentError for an unknown host.
 bool is_loopback(const std::string& host);
-/// Whether the socket is bound to it.
+/// Whether the socket is bound to a loopback address.
 bool is_on_loopback(int fd);
-/// A socket that listens there; port 0: any. ArgumentError when it cannot.
+/// A socket that listens there; port 0: any free port. ArgumentError if that fails.
 Socket listen_on(const std::string& address, uint16_t port);
-/// The port that it listens on.
+/// The port of a listening socket.
 uint16_t port_of(const Socket& socket);
-/// Whether something listens there by the deadline.
+/// Waits until a process listens there; false at the deadline.
 bool wait_for_listener(const std::string& host, uint16_t port, Deadline deadline);
-/// The address of this machine from which it reaches `host`.
+/// The address from which this machine reaches `host`.
 std::string address_towards(const std::string& host);
 
 }  // namespace stagecraft::detail

@@ -15,9 +15,9 @@ class Store;
 
 namespace stagecraft::detail {
 
-/// A group of gloo for CPU tensors: connects every rank with every other through the store. The
-/// others reach this rank at `address`, an address or a host name of this machine (ArgumentError).
-/// Throws what c10d throws, after at most `timeout`.
+/// A gloo group for CPU tensors, in which every rank is connected to every other, through the
+/// store. Peers reach this rank at `address`, an address or host name of this machine
+/// (ArgumentError otherwise). Throws what c10d throws, after at most `timeout`.
 c10::intrusive_ptr<c10d::Backend> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
                                                   Rank rank, int32_t num_ranks,
                                                   const std::string& address,

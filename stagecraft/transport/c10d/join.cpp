@@ -1,10 +1,7 @@
 #include "stagecraft/transport/c10d/join.h"
 
 #include <algorithm>
-#include <bit>
-#include <condition_variable>
 #include <exception>
-#include <future>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -17,19 +14,20 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/PrefixStore.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
-#include <torch/version.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/detached.h"
 #include "stagecraft/base/log.h"
-#include "stagecraft/base/version.h"
-#include "stagecraft/transport/agree.h"
+#include "stagecraft/base/sha256.h"
 #include "stagecraft/transport/c10d/addresses.h"
-#include "stagecraft/transport/c10d/c10d_engine.h"
+#include "stagecraft/transport/c10d/c10d_byte_transport.h"
 #include "stagecraft/transport/c10d/gloo_group.h"
-#include "stagecraft/transport/c10d/sha256.h"
+#include "stagecraft/transport/c10d/join_gloo.h"
 #include "stagecraft/transport/c10d/sigpipe.h"
 #include "stagecraft/transport/core/world_state.h"
 #include "stagecraft/transport/wire/bytes.h"
+#include "stagecraft/transport/wire/handshake.h"
+#include "stagecraft/transport/wire/wire_transport.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -38,9 +36,9 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kSaltBytes = 16;
 constexpr std::size_t kSignBytes = 32;
-// For others to read what went wrong, before the store goes.
+// How long rank 0 keeps the store after a failure, for other ranks to read the fingerprint.
 constexpr auto kFarewell = std::chrono::seconds(2);
-// For what notices a deadline by itself.
+// How long a thread may take to report its own timeout.
 constexpr auto kPatience = std::chrono::seconds(1);
 constexpr auto kFirstLook = std::chrono::microseconds(500);
 constexpr auto kLastLook = std::chrono::microseconds(20000);
@@ -59,39 +57,7 @@ std::string make_salt() {
   return salt;
 }
 
-Facts facts_of(const ProcessWorldOptions& options) {
-  Facts facts = {{"version", std::string(version())},
-                 {"number of ranks", std::to_string(options.num_ranks)},
-                 {"torch", TORCH_VERSION},
-                 {"byte order", std::endian::native == std::endian::little ? "little" : "big"},
-                 {"checksums", options.transport.use_checksums ? "on" : "off"}};
-  for (const auto& fact : options.facts) {
-    std::erase_if(facts, [&](const auto& known) { return known.first == fact.first; });
-    facts.push_back(fact);
-  }
-  return facts;
-}
-
-std::string write_facts(const Facts& facts) {
-  ByteWriter out;
-  for (const auto& [name, value] : facts) {
-    out.put_text(name);
-    out.put_text(value);
-  }
-  return out.take();
-}
-
-Facts read_facts(std::string_view text) {
-  ByteReader in(text);
-  Facts facts;
-  while (in.left() > 0) {
-    std::string name(in.get_text());
-    facts.emplace_back(std::move(name), in.get_text());
-  }
-  return facts;
-}
-
-// Worlds that this process makes at a store that outlives them are numbered, so that one does not
+// A store may outlive a world, so this process numbers its worlds at each store. A world does not
 // read what an earlier one has left.
 int next_world(const std::string& where) {
   static std::mutex mutex;
@@ -100,105 +66,89 @@ int next_world(const std::string& where) {
   return worlds[where]++;
 }
 
-// Without a token nothing may listen where others can reach it: neither the store nor this rank.
-void require_local(const ProcessWorldOptions& options, bool keeps_store) {
+// Without a token neither the store nor this rank may listen on an address that other machines can
+// reach.
+void require_local(const JoinOptions& options, bool keeps_store) {
   const auto refuse = [](const std::string& what) {
-    throw ArgumentError(what + ", which others can reach, need a token (STAGECRAFT_TOKEN)");
+    throw ArgumentError(
+        what + ": other machines can connect there, so a token is required (STAGECRAFT_TOKEN)");
   };
-  if (!is_loopback(options.host)) refuse("ranks that meet at " + options.host);
+  if (!is_loopback(options.host)) refuse("the ranks join at " + options.host);
   if (keeps_store && options.listen_fd && !is_on_loopback(*options.listen_fd)) {
-    refuse("ranks that meet at the socket that was handed in");
+    refuse("the ranks join at the given socket");
   }
   if (keeps_store && !options.listen_fd && !is_loopback(options.listen)) {
-    refuse(fmt::format("ranks whose store listens on {} (STAGECRAFT_LISTEN)", options.listen));
+    refuse(fmt::format("the store listens on {} (STAGECRAFT_LISTEN)", options.listen));
   }
   if (!options.address.empty() && !is_loopback(options.address)) {
-    refuse(fmt::format("ranks at {} (STAGECRAFT_ADDRESS)", options.address));
+    refuse(fmt::format("this rank listens on {} (STAGECRAFT_ADDRESS)", options.address));
   }
 }
 
-// c10d's store, made by a thread of its own: its constructor waits for ever for a listener that
-// says nothing. Null at the deadline; then the thread is left to itself.
+// Creates c10d's store on a detached thread: its constructor waits for ever for a listener that
+// sends nothing. Null at the deadline, or if there is no store.
 c10::intrusive_ptr<c10d::Store> make_store(const std::string& host, Socket listener,
                                            c10d::TCPStoreOptions options, Deadline deadline) {
-  struct Making {
-    std::mutex mutex;
-    std::condition_variable changed;
-    bool is_over = false;
-    c10::intrusive_ptr<c10d::Store> store;
-    std::string problem;
-  };
-  const auto making = std::make_shared<Making>();
   if (listener.get() >= 0) options.masterListenFd = listener.get();
-  std::thread([making, host, options, owned = std::move(listener)]() mutable {
-    c10::intrusive_ptr<c10d::Store> store;
-    std::string problem;
-    try {
-      store = c10::make_intrusive<c10d::TCPStore>(host, options);
-      owned.release();  // the store's now
-    } catch (const std::exception& error) {
-      problem = error.what();
-    }
-    const std::lock_guard lock(making->mutex);
-    making->store = std::move(store);
-    making->problem = std::move(problem);
-    making->is_over = true;
-    making->changed.notify_all();
-  }).detach();
-  std::unique_lock lock(making->mutex);
-  making->changed.wait_until(lock, deadline.at(), [&] { return making->is_over; });
-  if (!making->problem.empty()) log(LogLevel::kInfo, "store: " + making->problem);
-  return std::move(making->store);
+  auto make = [host, options, owned = std::move(listener)]() mutable {
+    c10::intrusive_ptr<c10d::Store> store = c10::make_intrusive<c10d::TCPStore>(host, options);
+    owned.release();  // the store owns the socket now
+    return store;
+  };
+  try {
+    return run_detached("sc store", std::move(make), deadline).value_or(nullptr);
+  } catch (const std::exception& error) {
+    log(LogLevel::kInfo, fmt::format("store: {}", error.what()));
+    return nullptr;
+  }
 }
 
-void check(const ProcessWorldOptions& options) {
-  require<ArgumentError>(options.num_ranks >= 1, "a world needs at least one rank, got {}",
-                         options.num_ranks);
-  require<ArgumentError>(options.rank.value() >= 0 && options.rank.value() < options.num_ranks,
-                         "there is no rank {} among {} ranks", options.rank.value(),
-                         options.num_ranks);
+void check(const JoinOptions& options) {
+  const int32_t num_ranks = options.num_ranks.value_or(1);
+  require<ArgumentError>(num_ranks >= 1, "a world needs at least one rank, got {}", num_ranks);
+  require<ArgumentError>(options.rank.value() >= 0 && options.rank.value() < num_ranks,
+                         "there is no rank {} among {} ranks", options.rank.value(), num_ranks);
   const bool keeps_store = options.rank.value() == 0 && !options.store_is_elsewhere;
   const bool is_local = is_loopback(options.host);
   if (options.token.empty()) require_local(options, keeps_store);
   if (keeps_store && !options.listen_fd && !is_local && is_loopback(options.listen)) {
     throw ArgumentError(
-        fmt::format("the ranks meet at {}, but the store listens on {} only: give the address to "
+        fmt::format("the ranks join at {}, but the store listens on {} only: set the address to "
                     "listen on (STAGECRAFT_LISTEN)",
                     options.host, options.listen));
   }
 }
 
-// One rank on its way into the world.
+// The joining of one rank.
 class Joining {
  public:
-  explicit Joining(const ProcessWorldOptions& options)
-      : options_(options),
-        deadline_(Deadline::after(
-            std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout))) {
+  explicit Joining(const JoinOptions& options)
+      : options_(options), deadline_(Deadline::after(options.join_timeout)) {
     check(options);
     open_store();
   }
 
-  std::unique_ptr<Engine> run() {
+  std::unique_ptr<ByteTransport> run() {
     try {
       admit();
       compare();
-      auto engine = connect();
+      auto byte_transport = connect();
       leave_store(deadline_);
-      return engine;
+      return byte_transport;
     } catch (const Error&) {
       leave_store(Deadline::after(kFarewell));
       throw;
     } catch (const std::exception& error) {
       log(LogLevel::kInfo, fmt::format("joining: {}", error.what()));
       throw PeerError(
-          fmt::format("rank 0: the store at {} went away while rank {} joined", where(), me()),
+          fmt::format("rank 0: the store at {} ended while rank {} joined", where(), me()),
           Rank(0));
     }
   }
 
  private:
   int32_t me() const { return options_.rank.value(); }
+  int32_t num_ranks() const { return options_.num_ranks.value_or(1); }
   bool keeps_store() const { return me() == 0 && !options_.store_is_elsewhere; }
   std::string where() const { return fmt::format("{}:{}", options_.host, port_); }
   milliseconds time_left() const {
@@ -219,7 +169,7 @@ class Joining {
     store.port = port_;
     store.waitWorkers = false;
     store.timeout = time_left();
-    // A store of our own is a new one.
+    // A store that rank 0 keeps is new for every world.
     const int number = options_.store_is_elsewhere ? next_world(where() + "/" + options_.job) : 0;
     if (!keeps_store() && !wait_for_listener(options_.host, port_, deadline_)) throw_no_store();
     base_ = make_store(options_.host, std::move(listener), store, deadline_);
@@ -233,8 +183,8 @@ class Joining {
                                    describe_wait(options_.join_timeout), where()));
   }
 
-  // The value, once it is there and `accept` takes it; nothing at the deadline. The store's own
-  // wait would print what we throw.
+  // The value of a key, as soon as it exists and `accept` takes it; nothing at the deadline. The
+  // store's own wait would print an error.
   template <typename Accept>
   std::optional<std::string> wait_for(const std::string& key, const Accept& accept) {
     for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLastLook)) {
@@ -272,89 +222,88 @@ class Joining {
       if (signed_salt->substr(kSaltBytes) != sign(options_.token, salt_)) {
         store_->set("refused/" + std::to_string(me()), bytes_of("1"));
         throw ArgumentError(
-            fmt::format("rank {} is not admitted to the job at {}: its token is another one "
-                        "(STAGECRAFT_TOKEN)",
+            fmt::format("the job at {1} refused rank {0}: its token differs (STAGECRAFT_TOKEN)",
                         me(), where()));
       }
     }
   }
 
-  std::string sign_facts(int32_t rank, const std::string& facts) const {
-    return sign(options_.token, fmt::format("{}/{}/{}", salt_, rank, facts));
+  std::string sign_fingerprint(int32_t rank, const std::string& fingerprint) const {
+    return sign(options_.token, fmt::format("{}/{}/{}", salt_, rank, fingerprint));
   }
 
   void compare() {
-    // With a number of its own, so that a second process that says the same is told apart.
-    const auto mine = write_facts(facts_of(options_));
-    const auto value = bytes_of(sign_facts(me(), mine) + make_salt() + mine);
-    const auto key = [](int32_t rank) { return "facts/" + std::to_string(rank); };
+    // The random number tells this process from a second one with the same fingerprint.
+    const Fingerprint fingerprint = fingerprint_of_rank(options_, num_ranks());
+    ByteWriter mine;
+    mine.put(kHandshakeMagic);
+    write_fingerprint(mine, fingerprint);
+    const auto value = bytes_of(sign_fingerprint(me(), mine.bytes()) + make_salt() + mine.bytes());
+    const auto key = [](int32_t rank) { return "fingerprint/" + std::to_string(rank); };
     const auto is_signed = [&](int32_t rank, const std::string& text) {
       return text.size() >= kSignBytes + kSaltBytes &&
-             text.substr(0, kSignBytes) == sign_facts(rank, text.substr(kSignBytes + kSaltBytes));
+             text.substr(0, kSignBytes) ==
+                 sign_fingerprint(rank, text.substr(kSignBytes + kSaltBytes));
     };
     const auto there = store_->compareSet(key(me()), {}, value);
     if (there != value) {
       if (is_signed(me(), text_of(there))) {
-        throw ArgumentError(
-            fmt::format("rank {} of the job at {} is another process", me(), where()));
+        throw ArgumentError(fmt::format(
+            "rank {} of the job at {} has already joined from a different process", me(), where()));
       }
       store_->set(key(me()), value);
     }
     is_admitted_ = true;
-    std::vector<Facts> by_rank;
+    std::vector<Fingerprint> by_rank;
     std::vector<Rank> missing;
-    for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+    for (int32_t rank = 0; rank < num_ranks(); ++rank) {
       const auto text =
           wait_for(key(rank), [&](const std::string& t) { return is_signed(rank, t); });
       if (!text) {
         missing.push_back(Rank(rank));
         continue;
       }
-      by_rank.push_back(read_facts(std::string_view(*text).substr(kSignBytes + kSaltBytes)));
-      // A rank that counts others may wait for some that do not exist.
-      const auto difference = describe_disagreement(by_rank);
-      if (!difference.empty() && rank + 1 == known_ranks(by_rank)) throw_differ(difference);
+      ByteReader in(std::string_view(*text).substr(kSignBytes + kSaltBytes));
+      auto foreign = read_magic(in, fingerprint);
+      by_rank.push_back(foreign ? std::move(*foreign) : read_fingerprint(in));
+      // A rank that expects more ranks than the others may wait for ranks that do not exist.
+      if (rank + 1 == known_ranks(by_rank)) require_same_fingerprints(by_rank);
     }
     if (!missing.empty()) throw_missing(missing, "at " + where());
-    const auto difference = describe_disagreement(by_rank);
-    if (!difference.empty()) throw_differ(difference);
+    require_same_fingerprints(by_rank);
   }
 
-  // The smallest number of ranks that anyone has named.
-  static int32_t known_ranks(const std::vector<Facts>& by_rank) {
+  // The smallest number of ranks that a rank has named.
+  static int32_t known_ranks(const std::vector<Fingerprint>& by_rank) {
     int32_t smallest = std::numeric_limits<int32_t>::max();
-    for (const auto& facts : by_rank) {
-      for (const auto& [name, value] : facts) {
+    for (const auto& fingerprint : by_rank) {
+      for (const auto& [name, value] : fingerprint) {
         if (name == "number of ranks") smallest = std::min(smallest, std::stoi(value));
       }
     }
     return smallest;
   }
 
-  [[noreturn]] static void throw_differ(const std::string& difference) {
-    throw MetadataError("the ranks do not agree: " + difference);
-  }
-
-  std::unique_ptr<Engine> connect() {
+  std::unique_ptr<ByteTransport> connect() {
     const auto address =
         options_.address.empty() ? address_towards(options_.host) : options_.address;
     store_->set("connecting/" + std::to_string(me()), bytes_of("1"));
     auto group_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
     try {
-      auto engine = make_c10d_engine(
-          make_gloo_group(group_store, options_.rank, options_.num_ranks, address, time_left()));
+      auto byte_transport = make_c10d_byte_transport(
+          make_gloo_group(group_store, options_.rank, num_ranks(), address, time_left()));
       store_->set("connected/" + std::to_string(me()), bytes_of("1"));
-      return engine;
+      return byte_transport;
     } catch (const Error&) {
       throw;
     } catch (const std::exception& error) {
       log(LogLevel::kInfo, fmt::format("connecting: {}", error.what()));
       std::vector<Rank> missing;
-      for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+      for (int32_t rank = 0; rank < num_ranks(); ++rank) {
         if (!store_->check({"connecting/" + std::to_string(rank)})) missing.push_back(Rank(rank));
       }
       if (missing.empty()) {
-        for (int32_t rank = 0; rank < options_.num_ranks; ++rank) {
+        for (int32_t rank = 0; rank < num_ranks(); ++rank) {
           if (rank != me() && !store_->check({"connected/" + std::to_string(rank)})) {
             missing.push_back(Rank(rank));
           }
@@ -365,13 +314,13 @@ class Joining {
     }
   }
 
-  // Who keeps the store waits until nobody reads it any more.
+  // The rank that keeps the store waits until no rank reads it any more.
   void leave_store(Deadline deadline) {
     try {
       const auto key = [](int32_t rank) { return "done/" + std::to_string(rank); };
       if (is_admitted_) store_->set(key(me()), bytes_of("1"));
       std::vector<std::string> all;
-      for (int32_t rank = 0; rank < options_.num_ranks; ++rank) all.push_back(key(rank));
+      for (int32_t rank = 0; rank < num_ranks(); ++rank) all.push_back(key(rank));
       while (keeps_store() && !store_->check(all) && !deadline.has_passed()) {
         std::this_thread::sleep_for(milliseconds(1));
       }
@@ -382,41 +331,48 @@ class Joining {
     base_.reset();
   }
 
-  const ProcessWorldOptions& options_;
+  const JoinOptions& options_;
   const Deadline deadline_;
   uint16_t port_ = 0;
   c10::intrusive_ptr<c10d::Store> base_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string salt_;
-  bool is_admitted_ = false;  ///< this process is its rank
+  bool is_admitted_ = false;  ///< this process has claimed its rank
 };
 
 }  // namespace
 
-// On a thread of its own: the store's calls wait for ever for a keeper that has stopped in the
-// middle of one. Then the thread is left to itself.
-std::unique_ptr<Engine> join(const ProcessWorldOptions& options) {
-  std::promise<std::unique_ptr<Engine>> joined;
-  auto engine = joined.get_future();
-  std::thread([options, joined = std::move(joined)]() mutable {
-    try {
-      const SigpipeGuard guard;
-      joined.set_value(Joining(options).run());
-    } catch (...) {
-      joined.set_exception(std::current_exception());
-    }
-  }).detach();
-  // Who sees the deadline pass says better what is missing.
-  const auto deadline =
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options.join_timeout));
+// Joins on a detached thread: a call of the store waits for ever if the process that keeps the
+// store stops during the call.
+std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options) {
+  const auto run = [options] {
+    const SigpipeGuard guard;
+    return Joining(options).run();
+  };
+  // Longer than the join itself, whose own TimeoutError names the missing ranks.
   const auto latest = Deadline::Clock::time_point::max() - kFarewell - kPatience;
-  const auto end = std::min(deadline.at(), latest) + kFarewell + kPatience;
-  if (engine.wait_until(end) != std::future_status::ready) {
+  const auto end =
+      std::min(Deadline::after(options.join_timeout).at(), latest) + kFarewell + kPatience;
+  auto joined = run_detached("sc join", run, Deadline(end));
+  if (!joined) {
     throw TimeoutError(fmt::format("rank {} waited {} for the store at {}:{} to answer",
                                    options.rank.value(), describe_wait(options.join_timeout),
                                    options.host, options.port));
   }
-  return engine.get();
+  return std::move(*joined);
 }
 
 }  // namespace stagecraft::detail
+
+namespace stagecraft {
+
+std::unique_ptr<Transport> join_gloo(const JoinOptions& options) {
+  return std::make_unique<detail::WireTransport>(detail::connect_gloo(options), options.transport);
+}
+
+std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                     const ProcessTransportOptions& options) {
+  return std::make_unique<detail::WireTransport>(detail::make_c10d_byte_transport(group), options);
+}
+
+}  // namespace stagecraft

@@ -2,18 +2,18 @@
 
 #include <memory>
 
-#include "stagecraft/transport/c10d/process_world.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/join_options.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 
 namespace stagecraft::detail {
 
-/// Meets the other ranks at the store, sees that all are of the job and of one kind, and connects
-/// with them. The store, where rank 0 keeps it, lives as long as the engine.
+/// Joins the other ranks at c10d's store, compares fingerprint with them (wire/handshake.h) and
+/// connects to them through gloo. A store that rank 0 keeps ends when all ranks have read it.
 ///
-///   rank 0 puts a salt there, signed with the token, so that others know whether they have it
-///   every rank puts its facts there, signed with the token and the salt, and reads all others'
-///   the ranks connect
-///   every rank says that it is done; who keeps the store waits for that
-std::unique_ptr<Engine> join(const ProcessWorldOptions& options);
+///   1. Rank 0 writes a salt, signed with the token: ranks learn whether their token is right.
+///   2. Every rank writes its fingerprint, signed with token and salt, and reads those of all.
+///   3. The ranks connect.
+///   4. Every rank writes that it is done. The rank that keeps the store waits for that.
+std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options);
 
 }  // namespace stagecraft::detail

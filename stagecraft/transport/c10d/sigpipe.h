@@ -7,9 +7,9 @@
 
 namespace stagecraft::detail {
 
-/// While it lives, writing to a connection that the other side has closed raises no SIGPIPE, which
-/// would end the process, on this thread nor on those that it starts. Neither gloo nor c10d's store
-/// sees to that.
+/// While it lives, writing to a connection that the peer has closed does not raise SIGPIPE, which
+/// would end the process, on this thread and on threads that it starts. Neither gloo nor c10d's
+/// store prevents that.
 class SigpipeGuard {
  public:
   SigpipeGuard() {

@@ -7,13 +7,13 @@
 
 namespace stagecraft {
 
-/// Why a world was aborted. The first reason given is the one that all ranks see.
+/// Why a world was aborted. All ranks see the first reason.
 struct AbortReason {
-  Rank rank;            ///< the first that failed
-  std::string message;  ///< what happened there, complete in itself
-  /// The exception, where it can be handed over (ranks of one process); otherwise null.
+  Rank rank;            ///< the rank that failed
+  std::string message;  ///< a complete sentence, with the rank
+  /// The exception, for ranks of one process; otherwise null.
   std::exception_ptr cause = nullptr;
-  /// The rank is gone, or says nothing any more: it has not told of a failure itself.
+  /// The rank ended or fell silent; it has not reported a failure itself.
   bool is_lost = false;
 };
 

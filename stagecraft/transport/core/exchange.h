@@ -13,22 +13,23 @@
 #include "stagecraft/base/index.h"
 #include "stagecraft/transport/core/progress.h"
 #include "stagecraft/transport/core/rendezvous.h"
-#include "stagecraft/transport/core/sleeping_place.h"
 #include "stagecraft/transport/core/transfer_state.h"
+#include "stagecraft/transport/core/wait_queue.h"
 #include "stagecraft/transport/core/world_state.h"
 
 namespace stagecraft::detail {
 
 struct ExchangeOptions {
-  /// A send is done only when its receive was posted.
+  /// A send is done only when its receive is posted.
   bool zero_buffering = false;
-  /// How long a wait looks before it sleeps.
+  /// How long a wait spins before it sleeps.
   Deadline::Clock::duration spin{0};
 };
 
-/// Carries payloads between the ranks of one process: the part of a transport (transport.h says
-/// what each call does) that knows nothing of tensors. A rank's calls come from one thread at a
-/// time; abort, reason and leave from any. Payloads are moved, and never destroyed under a lock.
+/// Carries payloads between the ranks of one process: the part of a transport (transport.h
+/// describes the calls) that is independent of tensors. A rank's calls come from one thread at a
+/// time; abort, reason and leave may come from any thread. Payloads are moved, and never destroyed
+/// under a lock.
 template <typename Payload>
 class Exchange {
   static_assert(std::is_nothrow_move_constructible_v<Payload> &&
@@ -48,7 +49,7 @@ class Exchange {
         mailboxes_(static_cast<std::size_t>(ranks)),
         collectives_(world_, /*heeds_abort=*/true),
         recoveries_(world_, /*heeds_abort=*/false),
-        tellers_(static_cast<std::size_t>(ranks)) {}
+        progress_sources_(static_cast<std::size_t>(ranks)) {}
 
   int32_t num_ranks() const { return world_.num_ranks(); }
   void require_rank(Rank rank, const char* where) const { world_.require_rank(rank, where); }
@@ -59,28 +60,29 @@ class Exchange {
   void wait_send(Rank from, const PendingPtr& send, Deadline deadline);
   Arrival wait_receive(Rank to, const PendingPtr& receive, Deadline deadline);
 
-  /// What every rank brought, by rank. `call` is what the ranks must agree on: "barrier".
+  /// The payloads of all ranks, by rank. `call` is the name of the collective, which must be the
+  /// same on all ranks: "barrier".
   std::shared_ptr<const std::vector<Payload>> gather(Rank rank, const std::string& call,
                                                      Payload payload, Deadline deadline);
 
   void abort(AbortReason reason);
   std::shared_ptr<const AbortReason> reason() const { return world_.reason(); }
   void recover(Rank rank, Deadline deadline);
-  /// What recover does once all have met; for ranks that meet elsewhere. To be destroyed without a
-  /// lock.
+  /// The second part of recover, for ranks that coordinate elsewhere. Destroy the result without
+  /// holding a lock.
   struct Forgotten {
     std::vector<Payload> payloads;
     std::shared_ptr<const AbortReason> reason;
   };
   Forgotten forget();
-  /// The rank's end is gone: whoever waits for it now aborts the world, whoever does later throws
-  /// PeerError.
+  /// The rank has left. A rank that waits for it aborts the world; a rank that begins to wait later
+  /// throws PeerError.
   void leave(Rank rank);
 
-  /// Who tells how a rank gets on.
-  ProgressTeller& teller(Rank rank) { return tellers_[static_cast<std::size_t>(rank.value())]; }
-  const ProgressTeller& teller(Rank rank) const {
-    return tellers_[static_cast<std::size_t>(rank.value())];
+  /// The source of a rank's progress.
+  ProgressSource& progress_source(Rank rank) { return progress_sources_[rank.position()]; }
+  const ProgressSource& progress_source(Rank rank) const {
+    return progress_sources_[rank.position()];
   }
 
  private:
@@ -90,27 +92,27 @@ class Exchange {
     Deadline::Clock::time_point sent;
   };
   using TransferPtr = std::shared_ptr<Transfer>;
-  /// A line of the cache each: ranks look at their own.
+  /// Aligned to a cache line, because each rank polls its own mailbox.
   struct alignas(64) Mailbox {
-    SleepingPlace place;
+    WaitQueue waiters;
     std::unordered_map<TransferKey, TransferPtr> transfers;
   };
   using Discarded = std::vector<Payload>;
   struct Nothing {};
 
-  Mailbox& mailbox(Rank rank) { return mailboxes_[static_cast<std::size_t>(rank.value())]; }
-  /// The transfer's place in the mailbox, made if it is new.
+  Mailbox& mailbox(Rank rank) { return mailboxes_[rank.position()]; }
+  /// The transfer's entry in the mailbox, created if it is new.
   TransferPtr& find_or_make(Mailbox& box, Rank to, const TransferKey& key) {
     const auto known = box.transfers.find(key);
     if (known != box.transfers.end()) return known->second;
     auto made = std::make_shared<Transfer>(world_.number(), to, key);
     return box.transfers.emplace(key, std::move(made)).first->second;
   }
-  /// Until the transfer has one of these bits; false at the deadline.
+  /// Waits until the transfer has one of these bits; false at the deadline.
   bool wait_for(TransferState& transfer, TransferState::Bits any_of, Deadline deadline);
-  /// The common end of a wait that did not bring what it waited for.
+  /// Throws the error of a wait that failed.
   [[noreturn]] void fail_wait(Rank rank, Rank peer, bool had_left, const std::string& what);
-  /// Ends what is in the mailbox, for which its mutex is held.
+  /// Ends all transfers of the mailbox. REQUIRES its mutex.
   static void discard(Mailbox& box, TransferState::Bits mark, Discarded& discarded);
   template <typename OnMet, typename T>
   auto meet(Rendezvous<T>& where, Rank rank, const std::string& call, T payload, Deadline deadline,
@@ -122,7 +124,7 @@ class Exchange {
   std::vector<Mailbox> mailboxes_;  ///< by receiving rank
   Rendezvous<Payload> collectives_;
   Rendezvous<Nothing> recoveries_;
-  std::vector<ProgressTeller> tellers_;  ///< by rank
+  std::vector<ProgressSource> progress_sources_;  ///< by rank
 };
 
 }  // namespace stagecraft::detail

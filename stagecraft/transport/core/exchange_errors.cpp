@@ -14,14 +14,15 @@ std::string name_send(const TransferState& transfer) {
 }
 
 void throw_sent_twice(const TransferState& transfer) {
-  throw ArgumentError(fmt::format("rank {} sent rank {} again, before the first was taken: {}",
-                                  transfer.key().from.value(), transfer.to().value(),
-                                  to_string(transfer.key().id)));
+  throw ArgumentError(fmt::format(
+      "rank {} sent to rank {} twice, before the first value was received: {}",
+      transfer.key().from.value(), transfer.to().value(), to_string(transfer.key().id)));
 }
 
 void throw_posted_twice(const TransferState& transfer) {
-  throw ArgumentError(fmt::format("rank {} posted a receive again, before it took the first: {}",
-                                  transfer.to().value(), name_receive(transfer)));
+  throw ArgumentError(
+      fmt::format("rank {} posted a receive twice, before the first was waited for: {}",
+                  transfer.to().value(), name_receive(transfer)));
 }
 
 void throw_timeout(Rank rank, Deadline::Clock::duration waited, const std::string& what) {
@@ -30,7 +31,7 @@ void throw_timeout(Rank rank, Deadline::Clock::duration waited, const std::strin
 }
 
 void throw_has_left(Rank peer, Rank rank, const std::string& what) {
-  throw PeerError(fmt::format("rank {} has left, and rank {} would wait for {}", peer.value(),
+  throw PeerError(fmt::format("rank {} has left, so rank {} cannot wait for {}", peer.value(),
                               rank.value(), what),
                   peer);
 }
@@ -49,9 +50,9 @@ TransferState& checked_receive(const WorldState& world, Rank rank, const Pending
     return *transfer;
   }
   std::string problem = "was posted before the world recovered";
-  if (transfer->has(TransferState::kTaken)) problem = "was taken already";
+  if (transfer->has(TransferState::kTaken)) problem = "was already waited for";
   if (transfer->to() != rank) problem = "was posted by rank " + to_string(transfer->to());
-  if (transfer->world() != world.number()) problem = "belongs to another world";
+  if (transfer->world() != world.number()) problem = "belongs to a different world";
   throw ArgumentError(fmt::format("wait_receive of rank {}: {} {}", rank.value(),
                                   name_receive(*transfer), problem));
 }
@@ -61,7 +62,8 @@ TransferState* checked_send(const WorldState& world, Rank rank, const PendingPtr
   require<ArgumentError>(send != nullptr, "wait_send of rank {}: {}", rank.value(),
                          pending ? "this is not a send" : "there is no send");
   require<ArgumentError>(send->world() == world.number(),
-                         "wait_send of rank {}: the send belongs to another world", rank.value());
+                         "wait_send of rank {}: the send belongs to a different world",
+                         rank.value());
   auto* const transfer = send->transfer().get();
   if (transfer == nullptr) return nullptr;
   const bool is_lost =

@@ -9,7 +9,7 @@
 #include "stagecraft/transport/core/transfer_state.h"
 #include "stagecraft/transport/core/world_state.h"
 
-/// What an exchange says when something is wrong; and the checks that need no payload.
+/// The error messages of an exchange, and the checks that need no payload.
 namespace stagecraft::detail {
 
 /// "values of stage 0 for stage 1, microbatch 3, step 7, from rank 0".
@@ -21,15 +21,16 @@ std::string name_send(const TransferState& transfer);
 [[noreturn]] void throw_posted_twice(const TransferState& transfer);
 [[noreturn]] void throw_timeout(Rank rank, Deadline::Clock::duration waited,
                                 const std::string& what);
-/// For a wait that cannot end well any more because `peer` had left before it began.
+/// For a wait that began after `peer` had left.
 [[noreturn]] void throw_has_left(Rank peer, Rank rank, const std::string& what);
-/// For one that was under way then.
+/// For a wait that had begun before `peer` left.
 AbortReason reason_left(Rank peer, Rank rank, const std::string& what);
 
-/// The transfer that `pending` is the receive of, posted by `rank` in this world and not taken yet;
+/// The transfer of a receive, which `rank` has posted in this world and not waited for yet;
 /// otherwise ArgumentError.
 TransferState& checked_receive(const WorldState& world, Rank rank, const PendingPtr& pending);
-/// The transfer that `pending` is the send of; null where it was done as soon as it was posted.
+/// The transfer of a send; null if it was done when it was posted. ArgumentError for a send of a
+/// different rank or world.
 TransferState* checked_send(const WorldState& world, Rank rank, const PendingPtr& pending);
 
 }  // namespace stagecraft::detail

@@ -13,17 +13,17 @@
 
 namespace stagecraft::detail {
 
-// Locks are taken in this order: recoveries_, what changes world_, then one mailbox or
-// collectives_, then what guards the reason in world_.
+// Order of locks (docs/threads.md): recoveries_, then those of world_ that change it, then one
+// mailbox or collectives_, then the lock of the reason in world_.
 
 template <typename Payload>
 PendingPtr Exchange<Payload>::post_send(Rank from, Rank to, const TransferId& id, Payload payload) {
   const auto now = Deadline::Clock::now();
   world_.require_rank(to, "post_send");
   auto& box = mailbox(to);
-  auto lock = box.place.lock();
+  auto lock = box.waiters.lock();
   world_.throw_if_aborted();
-  if (world_.has_left(to)) throw_has_left(to, from, "it to take " + to_string(id));
+  if (world_.has_left(to)) throw_has_left(to, from, "it to receive " + to_string(id));
   auto& transfer = find_or_make(box, to, {from, id});
   if (transfer->has(TransferState::kSent)) throw_sent_twice(*transfer);
   transfer->payload = std::move(payload);
@@ -31,7 +31,7 @@ PendingPtr Exchange<Payload>::post_send(Rank from, Rank to, const TransferId& id
   PendingPtr send = done_send_;
   if (options_.zero_buffering) send = std::make_shared<SendHandle>(world_.number(), transfer);
   transfer->set(TransferState::kSent);
-  box.place.unlock_and_wake(lock);
+  box.waiters.unlock_and_wake(lock);
   return send;
 }
 
@@ -39,7 +39,7 @@ template <typename Payload>
 PendingPtr Exchange<Payload>::post_receive(Rank to, Rank from, const TransferId& id) {
   world_.require_rank(from, "post_receive");
   auto& box = mailbox(to);
-  auto lock = box.place.lock();
+  auto lock = box.waiters.lock();
   world_.throw_if_aborted();
   auto& place = find_or_make(box, to, {from, id});
   if (place->has(TransferState::kPosted)) throw_posted_twice(*place);
@@ -48,8 +48,8 @@ PendingPtr Exchange<Payload>::post_receive(Rank to, Rank from, const TransferId&
   if (!transfer->has(TransferState::kSent) && world_.has_left(from)) {
     transfer->set(TransferState::kLeft);
   }
-  // Whoever sleeps here waits for this receive only if sends wait for receives.
-  if (options_.zero_buffering) box.place.unlock_and_wake(lock);
+  // A sender waits for this receive only with zero buffering.
+  if (options_.zero_buffering) box.waiters.unlock_and_wake(lock);
   return transfer;
 }
 
@@ -85,8 +85,8 @@ auto Exchange<Payload>::wait_receive(Rank to, const PendingPtr& receive, Deadlin
     fail_wait(to, transfer.key().from, had_left, name_receive(transfer));
   }
   auto& box = mailbox(to);
-  const auto lock = box.place.lock();
-  // Since the look above, an abort may have taken the payload.
+  const auto lock = box.waiters.lock();
+  // An abort may have taken the payload since the check above.
   if (transfer.has(TransferState::kAborted)) world_.throw_if_aborted();
   transfer.set(TransferState::kTaken);
   box.transfers.erase(transfer.key());
@@ -99,8 +99,8 @@ bool Exchange<Payload>::wait_for(TransferState& transfer, TransferState::Bits an
   const auto over = [&] { return transfer.has(any_of); };
   if (spin_until(over, options_.spin, deadline)) return true;
   auto& box = mailbox(transfer.to());
-  auto lock = box.place.lock();
-  return box.place.wait(lock, deadline, over);
+  auto lock = box.waiters.lock();
+  return box.waiters.wait(lock, deadline, over);
 }
 
 template <typename Payload>
@@ -149,13 +149,13 @@ void Exchange<Payload>::abort(AbortReason reason) {
   Discarded discarded;
   world_.abort(std::move(reason), [&] {
     for (auto& box : mailboxes_) {
-      auto lock = box.place.lock();
+      auto lock = box.waiters.lock();
       for (auto& [key, transfer] : box.transfers) {
         transfer->set(TransferState::kAborted);
-        // Nobody will take it any more: it does not wait for the recovery.
+        // No rank can receive it any more, so it is released before the recovery.
         discarded.push_back(std::move(transfer->payload));
       }
-      box.place.unlock_and_wake(lock);
+      box.waiters.unlock_and_wake(lock);
     }
     collectives_.wake();
   });
@@ -172,7 +172,7 @@ auto Exchange<Payload>::forget() -> Forgotten {
   Forgotten forgotten;
   forgotten.reason = world_.recover([&] {
     for (auto& box : mailboxes_) {
-      const auto lock = box.place.lock();
+      const auto lock = box.waiters.lock();
       discard(box, TransferState::kForgotten, forgotten.payloads);
     }
   });
@@ -184,13 +184,14 @@ void Exchange<Payload>::leave(Rank rank) {
   Discarded discarded;
   world_.leave(rank);
   for (auto& box : mailboxes_) {
-    auto lock = box.place.lock();
+    auto lock = box.waiters.lock();
     if (&box == &mailbox(rank)) {
       discard(box, TransferState::kLeft, discarded);
     } else {
       for (auto entry = box.transfers.begin(); entry != box.transfers.end();) {
         const auto transfer = entry->second;
-        // What it has sent stays, unless a send is only done when its receive was posted.
+        // Values that the rank has sent stay available. With zero buffering they do not: their
+        // sends are not done.
         const bool unsent = !transfer->has(TransferState::kSent);
         const bool kept_back = options_.zero_buffering && !transfer->has(TransferState::kPosted);
         const bool gone = entry->first.from == rank && (unsent || kept_back);
@@ -199,7 +200,7 @@ void Exchange<Payload>::leave(Rank rank) {
         entry = gone && kept_back ? box.transfers.erase(entry) : std::next(entry);
       }
     }
-    box.place.unlock_and_wake(lock);
+    box.waiters.unlock_and_wake(lock);
   }
   collectives_.wake();
   recoveries_.wake();

@@ -4,8 +4,7 @@
 
 namespace stagecraft {
 
-/// A send or receive that was posted. Belongs to the rank that posted it; may outlive its
-/// transport, which then has let it go.
+/// A posted send or receive. It belongs to the rank that posted it, and may outlive the transport.
 class Pending {
  public:
   Pending() = default;
@@ -16,7 +15,7 @@ class Pending {
   /// Whether a wait would return at once, or throw.
   virtual bool is_done() const = 0;
 };
-/// How a posted send or receive is held.
+/// Holds a posted send or receive.
 using PendingPtr = std::shared_ptr<Pending>;
 
 }  // namespace stagecraft

@@ -10,27 +10,28 @@
 
 namespace stagecraft {
 
-/// How a rank gets on, in its own words.
+/// The progress of a rank, as it reports it.
 struct RankProgress {
-  std::string finished;   ///< what it did last: "1F2 of step 3"
-  std::string is_in;      ///< what it does now; empty: it is between two actions
+  std::string finished;   ///< its last action: "1F2 of step 3"
+  std::string is_in;      ///< its current action; empty: between two actions
   std::string waits_for;  ///< empty: it does not wait
   int32_t from = -1;      ///< the rank that it waits for; -1: all, or none
   std::chrono::milliseconds waits{0};
 };
 
-/// The same as another rank knows it.
+/// The progress of a rank, as a different rank knows it.
 struct HeardProgress {
-  /// Nothing: the rank has not said anything.
+  /// Nothing if the rank has reported no progress.
   std::optional<RankProgress> progress = std::nullopt;
-  std::chrono::milliseconds age{0};  ///< how long ago it said so
-  bool is_lost = false;              ///< it will not say anything more
+  std::chrono::milliseconds age{0};  ///< time since the report
+  bool is_lost = false;              ///< it will not report again
 };
 
 namespace detail {
 
-/// Whom to ask how a rank gets on. Thread-safe: nobody is asked any more once another is put there.
-class ProgressTeller {
+/// The progress callback of a rank. Thread-safe: after `set` returns, the old callback is not
+/// called again.
+class ProgressSource {
  public:
   void set(std::function<RankProgress()> tell) {
     const std::lock_guard lock(mutex_);

@@ -10,7 +10,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
-#include "stagecraft/transport/core/sleeping_place.h"
+#include "stagecraft/transport/core/wait_queue.h"
 #include "stagecraft/transport/core/world_state.h"
 
 namespace stagecraft::detail {
@@ -18,8 +18,8 @@ namespace stagecraft::detail {
 /// "rank 0 called barrier, ranks 1 and 2 called all_reduce"; empty when all called the same.
 std::string describe_difference(const std::vector<std::string>& calls);
 
-/// Where all ranks of a world meet, again and again. Each brings a payload and the name of what it
-/// is in, and gets those of all.
+/// A meeting of all ranks of a world, again and again. Each rank contributes a payload and the name
+/// of its call, and gets those of all ranks.
 template <typename Payload>
 class Rendezvous {
  public:
@@ -37,26 +37,26 @@ class Rendezvous {
   enum class Outcome { kMet, kTimedOut, kAborted, kLeft };
   struct Result {
     Outcome outcome = Outcome::kMet;
-    /// Null unless met; nobody changes it any more.
+    /// Null unless met. Not changed afterwards.
     std::shared_ptr<const Round> round;
-    std::vector<Rank> missing;  ///< when the deadline passed
-    bool waited = false;        ///< false: it was aborted, or somebody had left, when the call came
+    std::vector<Rank> missing;  ///< set at a timeout
+    bool waited = false;  ///< false: the world was aborted, or a rank had left, before the call
   };
 
-  /// With `heeds_abort` a meeting fails when the world is aborted. It always does when a rank has
-  /// left.
+  /// With `heeds_abort`, a meeting fails when the world is aborted. A meeting always fails when a
+  /// rank has left.
   Rendezvous(const WorldState& world, bool heeds_abort)
       : world_(world),
         heeds_abort_(heeds_abort),
         round_(std::make_shared<Round>(static_cast<std::size_t>(world.num_ranks()))) {}
 
-  /// Waits for all ranks. `on_met` is called by the last to come, while the others still wait. A
-  /// rank that does not meet the others has never come: it may come again.
+  /// Waits for all ranks. The last rank calls `on_met` while the others still wait. A rank that
+  /// fails to meet the others is removed, and may try again.
   template <typename OnMet>
   Result meet(Rank rank, std::string call, Payload payload, Deadline deadline,
               Deadline::Clock::duration spin, const OnMet& on_met) {
-    const auto place = static_cast<std::size_t>(rank.value());
-    auto lock = place_.lock();
+    const auto place = rank.position();
+    auto lock = waiters_.lock();
     if (is_disturbed()) return {disturbance(), nullptr, {}, false};
     const auto round = round_;
     round->payloads[place] = std::move(payload);
@@ -66,7 +66,7 @@ class Rendezvous {
       round_ = std::make_shared<Round>(round->came.size());
       on_met();
       round->met.store(true, std::memory_order_release);
-      place_.unlock_and_wake(lock);
+      waiters_.unlock_and_wake(lock);
       return {Outcome::kMet, round, {}, true};
     }
     lock.unlock();
@@ -75,7 +75,7 @@ class Rendezvous {
     spin_until(over, spin, deadline);
     if (round->met.load(std::memory_order_acquire)) return {Outcome::kMet, round, {}, true};
     lock.lock();
-    place_.wait(lock, deadline, over);
+    waiters_.wait(lock, deadline, over);
     if (round->met.load(std::memory_order_relaxed)) return {Outcome::kMet, round, {}, true};
 
     Result result{is_disturbed() ? disturbance() : Outcome::kTimedOut, nullptr, {}, true};
@@ -84,15 +84,15 @@ class Rendezvous {
     }
     round->came[place] = false;
     --round->num_came;
-    // Out of the lock, into the argument's end: destroying it may take long.
+    // Moved into the argument, so that it is destroyed without the lock: that may take long.
     payload = std::exchange(round->payloads[place], Payload());
     return result;
   }
 
-  /// After the world was aborted, or a rank left.
+  /// Wakes waiting ranks after the world was aborted or a rank left.
   void wake() {
-    auto lock = place_.lock();
-    place_.unlock_and_wake(lock);
+    auto lock = waiters_.lock();
+    waiters_.unlock_and_wake(lock);
   }
 
  private:
@@ -105,7 +105,7 @@ class Rendezvous {
 
   const WorldState& world_;
   bool heeds_abort_;
-  SleepingPlace place_;
+  WaitQueue waiters_;
   std::shared_ptr<Round> round_;
 };
 

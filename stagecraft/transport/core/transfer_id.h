@@ -11,22 +11,22 @@ namespace stagecraft {
 
 /// What a transfer carries.
 enum class Direction : uint8_t {
-  kForward,   ///< values, from the stage that makes them to one that reads them
-  kBackward,  ///< their gradients, the other way
+  kForward,   ///< values, from the stage that computes them to a stage that reads them
+  kBackward,  ///< gradients of the values, in the opposite direction
   kResult,    ///< losses and outputs, to a rank that asked for them
-  /// gradients of a weight of which several stages hold a copy; its number is the microbatch
+  /// gradients of a tied weight; its number is the microbatch
   kTiedWeight,
-  /// gradients of a stage, to the same stage of another replica, or their sums (microbatch 1)
+  /// gradients of a stage to the same stage of a different replica, or their sums (microbatch 1)
   kReplica,
 };
 
-/// What a transfer is, not when it happens: the two ends name the same identity and find each
-/// other, whatever else is under way between them. It is the pair of stages that makes it unique:
-/// all that one stage makes for another travels together.
+/// The identity of a transfer. Sender and receiver name the same identity and are matched by it,
+/// whatever else is in flight between them. All values that one stage produces for a different
+/// stage travel together, so the pair of stages identifies them.
 struct TransferId {
-  uint64_t step = 0;  ///< so that nothing left over from an earlier step is taken for this one's
+  uint64_t step = 0;  ///< keeps transfers of different steps apart
   Direction direction = Direction::kForward;
-  StageId from;  ///< the stage whose action made what is carried
+  StageId from;  ///< the stage whose action produced the values
   StageId to;
   MicrobatchId microbatch;
 

@@ -13,7 +13,7 @@
 
 namespace stagecraft::detail {
 
-/// How a transfer finds its other end in the mailbox of the receiving rank.
+/// The key of a transfer in the mailbox of the receiving rank.
 struct TransferKey {
   Rank from;
   TransferId id;
@@ -37,7 +37,7 @@ class TransferState : public Pending {
   static constexpr Bits kPosted = 2;
   static constexpr Bits kTaken = 4;
   static constexpr Bits kAborted = 8;
-  static constexpr Bits kLeft = 16;       ///< the other end's rank is gone
+  static constexpr Bits kLeft = 16;       ///< the peer has left
   static constexpr Bits kForgotten = 32;  ///< the world recovered
   static constexpr Bits kEnded = kTaken | kAborted | kLeft | kForgotten;
 
@@ -52,7 +52,7 @@ class TransferState : public Pending {
   bool has(Bits any_of) const { return (bits() & any_of) != 0; }
   void set(Bits bits) { bits_.fetch_or(bits, std::memory_order_release); }
 
-  /// As the receive that it is.
+  /// Of the receive.
   bool is_done() const override { return has(kSent | kEnded); }
 
  private:
@@ -62,10 +62,10 @@ class TransferState : public Pending {
   TransferKey key_;
 };
 
-/// A send, as the sender sees it.
+/// The sender's handle of a send.
 class SendHandle final : public Pending {
  public:
-  /// Null: done as soon as it was posted.
+  /// Null: the send is done when it is posted.
   explicit SendHandle(uint64_t world, std::shared_ptr<TransferState> transfer)
       : world_(world), transfer_(std::move(transfer)) {}
 
@@ -87,6 +87,6 @@ template <>
 struct std::hash<stagecraft::detail::TransferKey> {
   std::size_t operator()(const stagecraft::detail::TransferKey& key) const noexcept {
     return std::hash<stagecraft::TransferId>{}(key.id) ^
-           (static_cast<std::size_t>(key.from.value()) * 0x9E3779B97F4A7C15U);
+           (key.from.position() * 0x9E3779B97F4A7C15U);
   }
 };

@@ -66,7 +66,7 @@ std::vector<Rank> WorldState::ranks_that_left() const {
 }
 
 void WorldState::leave(Rank rank) {
-  left_[static_cast<std::size_t>(rank.value())].store(true);
+  left_[rank.position()].store(true);
   anyone_left_.store(true);
 }
 

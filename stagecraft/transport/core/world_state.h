@@ -15,7 +15,8 @@
 
 namespace stagecraft::detail {
 
-/// Which ranks there are, which have left, and whether and why the world was aborted. Thread-safe.
+/// The ranks of a world, which of them have left, and whether and why the world was aborted.
+/// Thread-safe.
 class WorldState {
  public:
   /// ArgumentError unless ranks >= 1.
@@ -24,21 +25,20 @@ class WorldState {
   /// Different for every world of the process.
   uint64_t number() const { return number_; }
   int32_t num_ranks() const { return static_cast<int32_t>(left_.size()); }
-  /// ArgumentError unless there is such a rank; `where` begins the message.
+  /// ArgumentError unless the rank exists; `where` begins the message.
   void require_rank(Rank rank, const char* where) const;
 
   bool is_aborted() const { return aborted_.load(std::memory_order_acquire); }
-  /// Null while nothing has failed.
+  /// Null while the world is not aborted.
   std::shared_ptr<const AbortReason> reason() const;
   /// PeerError with the reason, if there is one.
   void throw_if_aborted() const;
-  /// Only the first reason counts: for that one `tell_all` is called, before anything can be
-  /// recovered.
+  /// Only the first reason counts. For that one `tell_all` is called, before the world can recover.
   void abort(AbortReason reason, const std::function<void()>& tell_all);
-  /// Forgets the reason and hands it out; `clear` is called before anything can be aborted again.
+  /// Forgets the reason and returns it. `clear` is called before the world can be aborted again.
   std::shared_ptr<const AbortReason> recover(const std::function<void()>& clear);
 
-  bool has_left(Rank rank) const { return left_[static_cast<std::size_t>(rank.value())].load(); }
+  bool has_left(Rank rank) const { return left_[rank.position()].load(); }
   bool anyone_left() const { return anyone_left_.load(); }
   std::vector<Rank> ranks_that_left() const;
   void leave(Rank rank);

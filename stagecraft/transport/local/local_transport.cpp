@@ -17,13 +17,13 @@ LocalPayload pack(c10::IValue value) {
   return {std::move(value), std::move(fence)};
 }
 
-// What others passed is shared with them, so it is copied, not moved.
+// The payload of a collective is shared with other ranks, so it is copied, not moved.
 c10::IValue unpack(const LocalPayload& payload) {
   if (payload.fence) payload.fence->join(payload.value);
   return payload.value;
 }
 
-std::string describe(const at::Tensor& tensor) {
+std::string describe_tensor(const at::Tensor& tensor) {
   return fmt::format("{} of shape [{}]", c10::toString(tensor.scalar_type()),
                      fmt::join(tensor.sizes(), ", "));
 }
@@ -32,8 +32,8 @@ void require_same(const std::vector<at::Tensor>& tensors) {
   for (std::size_t i = 1; i < tensors.size(); ++i) {
     require<MetadataError>(tensors[i].scalar_type() == tensors[0].scalar_type() &&
                                tensors[i].sizes() == tensors[0].sizes(),
-                           "all_reduce: rank 0 passed {}, rank {} passed {}", describe(tensors[0]),
-                           i, describe(tensors[i]));
+                           "all_reduce: rank 0 passed {}, rank {} passed {}",
+                           describe_tensor(tensors[0]), i, describe_tensor(tensors[i]));
   }
 }
 
@@ -45,7 +45,7 @@ LocalTransport::LocalTransport(std::shared_ptr<LocalExchange> exchange, Rank ran
 }
 
 LocalTransport::~LocalTransport() {
-  exchange_->teller(rank_).set({});
+  exchange_->progress_source(rank_).set({});
   exchange_->leave(rank_);
 }
 
@@ -80,14 +80,14 @@ c10::IValue LocalTransport::broadcast(c10::IValue value, Rank root, Deadline dea
   auto payload = root == rank_ ? pack(std::move(value)) : LocalPayload();
   const auto all = exchange_->gather(rank_, fmt::format("broadcast from rank {}", root.value()),
                                      std::move(payload), deadline);
-  return unpack((*all)[static_cast<std::size_t>(root.value())]);
+  return unpack((*all)[root.position()]);
 }
 
 at::Tensor LocalTransport::all_reduce(const at::Tensor& tensor, Deadline deadline) {
   require<ArgumentError>(tensor.defined(), "all_reduce of rank {}: the tensor is undefined",
                          rank_.value());
   const at::NoGradGuard no_grad;
-  // A copy: this rank may write to its tensor while others still add it up.
+  // A copy: this rank may write to its tensor while others still sum it.
   auto payload = pack(tensor.detach().clone());
   const auto all = exchange_->gather(rank_, "all_reduce", std::move(payload), deadline);
   std::vector<at::Tensor> parts;
@@ -121,14 +121,14 @@ void LocalTransport::recover(Deadline deadline) {
 }
 
 void LocalTransport::publish(std::function<RankProgress()> tell) {
-  exchange_->teller(rank_).set(std::move(tell));
+  exchange_->progress_source(rank_).set(std::move(tell));
 }
 
 std::vector<HeardProgress> LocalTransport::progress() const {
   std::vector<HeardProgress> heard;
   for (Rank rank(0); rank.value() < num_ranks(); ++rank) {
-    heard.push_back(
-        {.progress = exchange_->teller(rank).ask(), .is_lost = exchange_->world().has_left(rank)});
+    heard.push_back({.progress = exchange_->progress_source(rank).ask(),
+                     .is_lost = exchange_->world().has_left(rank)});
   }
   return heard;
 }

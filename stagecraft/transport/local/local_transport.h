@@ -6,16 +6,16 @@
 #include <vector>
 
 #include "stagecraft/transport/core/exchange.h"
-#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/device/device_fence.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft::detail {
 
-/// What travels between the ranks of one process.
+/// The payload between ranks of one process.
 using LocalPayload = FencedValue;
 using LocalExchange = Exchange<LocalPayload>;
 
-/// One rank's end of a local world, which lives as long as any end of it.
+/// One rank's transport in a local world. The world lives as long as any of its transports.
 class LocalTransport final : public Transport {
  public:
   LocalTransport(std::shared_ptr<LocalExchange> exchange, Rank rank);

@@ -7,36 +7,20 @@
 #include <utility>
 #include <vector>
 
-#include <pthread.h>
-
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/local/local_transport.h"
 
 namespace stagecraft {
 namespace {
 
 detail::ExchangeOptions exchange_options(int32_t ranks, const LocalWorldOptions& options) {
+  // Measured with stages of a few hundred microseconds: 1.008 of the replayed compute with 1
+  // ms, 1.021 with 20 µs. With more ranks than cores, spinning costs: 11 to 14 ms a step
+  // against 9.9 ms.
   const bool fits = ranks <= static_cast<int64_t>(std::thread::hardware_concurrency());
   const Deadline::Clock::duration spin = std::chrono::milliseconds(fits ? 1 : 0);
   return {options.zero_buffering, options.spin.value_or(spin)};
-}
-
-std::string message_of_current_exception() {
-  try {
-    throw;
-  } catch (const std::exception& error) {
-    return error.what();
-  } catch (...) {
-    return "an exception that is not a std::exception";
-  }
-}
-
-void name_thread(Rank rank) {
-#ifdef __linux__
-  pthread_setname_np(pthread_self(), ("rank " + to_string(rank)).substr(0, 15).c_str());
-#else
-  static_cast<void>(rank);
-#endif
 }
 
 // The failures of the ranks of one run.
@@ -44,21 +28,21 @@ class Failures {
  public:
   explicit Failures(std::size_t ranks) : by_rank_(ranks) {}
 
-  // The exception under way, thrown by the body of `end`'s rank.
+  // Adds the current exception, which the body of `end`'s rank has thrown.
   void add_current(Transport& end) {
     const auto cause = std::current_exception();
     const std::lock_guard lock(mutex_);
-    by_rank_[static_cast<std::size_t>(end.rank().value())] = cause;
+    by_rank_[end.rank().position()] = cause;
     if (!first_) first_ = cause;
-    end.abort({end.rank(), message_of_current_exception(), cause});
+    end.abort({end.rank(), describe(cause), cause});
   }
 
-  // Ranks whose exception is that another has failed may be done before that other one is: who was
-  // first is what the reason says, if it was given in this run.
+  // A rank that fails because of a peer may finish before that peer. The abort reason tells which
+  // rank failed first, if it was given in this run.
   void rethrow(const std::shared_ptr<const AbortReason>& reason) const {
     if (!first_) return;
     if (reason) {
-      const auto rank = static_cast<std::size_t>(reason->rank.value());
+      const auto rank = reason->rank.position();
       if (rank < by_rank_.size() && by_rank_[rank]) std::rethrow_exception(by_rank_[rank]);
       if (reason->cause) std::rethrow_exception(reason->cause);
     }
@@ -90,15 +74,15 @@ class LocalWorld::Impl {
   std::unique_ptr<Transport> release(Rank rank) {
     const std::lock_guard lock(mutex_);
     auto end = std::move(made(rank));
-    released_[static_cast<std::size_t>(rank.value())] = true;
+    released_[rank.position()] = true;
     return end;
   }
 
  private:
   std::unique_ptr<Transport>& made(Rank rank) {
     exchange_->require_rank(rank, "LocalWorld");
-    const auto place = static_cast<std::size_t>(rank.value());
-    require<ArgumentError>(!released_[place], "LocalWorld: the end of rank {} was released",
+    const auto place = rank.position();
+    require<ArgumentError>(!released_[place], "LocalWorld: the transport of rank {} was released",
                            rank.value());
     if (!ends_[place]) ends_[place] = std::make_unique<detail::LocalTransport>(exchange_, rank);
     return ends_[place];
@@ -128,14 +112,14 @@ std::unique_ptr<Transport> LocalWorld::release(Rank rank) {
 }
 
 void LocalWorld::run(const std::function<void(Transport&)>& body) {
-  require<ArgumentError>(body != nullptr, "LocalWorld::run needs a function to call");
+  require<ArgumentError>(body != nullptr, "LocalWorld::run: expected a function, got an empty one");
   std::vector<Transport*> ends;
   for (Rank rank(0); rank.value() < num_ranks(); ++rank) ends.push_back(&transport(rank));
 
   const auto old_reason = ends[0]->abort_reason();
   Failures failures(ends.size());
   const auto run_rank = [&](Transport& end) {
-    name_thread(end.rank());
+    detail::name_thread("rank " + to_string(end.rank()));
     try {
       body(end);
     } catch (...) {
@@ -147,7 +131,7 @@ void LocalWorld::run(const std::function<void(Transport&)>& body) {
   try {
     for (auto* const end : ends) threads.emplace_back(run_rank, std::ref(*end));
   } catch (...) {
-    // No thread for this rank: those that have one must not wait for it.
+    // This rank has no thread: the others must not wait for it.
     failures.add_current(*ends[threads.size()]);
   }
   for (auto& thread : threads) thread.join();

@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// How far above a program its lib folder may be.
+// The number of folders above a program in which its lib folder is looked for.
 constexpr int kLevels = 4;
 
 struct Names {
@@ -45,7 +45,7 @@ std::vector<std::string> candidates(const char* file) {
   Dl_info here{};
   if (dladdr(reinterpret_cast<const void*>(&load_mpi_plugin), &here) != 0) {
     std::error_code ignored;
-    // A program that was found on PATH is known by its name only.
+    // A program that was found on PATH is known by its name only, not by its path.
     fs::path folder = fs::path(here.dli_fname).parent_path();
     if (!fs::path(here.dli_fname).is_absolute()) {
       folder = fs::read_symlink("/proc/self/exe", ignored).parent_path();
@@ -63,7 +63,7 @@ std::vector<std::string> candidates(const char* file) {
 }
 
 const MpiPlugin* load(const std::string& path, bool is_global, std::string& problem) {
-  // Open MPI's own components look for its symbols among all.
+  // Open MPI's components find its symbols only if they are global.
   void* const library = dlopen(path.c_str(), RTLD_NOW | (is_global ? RTLD_GLOBAL : RTLD_LOCAL));
   if (library == nullptr) {
     problem += std::string(problem.empty() ? "" : "; ") + dlerror();
@@ -72,7 +72,7 @@ const MpiPlugin* load(const std::string& path, bool is_global, std::string& prob
   const auto get = reinterpret_cast<GetMpiPlugin>(dlsym(library, kMpiPluginFunction));
   const MpiPlugin* const plugin = get == nullptr ? nullptr : get();
   if (plugin != nullptr && plugin->version == kMpiPluginVersion) return plugin;
-  problem += (problem.empty() ? "" : "; ") + path + ": a plug-in of another version, or none";
+  problem += (problem.empty() ? "" : "; ") + path + ": not a plug-in of this version";
   return nullptr;
 }
 
@@ -82,7 +82,7 @@ std::optional<MpiKind> find_mpi_kind() {
   if (const char* const wanted = std::getenv("STAGECRAFT_MPI")) {
     if (wanted == std::string_view("openmpi")) return MpiKind::kOpenMpi;
     if (wanted == std::string_view("mpich")) return MpiKind::kMpich;
-    throw ArgumentError(fmt::format("STAGECRAFT_MPI=\"{}\" is neither openmpi nor mpich", wanted));
+    throw ArgumentError(fmt::format("STAGECRAFT_MPI=\"{}\": expected openmpi or mpich", wanted));
   }
   if (is_set("OMPI_COMM_WORLD_SIZE")) return MpiKind::kOpenMpi;
   // hydra, and srun with PMI.
@@ -100,10 +100,10 @@ const MpiPlugin& load_mpi_plugin(MpiKind kind) {
     log(LogLevel::kInfo, fmt::format("{} through {}", plugin->name, path));
     return *plugin;
   }
-  throw ArgumentError(fmt::format(
-      "the plug-in for {} cannot be loaded ({}): install {} (Debian's names) and build Stagecraft "
-      "again, or name the file in STAGECRAFT_MPI_PLUGIN",
-      names.mpi, problem, names.packages));
+  throw ArgumentError(
+      fmt::format("cannot load the plug-in for {} ({}): install {} (names of Debian packages) and "
+                  "rebuild Stagecraft, or set STAGECRAFT_MPI_PLUGIN to its file",
+                  names.mpi, problem, names.packages));
 }
 
 }  // namespace stagecraft::detail

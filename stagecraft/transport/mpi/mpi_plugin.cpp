@@ -22,9 +22,9 @@ constexpr const char* kName = "Open MPI";
 constexpr const char* kName = "MPICH";
 #endif
 
-// A send of so many bytes may be over when it returns.
+// A send of at most this many bytes is often complete when it returns, so it is tested at once.
 constexpr uint64_t kSmall = 64 * 1024;
-// Counts are ints.
+// MPI's counts are ints.
 constexpr uint64_t kMaxCount = uint64_t{1} << 30U;
 
 struct Group {
@@ -32,14 +32,14 @@ struct Group {
 };
 
 struct UnderWay {
-  std::vector<MPI_Request> requests;  ///< as MPI_Testsome takes them
-  std::vector<void*> owners;          ///< of each
+  std::vector<MPI_Request> requests;  ///< for MPI_Testsome
+  std::vector<void*> owners;          ///< the owner of each
   std::vector<int> indices;
   std::vector<MPI_Status> statuses;
   std::vector<MpiDone> done;
 };
 
-// Never destroyed: a thread may still look at it while the process ends.
+// Never destroyed: a thread may still use it while the process ends.
 UnderWay& under_way() {
   static auto* const all = new UnderWay;
   return *all;
@@ -56,7 +56,7 @@ int32_t report(int code, const char* call, char* problem) {
   return 1;
 }
 
-// `size` bytes as one message, however many.
+// A datatype for `size` bytes in one message, of any size.
 class Bytes {
  public:
   explicit Bytes(uint64_t size) : count_(static_cast<int>(std::min(size, kMaxCount))) {
@@ -74,7 +74,7 @@ class Bytes {
     MPI_Type_free(&blocks);
     count_ = 1;
   }
-  // What is under way keeps it.
+  // Transfers in progress keep the datatype alive.
   ~Bytes() {
     if (made_ != MPI_DATATYPE_NULL) MPI_Type_free(&made_);
   }
@@ -105,7 +105,7 @@ int32_t start(MpiFacts* facts, char* problem) {
       return 1;
     }
     if (level < MPI_THREAD_SERIALIZED) {
-      std::snprintf(problem, kMpiProblemBytes, "it can be called by one thread only");
+      std::snprintf(problem, kMpiProblemBytes, "it supports calls from one thread only");
       return 1;
     }
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
@@ -213,7 +213,7 @@ int32_t poll(const MpiDone** done) {
     all.done.push_back({all.owners[static_cast<std::size_t>(all.indices[i])],
                         is_failed || is_cancelled != 0 ? 1 : 0});
   }
-  // From behind, so that what takes a place is not one of them.
+  // From the end, so that the element that is moved into a gap is not one of those.
   std::sort(all.indices.begin(), all.indices.end(), std::greater<>());
   for (const int index : all.indices) {
     const auto place = static_cast<std::size_t>(index);

@@ -12,8 +12,8 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/core/world_state.h"
-#include "stagecraft/transport/wire/name_thread.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -23,20 +23,20 @@ using std::chrono::milliseconds;
 using std::chrono::nanoseconds;
 
 constexpr uint64_t kLarge = MpiWork::kLarge;
-// A pause is this part of the time in which nothing has happened: what comes then comes that much
-// later.
+// A pause is this fraction of the time since the last event, so it delays the next event by at most
+// that fraction.
 constexpr int kPauseShare = 16;
-// What the system takes longer to wake a thread is asked for with this.
+// The kernel may delay timers by 50 µs by default. That is longer than the shortest pause.
 constexpr unsigned long kTimerSlackNanos = 1000;
 constexpr auto kAgain = nanoseconds(milliseconds(1));
-// How often somebody who waits for MPI looks whether it is worth it.
+// How often a thread that waits for MPI checks whether the wait is pointless.
 constexpr auto kLookIfStuck = milliseconds(100);
-// How long MPI_Finalize may take when a rank has ended: this one may be slow to come through.
+// How long MPI_Finalize may take after a rank has ended: this rank may be slow to return from it.
 constexpr auto kFinishWithoutPeer = milliseconds(5000);
-// And when it is not known of all whether they are alive. Whoever gives up ends the job, also ranks
-// that save what they have.
+// And if it is not known whether all ranks are alive. Giving up ends the job, including ranks that
+// are still saving their results.
 constexpr auto kFinishWithUnknown = milliseconds(60'000);
-// And when all have come to their end: that is MPI's own time.
+// And after all ranks have called it: then it takes MPI's own time.
 constexpr auto kFinishTogether = milliseconds(20'000);
 
 std::atomic<MpiProgress*> started{nullptr};
@@ -53,23 +53,24 @@ MpiProgress& MpiProgress::get(Deadline deadline) {
   if (started != nullptr) return *started;
   if (progress == nullptr) {
     const auto kind = find_mpi_kind();
-    require<ArgumentError>(kind.has_value(),
-                           "no MPI has started this process: start it with mpirun or srun (or "
-                           "name the MPI in STAGECRAFT_MPI)");
-    // Lives as long as the process: its thread may be in MPI when that ends.
+    require<ArgumentError>(
+        kind.has_value(),
+        "this process was not started by MPI: start it with mpirun or srun, or set STAGECRAFT_MPI");
+    // Never destroyed: its thread may be inside MPI when the process ends.
     progress = new MpiProgress(*kind, load_mpi_plugin(*kind));
     std::thread([] { progress->run_thread(); }).detach();
   }
   const auto begin = Clock::now();
   if (!progress->run([] {}, deadline)) {
-    throw TimeoutError(fmt::format("waited {} for {} to start: not all ranks of the job may be up",
-                                   describe_wait(Clock::now() - begin), progress->plugin_->name));
+    throw TimeoutError(
+        fmt::format("waited {} for {} to start: some ranks of the job may not be running",
+                    describe_wait(Clock::now() - begin), progress->plugin_->name));
   }
   const auto& facts = progress->facts_;
   require<ArgumentError>(
       facts.is_single_threaded == 0,
-      "the program has started MPI for one thread only: ask for MPI_THREAD_MULTIPLE in "
-      "MPI_Init_thread, or leave starting MPI to Stagecraft");
+      "the program has initialised MPI for one thread only: request MPI_THREAD_MULTIPLE in "
+      "MPI_Init_thread, or let Stagecraft initialise MPI");
   require<ArgumentError>(progress->problem_.empty(), "{} cannot be used: {}",
                          progress->plugin_->name, progress->problem_);
   started = progress;
@@ -89,7 +90,7 @@ void MpiProgress::start() {
 }
 
 void MpiProgress::run_thread() {
-  name_thread("sc mpi", Rank(0));
+  name_thread("sc mpi");
   prctl(PR_SET_TIMERSLACK, kTimerSlackNanos, 0, 0, 0);
   {
     const std::lock_guard lock(mpi_mutex_);
@@ -126,7 +127,7 @@ void MpiProgress::pause() {
                          : std::clamp(nanoseconds(idle / kPauseShare), nanoseconds(kShortestPause),
                                       nanoseconds(kLongestPause));
   std::unique_lock lock(thread_mutex_);
-  // Whoever finds it in a short pause lets it sleep.
+  // A short pause is not interrupted.
   is_paused_ = pause > 3 * kShortestPause;
   thread_changed_.wait_for(lock, pause, [&] { return is_wanted_ || !calls_.empty() || is_over_; });
   is_paused_ = false;
@@ -135,8 +136,8 @@ void MpiProgress::pause() {
 
 void MpiProgress::wake(bool is_urgent) {
   if (!is_paused_ || busy_waiters_ > 0) return;
-  // Who has looked itself a moment ago will do so again, and waking a thread costs more than the
-  // message.
+  // A thread that has just polled itself will poll again, and waking the progress thread costs more
+  // than the message.
   if (!is_urgent && Clock::now().time_since_epoch().count() - last_busy_ < kAgain.count()) return;
   const std::lock_guard lock(thread_mutex_);
   is_wanted_ = true;
@@ -163,7 +164,7 @@ bool MpiProgress::run_here(const std::function<void()>& call) {
     if (!lock) return false;
     call();
   }
-  // Of somebody who found MPI in use.
+  // A request may have been queued in the meantime.
   if (has_queued_) advance();
   return true;
 }
@@ -196,11 +197,13 @@ bool MpiProgress::run(std::function<void()> call, Deadline deadline,
   return state->is_done;
 }
 
-MpiWorkPtr MpiProgress::send(void* group, Rank to, Engine::Tag tag, const at::Tensor& bytes) {
+MpiWorkPtr MpiProgress::send(void* group, Rank to, ByteTransport::Tag tag,
+                             const at::Tensor& bytes) {
   return post(std::make_shared<MpiWork>(*this, MpiWork::Kind::kSend, group, to, tag, bytes));
 }
 
-MpiWorkPtr MpiProgress::receive(void* group, Rank from, Engine::Tag tag, const at::Tensor& bytes) {
+MpiWorkPtr MpiProgress::receive(void* group, Rank from, ByteTransport::Tag tag,
+                                const at::Tensor& bytes) {
   return post(std::make_shared<MpiWork>(*this, MpiWork::Kind::kReceive, group, from, tag, bytes));
 }
 
@@ -210,7 +213,7 @@ MpiWorkPtr MpiProgress::post(MpiWorkPtr work) {
     queue_.push_back(work);
     has_queued_ = true;
   }
-  // Whoever is in MPI posts what is queued before it leaves, and again if something came then.
+  // The thread inside MPI posts queued requests before it leaves, and again if more have come.
   while (has_queued_) {
     std::unique_lock lock(mpi_mutex_, std::try_to_lock);
     if (!lock || is_closed_) break;
@@ -268,7 +271,7 @@ bool MpiProgress::poll() {
     if (work->kind_ == MpiWork::Kind::kSend && work->size_ >= kLarge) {
       count_large(-static_cast<int64_t>(work->size_));
     }
-    if (done[i].is_failed != 0 && !work->is_over()) work->problem_ = "MPI could not carry it";
+    if (done[i].is_failed != 0 && !work->is_over()) work->problem_ = "MPI failed to transfer it";
     work->set(done[i].is_failed != 0 ? MpiWork::kFailed : MpiWork::kDone);
   }
   touch();
@@ -313,11 +316,11 @@ void MpiProgress::close_group(void* group, bool is_lost, Deadline deadline) {
     std::this_thread::sleep_for(microseconds(50));
     run_here([&] { look(false); });
   }
-  // Freeing it is said to be for all ranks of it, so with one that is lost it stays.
+  // MPI_Comm_free is collective, so a communicator with a lost rank is not freed.
   if (is_free && !is_lost) {
     run_here([&] { plugin_->free_group(group); });
   } else {
-    log(LogLevel::kInfo, "a group of MPI's is left as it is: something in it is under way");
+    log(LogLevel::kInfo, "an MPI communicator is not freed: transfers in it are still in progress");
   }
 }
 
@@ -333,7 +336,7 @@ void MpiProgress::set_local_ranks(int32_t ranks) {
 }
 
 void MpiProgress::on_exit() {
-  // A child of fork has neither the thread nor a rank.
+  // A child of fork has neither the progress thread nor a rank.
   if (started_by == getpid()) started.load()->finish();
 }
 
@@ -369,9 +372,9 @@ bool MpiProgress::wait_for_finish() {
       std::this_thread::sleep_for(milliseconds(1));
     }
   };
-  // As long as all are alive they come, however long it takes; but not after a failure, of which a
-  // rank that hangs may be the cause. One that has come may end before this one knows that all
-  // have.
+  // While all ranks are alive they will come, however long it takes. After a failure they may not:
+  // a rank that hangs may be the cause. A rank that has come may end before this rank learns that
+  // all have come.
   const bool are_coming = are_all_known && !has_failed_;
   const auto is_any_gone = [&] {
     return std::any_of(peers.begin(), peers.end(),
@@ -380,24 +383,24 @@ bool MpiProgress::wait_for_finish() {
   wait(are_coming ? Deadline(Clock::time_point::max()) : Deadline::after(kFinishWithUnknown),
        [&] { return now->have_all_come || is_any_gone(); });
   const bool is_anyone_gone = is_any_gone();
-  // Once all have come, those that are through may go.
+  // After all ranks have come, ranks that have finished may end.
   if (now->have_all_come) {
     wait(Deadline::after(kFinishTogether), [] { return false; });
   } else if (is_anyone_gone) {
     wait(Deadline::after(kFinishWithoutPeer), [] { return false; });
   }
   if (now->is_done) return true;
-  const char* const why =
-      now->have_all_come                   ? "it does not end by itself, though all ranks have come"
-      : is_anyone_gone || now->is_hopeless ? "another rank has died"
-                                           : "another rank has not come to its end";
+  const char* const why = now->have_all_come
+                              ? "MPI_Finalize does not return, although all ranks have called it"
+                          : is_anyone_gone || now->is_hopeless ? "a rank has died"
+                                                               : "a rank has not finished";
   std::fprintf(stderr, "stagecraft: MPI cannot be ended: %s\n", why);
   return false;
 }
 
 void MpiProgress::finish() {
   bool is_at_rest = false;
-  // A program that calls exit in the middle of things must not wait for those who wait for it.
+  // A program that calls exit while a world exists must not wait for ranks that wait for it.
   if (open_groups_ > 0) cannot_finish_ = true;
   if (facts_.was_started == 0 && !cannot_finish_) {
     is_at_rest = wait_for_finish();
@@ -405,7 +408,7 @@ void MpiProgress::finish() {
     is_at_rest = run([this] { is_closed_ = true; }, Deadline::after(milliseconds(200)));
   }
   if (!is_at_rest) {
-    // The thread is in MPI and does not come back.
+    // The progress thread is stuck inside MPI.
     std::fflush(nullptr);
     std::_Exit(EXIT_FAILURE);
   }

@@ -17,67 +17,68 @@
 #include "stagecraft/transport/mpi/mpi_library.h"
 #include "stagecraft/transport/mpi/mpi_plugin.h"
 #include "stagecraft/transport/mpi/mpi_work.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/peer_processes.h"
 
 namespace stagecraft::detail {
 
-/// MPI, in this process: started once, and there until the process ends. All calls to it go through
-/// here, from one thread at a time:
+/// MPI in this process: initialised once, and finalized when the process ends. All calls of MPI go
+/// through this class, from one thread at a time:
 ///
-///   its own thread starts and ends it and makes groups, which may take long, and looks whether
-///   something has happened. It never looks without a pause but while large messages are under way,
-///   since it would take a core from whoever computes; the longer nothing has happened, the longer
-///   the pause, up to kLongestPause.
-///   whoever sends or receives posts it at once, unless another thread is just in MPI, which then
-///   does it.
-///   whoever has nothing to do but wait looks itself (MpiWork::wait_busily): a message that had to
-///   wake a thread which wakes another one would take ten times as long.
+/// - The progress thread initialises and finalizes MPI, creates communicators, which may take long,
+/// and polls. It pauses between polls, so as not to take a core from a thread that computes; only
+/// while large messages are in progress it does not. The longer nothing has happened, the longer
+/// the pause, up to kLongestPause.
+/// - A thread that sends or receives posts the request at once. If a different thread is inside
+/// MPI, that thread posts it.
+/// - A thread that has nothing to do but wait polls itself (MpiWork::wait_busily). Waking the
+/// progress thread, which then wakes the waiting thread, would take ten times as long.
 class MpiProgress {
  public:
   static constexpr std::chrono::microseconds kShortestPause{30};
   static constexpr std::chrono::microseconds kLongestPause{1000};
 
-  /// Starts MPI, if it has not been. ArgumentError without a launcher, without a plug-in and for an
-  /// MPI that cannot be used; TimeoutError if it did not start in time.
+  /// Initialises MPI if it has not been. ArgumentError without a launcher, without a plug-in, and
+  /// for an MPI that cannot be used; TimeoutError if it did not start in time.
   static MpiProgress& get(Deadline deadline);
 
   const MpiPlugin& plugin() const { return *plugin_; }
   MpiKind kind() const { return kind_; }
   const MpiFacts& facts() const { return facts_; }
 
-  MpiWorkPtr send(void* group, Rank to, Engine::Tag tag, const at::Tensor& bytes);
-  MpiWorkPtr receive(void* group, Rank from, Engine::Tag tag, const at::Tensor& bytes);
-  /// Posts what is to be posted and looks once. False when another thread is at it.
+  MpiWorkPtr send(void* group, Rank to, ByteTransport::Tag tag, const at::Tensor& bytes);
+  MpiWorkPtr receive(void* group, Rank from, ByteTransport::Tag tag, const at::Tensor& bytes);
+  /// Posts queued requests and polls once. False if a different thread is inside MPI.
   bool advance();
 
-  /// Calls it on the own thread. False if it has not come to its end by the deadline; then it may
-  /// still do so, and until it has nothing else can be done (is_stuck).
-  /// `is_over` is asked now and then whether waiting is pointless.
+  /// Runs `call` on the progress thread. False if it has not returned by the deadline, or `is_over`
+  /// (asked from time to time). Then it may still return; until it does, MPI cannot be called
+  /// (is_stuck).
   bool run(
       std::function<void()> call, Deadline deadline,
       const std::function<bool()>& is_over = [] { return false; });
   bool is_stuck() const { return is_stuck_; }
-  /// Calls it here, when no other thread is in MPI. False, without a call, if one is stuck in it.
+  /// Runs `call` on this thread when no other thread is inside MPI. False, without the call, if a
+  /// thread is stuck there.
   bool run_here(const std::function<void()>& call);
 
-  /// For each that was made; it is to be closed.
+  /// Counts a communicator. Each must be closed.
   void open_group() { ++open_groups_; }
-  /// Takes back what is posted for a group, and frees it if nothing of it is left under way by the
-  /// deadline. With `is_lost`, a rank of it is: then nothing is waited for.
+  /// Cancels the receives of a communicator, and frees it if all its transfers have ended by the
+  /// deadline. With `is_lost` (a rank was lost) it does not wait.
   void close_group(void* group, bool is_lost, Deadline deadline);
-  /// The works of a group with that rank are given up.
+  /// Gives up all transfers of a communicator with that rank.
   void give_up(void* group, Rank other);
 
-  /// From now on MPI_Finalize would wait for a rank that does not come.
+  /// MPI_Finalize must not be called: it would wait for a rank that is lost.
   void set_unfinishable() { cannot_finish_ = true; }
-  /// Or only some while: a world has failed, and ranks that live may hang all the same.
+  /// Finalize with a timeout: a world has failed, and surviving ranks may still hang.
   void set_failed() { has_failed_ = true; }
-  /// Whose end makes waiting in MPI_Finalize pointless.
+  /// The processes of the job. If one has ended, waiting in MPI_Finalize is pointless.
   void set_peers(std::vector<ProcessName> peers);
-  /// All ranks of the job end MPI through this library, so they can meet before.
+  /// All ranks of the job finalize MPI through this library, so they can run a barrier before.
   void set_meeting() { can_meet_ = true; }
-  /// How many ranks of the job share this machine's cores, as far as is known.
+  /// The number of ranks of the job on this machine, as far as known.
   void set_local_ranks(int32_t ranks);
   bool has_a_core_each() const { return has_a_core_each_; }
 
@@ -91,18 +92,18 @@ class MpiProgress {
   void run_thread();
   void pause();
   void start();
-  /// At the process's end.
+  /// Called when the process ends.
   void finish();
   bool wait_for_finish();
   MpiWorkPtr post(MpiWorkPtr work);
-  /// With mpi_mutex_ held.
+  /// REQUIRES mpi_mutex_.
   void post_queued();
   bool poll();
   void post_one(const MpiWorkPtr& work);
   void touch();
-  /// A work of that size is waited for, or not any more.
+  /// Adds the size of a large transfer in progress; negative when it ends.
   void count_large(int64_t bytes);
-  /// Ends a long pause of the thread.
+  /// Ends a long pause of the progress thread.
   void wake(bool is_urgent);
 
   const MpiKind kind_;
@@ -110,10 +111,10 @@ class MpiProgress {
   MpiFacts facts_;
   std::string problem_;
 
-  std::timed_mutex mpi_mutex_;  ///< held by whoever is in MPI
+  std::timed_mutex mpi_mutex_;  ///< held by the thread that is inside MPI
   std::atomic<bool> is_stuck_{false};
-  std::atomic<int32_t> wanted_{0};  ///< threads that want it and do not come back by themselves
-  bool is_closed_ = false;          ///< it cannot be called, or not any more
+  std::atomic<int32_t> wanted_{0};  ///< threads that wait for mpi_mutex_
+  bool is_closed_ = false;          ///< MPI must not be called
   std::unordered_set<MpiWork*> posted_;
 
   std::mutex queue_mutex_;

@@ -13,10 +13,11 @@ namespace {
 using std::chrono::microseconds;
 using std::chrono::nanoseconds;
 
-// How long somebody who waits asks; with fewer cores than ranks, others compute meanwhile.
+// How long a waiting thread polls. If ranks share cores, other ranks could compute in this time, so
+// it is shorter.
 constexpr nanoseconds kBusy = microseconds(1000);
 constexpr nanoseconds kBusyWithFewCores = microseconds(50);
-// And longer for large messages, which travel at least so fast: 0.5 GB/s.
+// Longer for large messages, which travel at 0.5 GB/s or faster.
 constexpr int64_t kNanosPerByte = 2;
 
 }  // namespace
@@ -25,7 +26,7 @@ nanoseconds MpiWork::time_to_ask(int64_t bytes, bool has_core) {
   return (has_core ? kBusy : kBusyWithFewCores) + nanoseconds(bytes * kNanosPerByte);
 }
 
-MpiWork::MpiWork(MpiProgress& progress, Kind kind, void* group, Rank other, Engine::Tag tag,
+MpiWork::MpiWork(MpiProgress& progress, Kind kind, void* group, Rank other, ByteTransport::Tag tag,
                  at::Tensor bytes)
     : progress_(progress),
       kind_(kind),

@@ -19,8 +19,7 @@ std::vector<std::string> candidates() {
   const char* const asked = std::getenv("STAGECRAFT_NCCL_LIBRARY");
   if (asked != nullptr && *asked != '\0') return {asked};
   std::vector<std::string> paths = {kName};
-  // torch's wheels put it into a package beside torch's own: site-packages/torch/lib is where c10
-  // is.
+  // torch's wheels put NCCL into a package beside torch. c10 is in site-packages/torch/lib.
   Dl_info info;
   void* const known = dlsym(RTLD_DEFAULT, "_ZN3c105ErrorD1Ev");
   if (known != nullptr && dladdr(known, &info) != 0 && info.dli_fname != nullptr) {
@@ -53,8 +52,8 @@ std::shared_ptr<const NcclLibrary> NcclLibrary::load() {
     problems += (problems.empty() ? "" : "; ") + std::string(problem == nullptr ? "" : problem);
   }
   require<ArgumentError>(library != nullptr,
-                         "there is no NCCL ({}): use a torch wheel with CUDA, install libnccl2, or "
-                         "name the library in STAGECRAFT_NCCL_LIBRARY",
+                         "NCCL was not found ({}): use a torch wheel with CUDA, install libnccl2, "
+                         "or set STAGECRAFT_NCCL_LIBRARY to its file",
                          problems);
   auto found = std::make_shared<NcclLibrary>();
   find(library, path, "ncclGetVersion", found->get_version);
@@ -74,7 +73,7 @@ std::shared_ptr<const NcclLibrary> NcclLibrary::load() {
 std::string NcclLibrary::version() const {
   int code = 0;
   if (get_version(&code) != kSuccess) return "of no known version";
-  // 2.8 and older had one digit less for what stands in front.
+  // Versions up to 2.8 have one digit less for the minor version.
   const int base = code < 10000 ? 1000 : 10000;
   return fmt::format("{}.{}.{}", code / base, code % base / 100, code % 100);
 }

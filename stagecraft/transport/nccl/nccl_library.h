@@ -7,14 +7,14 @@
 
 namespace stagecraft::detail {
 
-/// The functions of NCCL that are needed, found at run time, as its C API has had them since 2.7. A
-/// communicator and a stream are pointers that nobody looks behind.
+/// The functions of NCCL that are used, found at run time; in NCCL's C API since 2.7. Communicators
+/// and streams are opaque pointers.
 class NcclLibrary {
  public:
   using Result = int;
   using Comm = void*;
   using Stream = void*;
-  /// Given by value in C; of no type but bytes.
+  /// ncclUniqueId, which is passed by value.
   struct UniqueId {
     std::array<char, 128> bytes;
   };
@@ -34,14 +34,14 @@ class NcclLibrary {
   Result (*group_start)() = nullptr;
   Result (*group_end)() = nullptr;
 
-  /// STAGECRAFT_NCCL_LIBRARY, a path; otherwise libnccl.so.2 where the loader finds it (a program
-  /// with torch's CUDA wheel has it) or beside torch. It stays loaded. ArgumentError that says what
-  /// was tried.
+  /// Loads the file in STAGECRAFT_NCCL_LIBRARY; otherwise libnccl.so.2 where the loader finds it
+  /// (as in a program with torch's CUDA wheel) or beside torch. It stays loaded. ArgumentError
+  /// lists what was tried.
   static std::shared_ptr<const NcclLibrary> load();
 
   /// "2.27.5"
   std::string version() const;
-  /// NCCL's own words.
+  /// NCCL's text for a result.
   std::string describe(Result result) const;
 };
 

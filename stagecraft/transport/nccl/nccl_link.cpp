@@ -1,401 +1,105 @@
 #include "stagecraft/transport/nccl/nccl_link.h"
 
-#include <condition_variable>
-#include <cstring>
-#include <mutex>
+#include <string>
 #include <thread>
 #include <utility>
-
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/arange.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/zeros.h>
-#include <c10/core/DeviceGuard.h>
-#include <c10/core/Event.h>
-#include <c10/core/InferenceMode.h>
+#include <vector>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/core/exchange_errors.h"
-#include "stagecraft/transport/wire/side_streams.h"
-#include "stagecraft/transport/wire/value_codec.h"
 
 namespace stagecraft::detail {
 namespace {
 
-using Comm = NcclLibrary::Comm;
-using Result = NcclLibrary::Result;
-using UniqueId = NcclLibrary::UniqueId;
-
-constexpr auto kAbortLimit = std::chrono::seconds(2);
-// A call that holds a communicator for longer waits for the other rank, and only its end helps.
-constexpr auto kCallLimit = std::chrono::milliseconds(200);
-constexpr auto kNap = std::chrono::microseconds(20);
-
-void* handle_of(const c10::Stream& stream) {
-  return stream.native_handle();
-}
-
-// What has been put on a device's current stream so far.
-class Mark {
- public:
-  explicit Mark(c10::Device device) {
-    if (!has_streams(device)) return;
-    event_.emplace(device.type());
-    event_->record(current_stream(device));
-  }
-  bool is_done() const { return !event_ || event_->query(); }
-
- private:
-  std::optional<c10::Event> event_;
-};
-
-// How many of the receives on a stream the device is through with. Behind each it copies a number
-// to the host: so nobody has to ask CUDA, which may not answer while a stream stands still for
-// another rank.
-class Arrivals {
- public:
-  static constexpr int64_t kNumbers = 1 << 15;  // more than can be on a stream
-
-  Arrivals() = default;
-  // `numbers` are 0, 1, ... on the device.
-  explicit Arrivals(at::Tensor numbers)
-      : numbers_(std::move(numbers)),
-        seen_(numbers_.defined() ? at::zeros({1}, at::TensorOptions(at::kShort).pinned_memory(true))
-                                 : at::Tensor()) {}
-
-  static at::Tensor make_numbers(c10::Device device) {
-    auto numbers = at::arange(kNumbers, at::TensorOptions(at::kShort).device(device));
-    numbers.select(0, 0).item();  // other streams read them
-    return numbers;
-  }
-
-  // The current stream is behind one more.
-  void mark() {
-    if (!numbers_.defined()) return;
-    const at::NoGradGuard no_grad;
-    const int64_t number = (last_ + 1) % kNumbers;
-    seen_.copy_(numbers_.slice(0, number, number + 1), /*non_blocking=*/true);
-    last_ = static_cast<int16_t>(number);
-  }
-  bool are_all_there() const {
-    if (!numbers_.defined()) return true;
-    return __atomic_load_n(seen_.const_data_ptr<int16_t>(), __ATOMIC_ACQUIRE) == last_;
-  }
-
- private:
-  at::Tensor numbers_;
-  at::Tensor seen_;  // written by the device
-  std::atomic<int16_t> last_{0};
-};
-
-class DoneWork final : public Engine::Work {
- public:
-  bool wait() override { return true; }
-  void interrupt() override {}
-};
-
-class LinkWork final : public Engine::Work {
- public:
-  LinkWork(at::Tensor bytes, Mark mark) : bytes_(std::move(bytes)), mark_(std::move(mark)) {}
-
-  bool wait() override {
-    while (!mark_.is_done()) {
-      if (is_interrupted_.exchange(false)) return false;
-      std::this_thread::sleep_for(kNap);
-    }
-    return true;
-  }
-  void interrupt() override { is_interrupted_ = true; }
-
- private:
-  at::Tensor bytes_;
-  Mark mark_;
-  std::atomic<bool> is_interrupted_{false};
-};
-
-// Runs something for each, on threads that nobody waits for longer than `limit`.
-void run_for_each(const std::vector<Comm>& comms, std::chrono::nanoseconds limit,
-                  const std::function<void(Comm)>& body) {
-  struct Progress {
-    std::mutex mutex;
-    std::condition_variable changed;
-    std::size_t left = 0;
-  };
-  auto progress = std::make_shared<Progress>();
-  progress->left = comms.size();
-  for (Comm comm : comms) {
-    std::thread([progress, body, comm] {
-      body(comm);
-      const std::lock_guard lock(progress->mutex);
-      --progress->left;
-      progress->changed.notify_all();
-    }).detach();
-  }
-  std::unique_lock lock(progress->mutex);
-  const auto end = Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(limit));
-  progress->changed.wait_until(lock, end.at(), [&] { return progress->left == 0; });
-}
+// How `settle` polls. In most cases the device has already completed all receives, and one look is
+// enough; after these turns the thread sleeps between two looks.
+constexpr int kBusyTurns = 200;
+constexpr auto kDeviceNap = std::chrono::microseconds(20);
 
 }  // namespace
 
-// One communicator; rank 0 of it sends, rank 1 receives.
-struct NcclLink::Pair {
-  Pair() = default;
-  explicit Pair(const at::Tensor& numbers) : arrivals(numbers) {}
-
-  Rank other;
-  bool is_sender = false;
-  std::timed_mutex mutex;           ///< held while the communicator is used
-  std::atomic<Comm> comm{nullptr};  ///< null: what is to be sent is left out
-  uint64_t epoch = 0;
-  Arrivals arrivals;  ///< of what is received
-  std::mutex failure_mutex;
-  std::string failure;
-
-  void fail(const std::string& what) {
-    const std::lock_guard lock(failure_mutex);
-    if (failure.empty()) failure = what;
-  }
-};
-
-// What the thread that makes communicators works on; lives as long as that thread.
-struct NcclLink::Connecting {
-  std::shared_ptr<const NcclLibrary> library;
-  c10::Device device = c10::kCPU;
-  uint64_t epoch = 0;
-  std::vector<std::pair<PairPtr, UniqueId>> pairs;  ///< in the order of all ranks
-  std::atomic<std::size_t> done{0};
-  std::atomic<bool> is_given_up{false};
-
-  std::mutex mutex;
-  std::condition_variable changed;
-  bool is_over = false;
-  std::string failure;
-};
-
-NcclLink::NcclLink(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
-                   c10::Device device)
-    : library_(std::move(library)), rank_(rank), device_(device) {
-  const c10::InferenceMode off(false);  // other threads write to them
-  const auto numbers = has_streams(device) ? Arrivals::make_numbers(device) : at::Tensor();
-  for (Rank other(0); other.value() < ranks; ++other) {
-    out_.push_back(other == rank ? nullptr : std::make_shared<Pair>());
-    in_.push_back(other == rank ? nullptr : std::make_shared<Pair>(numbers));
-    if (other == rank) continue;
-    out(other).other = other;
-    out(other).is_sender = true;
-    in(other).other = other;
-  }
-}
-
-NcclLink::~NcclLink() {
-  close(std::chrono::nanoseconds(0));
-}
-
-Engine::WorkPtr NcclLink::send(Rank to, uint64_t epoch, const at::Tensor& bytes) {
-  auto& pair = out(to);
-  const std::lock_guard lock(pair.mutex);
-  if (pair.comm == nullptr || pair.epoch != epoch) return std::make_shared<DoneWork>();
-  void* const stream = has_streams(device_) ? handle_of(current_stream(device_)) : nullptr;
-  const Result result =
-      library_->send(bytes.const_data_ptr(), static_cast<std::size_t>(bytes.numel()),
-                     NcclLibrary::kBytes, /*peer=*/1, pair.comm, stream);
-  if (result != NcclLibrary::kSuccess) pair.fail("ncclSend: " + library_->describe(result));
-  return std::make_shared<LinkWork>(bytes, Mark(device_));
-}
-
-void NcclLink::receive(Rank from, uint64_t epoch, const at::Tensor& bytes) {
-  auto& pair = in(from);
-  const std::lock_guard lock(pair.mutex);
-  if (pair.comm == nullptr || pair.epoch != epoch) return;
-  void* const stream = has_streams(device_) ? handle_of(current_stream(device_)) : nullptr;
-  const Result result =
-      library_->receive(bytes.mutable_data_ptr(), static_cast<std::size_t>(bytes.numel()),
-                        NcclLibrary::kBytes, /*peer=*/0, pair.comm, stream);
-  if (result != NcclLibrary::kSuccess) pair.fail("ncclRecv: " + library_->describe(result));
+void NcclLink::connect(LinkedWorld& world, Deadline deadline) {
+  const std::lock_guard lock(connecting_);
+  // A transfer of the last epoch may keep a thread inside NCCL, and that thread the stream of
+  // frames.
+  pairs_.abort();
   try {
-    pair.arrivals.mark();
-  } catch (const c10::Error& error) {
-    throw NoRoom(error.what_without_backtrace());  // this rank's device fails, not the other one
-  }
-}
-
-std::optional<Rank> NcclLink::find_missing() const {
-  for (const auto& pair : in_) {
-    if (pair && !pair->arrivals.are_all_there()) return pair->other;
-  }
-  return std::nullopt;
-}
-
-void NcclLink::end(uint64_t epoch) {
-  uint64_t known = ended_;
-  while (known <= epoch && !ended_.compare_exchange_weak(known, epoch + 1)) {
-  }
-}
-
-// Connecting -----------------------------------------------------------------------------------
-
-std::string NcclLink::make_ids() const {
-  std::string ids;
-  for (const auto& pair : out_) {
-    UniqueId id{};
-    if (pair) {
-      const Result result = library_->get_unique_id(&id);
-      require<ArgumentError>(result == NcclLibrary::kSuccess, "NCCL: ncclGetUniqueId: {}",
-                             library_->describe(result));
+    const auto ids = world.exchange(pairs_.make_ids(), deadline);
+    pairs_.connect(ids, world.epoch(), deadline, [&] { return world.abort_reason() != nullptr; });
+    // After this all ranks can send, or none.
+    world.exchange({}, deadline);
+  } catch (...) {
+    pairs_.abort();
+    if (!world.abort_reason()) {
+      const auto error = std::current_exception();
+      world.abort(
+          {world.rank(), fmt::format("rank {}: {}", world.rank().value(), describe(error)), error});
     }
-    ids.append(id.bytes.data(), id.bytes.size());
+    throw;
   }
-  return ids;
 }
 
-void NcclLink::connect(const std::vector<std::string>& ids, uint64_t epoch, Deadline deadline,
-                       const std::function<bool()>& is_over) {
-  abort();
-  epoch_ = epoch;
-  if (out_.size() == 1) return;
-  auto job = std::make_shared<Connecting>();
-  job->library = library_;
-  job->device = device_;
-  job->epoch = epoch;
-  const std::size_t ranks = out_.size();
-  for (std::size_t from = 0; from < ranks; ++from) {
-    require<ArgumentError>(ids[from].size() == ranks * sizeof(UniqueId),
-                           "NCCL: rank {} sent ids of another size", from);
-    for (std::size_t to = 0; to < ranks; ++to) {
-      const auto mine = static_cast<std::size_t>(rank_.value());
-      if (from == to || (from != mine && to != mine)) continue;
-      UniqueId id{};
-      std::memcpy(id.bytes.data(), ids[from].data() + to * sizeof(UniqueId), sizeof(UniqueId));
-      job->pairs.emplace_back(from == mine ? out_[to] : in_[from], id);
-    }
-  }
+// A transfer that NCCL gives up looks complete on its stream. But communicators are aborted only
+// after the world is, and an NCCL error persists until then: so both are checked after the
+// arrivals.
+void NcclLink::settle(LinkedWorld& world, Deadline deadline) {
   const auto begin = Deadline::Clock::now();
-  std::thread([job] { run_connecting(job); }).detach();
-  std::unique_lock lock(job->mutex);
-  while (!job->is_over && !deadline.has_passed() && !is_over()) {
-    job->changed.wait_for(lock, std::chrono::milliseconds(10));
-  }
-  if (job->is_over && job->failure.empty()) return;
-  job->is_given_up = true;
-  const std::string failure = job->failure;
-  const bool has_ended = job->is_over;
-  lock.unlock();
-  abort();
-  const auto& stuck = *job->pairs[std::min<std::size_t>(job->done, job->pairs.size() - 1)].first;
-  if (has_ended) {
-    throw ArgumentError(
-        fmt::format("NCCL: rank {} with rank {}: {}", rank_.value(), stuck.other.value(), failure));
-  }
-  if (is_over()) return;
-  throw_timeout(rank_, Deadline::Clock::now() - begin,
-                fmt::format("rank {} to connect over NCCL", stuck.other.value()));
-}
-
-void NcclLink::run_connecting(const std::shared_ptr<Connecting>& job) {
-  std::string failure;
-  try {
-    const c10::OptionalDeviceGuard guard(job->device.is_cpu() ? std::nullopt
-                                                              : std::optional(job->device));
-    for (const auto& [pair, id] : job->pairs) {
-      if (job->is_given_up) break;
-      connect_pair(*job, pair, id);
-      ++job->done;
+  for (int turn = 0;; ++turn) {
+    std::optional<Rank> missing = pairs_.find_missing();
+    bool is_settled = false;
+    if (!missing) {
+      const std::unique_lock lock(connecting_, std::try_to_lock);
+      const auto failure = lock.owns_lock() ? pairs_.find_failure() : std::nullopt;
+      is_settled = lock.owns_lock() && !failure;
+      if (failure) missing = failure->rank;
     }
-  } catch (const c10::Error& error) {
-    failure = error.what_without_backtrace();
-  } catch (const std::exception& error) {
-    failure = error.what();
-  }
-  const std::lock_guard lock(job->mutex);
-  job->failure = failure;
-  job->is_over = true;
-  job->changed.notify_all();
-}
-
-void NcclLink::connect_pair(Connecting& job, const PairPtr& pair, const UniqueId& id) {
-  const auto& library = *job.library;
-  const auto check = [&](Result result, const char* call) {
-    require<ArgumentError>(result == NcclLibrary::kSuccess, "{}: {}", call,
-                           library.describe(result));
-  };
-  Comm comm = nullptr;
-  check(library.comm_init_rank(&comm, 2, id, pair->is_sender ? 0 : 1), "ncclCommInitRank");
-  // NCCL connects at the first message, and waits for the other rank then: so that is now.
-  SideStreams streams;
-  const SideStreams::Guard guard(streams, job.device);
-  const auto byte = at::empty({1}, at::TensorOptions(at::kByte).device(job.device));
-  void* const stream = has_streams(job.device) ? handle_of(current_stream(job.device)) : nullptr;
-  {
-    const std::lock_guard lock(pair->mutex);
-    if (job.is_given_up) {
-      library.comm_abort(comm);
-      return;
+    if (const auto reason = world.abort_reason()) {
+      throw PeerError(reason->message, reason->rank, reason->cause);
     }
-    pair->comm = comm;
-    pair->epoch = job.epoch;
-    if (pair->is_sender) {
-      check(library.send(byte.const_data_ptr(), 1, NcclLibrary::kBytes, 1, comm, stream),
-            "ncclSend");
+    if (is_settled) return;
+    if (deadline.has_passed()) {
+      throw_timeout(world.rank(), Deadline::Clock::now() - begin,
+                    fmt::format("the values that rank {} sent over NCCL",
+                                missing.value_or(world.rank()).value()));
+    }
+    if (turn < kBusyTurns) {
+      std::this_thread::yield();
     } else {
-      check(library.receive(byte.mutable_data_ptr(), 1, NcclLibrary::kBytes, 0, comm, stream),
-            "ncclRecv");
+      std::this_thread::sleep_for(kDeviceNap);
     }
   }
-  const Mark mark(job.device);
-  while (!mark.is_done() && !job.is_given_up) std::this_thread::sleep_for(kNap);
 }
 
-// Ending ---------------------------------------------------------------------------------------
+void NcclLink::on_tick(LinkedWorld& world) {
+  const std::unique_lock lock(connecting_, std::try_to_lock);
+  // The thread that connects detects an abort itself.
+  if (!lock.owns_lock()) return;
+  // The world may have recovered between two ticks, so the reason alone is not enough.
+  const bool is_over =
+      pairs_.is_cancelled() || pairs_.epoch() != world.epoch() || world.abort_reason();
+  if (is_over) pairs_.abort();
+  auto failure = is_over ? std::nullopt : pairs_.find_failure();
+  const auto now = Deadline::Clock::now();
+  if (!failure) failing_since_.reset();
+  if (failure && !failing_since_) failing_since_ = now;
+  if (!failure || now - *failing_since_ < kGrace) return;
+  fail(world, std::move(*failure));
+}
 
-void NcclLink::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) {
-  std::vector<Comm> comms;
-  for (const auto* pairs : {&out_, &in_}) {
-    for (const auto& pair : *pairs) {
-      if (!pair) continue;
-      std::unique_lock lock(pair->mutex, std::defer_lock);
-      lock.try_lock_for(kCallLimit);
-      if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
-      const std::lock_guard failure_lock(pair->failure_mutex);
-      pair->failure.clear();
-    }
-  }
-  if (comms.empty()) return;
-  run_for_each(comms, limit, [finish, library = library_, device = device_](Comm comm) {
-    const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
-    finish(comm);
+// The world must be aborted before the communicators: what an aborted receive leaves is not a
+// value. But notifying the peers may need the abort of the communicators, because a thread inside
+// NCCL holds the stream of frames. So the world is aborted on a separate thread.
+void NcclLink::fail(LinkedWorld& world, AbortReason reason) {
+  std::thread notifier([&] {
+    name_thread("sc nccl abort");
+    world.abort(std::move(reason));
   });
-}
-
-void NcclLink::abort() {
-  end_all(library_->comm_abort, kAbortLimit);
-}
-
-void NcclLink::close(std::chrono::nanoseconds limit) {
-  end_all(library_->comm_destroy, limit);
-}
-
-std::optional<AbortReason> NcclLink::find_failure() const {
-  for (const auto* pairs : {&out_, &in_}) {
-    for (const auto& pair : *pairs) {
-      if (!pair) continue;
-      std::string failure;
-      {
-        const std::lock_guard lock(pair->failure_mutex);
-        failure = pair->failure;
-      }
-      if (failure.empty()) {
-        // Without its mutex: it may be in use by a call that waits. Whoever ends it is not here.
-        Result result = NcclLibrary::kSuccess;
-        if (Comm comm = pair->comm) library_->comm_get_async_error(comm, &result);
-        if (result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress) continue;
-        failure = library_->describe(result);
-      }
-      return AbortReason{pair->other, fmt::format("rank {}: NCCL between it and rank {}: {}",
-                                                  pair->other.value(), rank_.value(), failure)};
-    }
+  while (!pairs_.is_cancelled() && !world.abort_reason()) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
-  return std::nullopt;
+  pairs_.abort();
+  notifier.join();
 }
 
 }  // namespace stagecraft::detail

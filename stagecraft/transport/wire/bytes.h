@@ -51,8 +51,8 @@ class ByteReader {
   std::string_view get_text() { return take(get<uint32_t>()); }
   std::string_view take(std::size_t size) {
     if (size > left_.size()) {
-      throw MetadataError("a message ends too early: " + std::to_string(size) +
-                          " bytes expected, " + std::to_string(left_.size()) + " are there");
+      throw MetadataError("a message is too short: expected " + std::to_string(size) +
+                          " bytes, got " + std::to_string(left_.size()));
     }
     const auto taken = left_.substr(0, size);
     left_.remove_prefix(size);
@@ -61,7 +61,8 @@ class ByteReader {
   /// A number of things that take at least a byte each.
   std::size_t get_count() {
     const auto count = get<uint32_t>();
-    if (count > left_.size()) throw MetadataError("a message names more values than it has bytes");
+    if (count > left_.size())
+      throw MetadataError("a message announces more values than it has bytes");
     return count;
   }
 

@@ -22,16 +22,17 @@ void seal(FrameHead& head) {
 
 FrameHead read_head(std::string_view frame, uint64_t number) {
   FrameHead head;
-  require<MetadataError>(frame.size() >= sizeof(head), "a frame is shorter than its head");
+  require<MetadataError>(frame.size() >= sizeof(head), "a frame is shorter than its header");
   std::memcpy(&head, frame.data(), sizeof(head));
-  require<MetadataError>(head.magic == FrameHead::kMagic, "a frame does not begin as one");
-  require<MetadataError>(head.head_checksum == checksum_of(head), "the head of a frame is damaged");
-  require<MetadataError>(head.number == number, "frame {} came where {} was expected", head.number,
-                         number);
-  require<MetadataError>(head.kind <= kLastFrameKind, "a frame is of no known kind");
-  require<MetadataError>(head.layout_bytes <= head.body_bytes, "a frame's layout is cut off");
+  require<MetadataError>(head.magic == FrameHead::kMagic, "a frame has no magic number");
+  require<MetadataError>(head.head_checksum == checksum_of(head),
+                         "the header of a frame is damaged");
+  require<MetadataError>(head.number == number, "expected frame {}, got frame {}", number,
+                         head.number);
+  require<MetadataError>(head.kind <= kLastFrameKind, "a frame has an unknown kind");
+  require<MetadataError>(head.layout_bytes <= head.body_bytes, "a frame's layout is truncated");
   require<MetadataError>(head.body_follows != 0 || head.body_bytes <= kMaxBody,
-                         "a frame is larger than frames are");
+                         "a frame exceeds the maximal size");
   return head;
 }
 

@@ -8,38 +8,39 @@
 #include <vector>
 
 #include "stagecraft/transport/core/transfer_id.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 
-/// What goes over the wire from one rank to another.
+/// The protocol from rank to rank.
 ///
-/// Everything is a stream of frames, of which the receiver always has some posted. A frame is a
-/// head and a body of `body_bytes`. Tensors that are too large for it follow as messages of their
-/// own, straight from and into their memory:
+/// Each directed pair of ranks has a stream of frames. The receiver always has some receives for
+/// them posted. A frame is a header and a body of `body_bytes`. Tensors that are too large for the
+/// frame follow as messages of their own, directly from and into their memory:
 ///
-///   frame   [head | layout, if it is a new one | numbers and texts | small tensors]
-///   tensors with the tag of the layout, each
+///   frame     [header | layout, if it is new | numbers and texts | small tensors]
+///   tensors   one message each, with the tag of the layout
 ///
-/// Tensors of a device go over a device link where the engine has one, in the order of the frames
-/// (device_link.h), or are copied through the CPU.
+/// Tensors of a device go over the device link, if there is one, in the order of the frames
+/// (device/device_link.h). Otherwise they are copied through the CPU.
 ///
-/// A layout is sent once and then named by its number. A receive that the rank has posted is likely
-/// to bring what the last one on its edge has brought, so memory for that is posted with it, and
-/// nothing waits for an answer. Memory that is not wanted any more is asked back: kRelease, to
-/// which the sender answers kReleased and fills it with messages of one byte.
+/// A layout is sent once and then referred to by its number. A posted receive will probably bring
+/// the layout that the last value on its edge had, so memory for that is posted with it, without a
+/// round trip. A posted receive cannot be cancelled. If the memory turns out not to be needed, the
+/// receiver sends kRelease; the sender answers kReleased and fills the memory with messages of one
+/// byte.
 namespace stagecraft::detail {
 
 enum class FrameKind : uint8_t {
   kData,
-  kAbort,      ///< body: see abort_text
-  kGoodbye,    ///< the rank's end is about to go; only kSeen comes after it
-  kSeen,       ///< the goodbye: whoever said it may close the connection, and nothing is lost
-  kHeartbeat,  ///< so that silence means something
-  kRelease,    ///< `count` messages of `layout`, of `parts` tensors each, shall be filled
-  kReleased,   ///< the next `count` are
-  kCome,       ///< to rank 0: this rank is in a meeting
-  kWithdraw,   ///< to rank 0: and is not any more
-  kMet,        ///< from rank 0: all are. Body: what each brought
-  kWithdrawn,  ///< from rank 0: they were not. Body: who was missing
+  kAbort,      ///< body: rank, message and is_lost of the reason
+  kGoodbye,    ///< the rank is about to leave; only kSeen may follow
+  kSeen,       ///< answers kGoodbye: the connection may be closed without loss
+  kHeartbeat,  ///< every 200 ms; body: progress
+  kRelease,    ///< asks to fill `count` receives of `layout`, of `parts` tensors each
+  kReleased,   ///< answers kRelease: the next `count` are filled
+  kCome,       ///< to rank 0: this rank takes part in a collective
+  kWithdraw,   ///< to rank 0: this rank's deadline has passed
+  kMet,        ///< from rank 0: all ranks have come. Body: what each brought
+  kWithdrawn,  ///< from rank 0: not all had come. Body: the missing ranks
 };
 constexpr auto kLastFrameKind = FrameKind::kWithdrawn;
 
@@ -48,26 +49,26 @@ struct FrameHead {
 
   uint32_t magic = kMagic;
   FrameKind kind = FrameKind::kData;
-  uint8_t direction = 0;     ///< of the transfer
-  uint8_t is_recovery = 0;   ///< of a meeting
-  uint8_t body_follows = 0;  ///< as a message of its own, since it is too large for a frame
-  uint64_t number = 0;       ///< of the frame, from this sender to this receiver
-  uint64_t epoch = 0;        ///< how often the world has recovered
-  uint64_t step = 0;         ///< of the transfer; of a meeting, which attempt of the receiver
+  uint8_t direction = 0;     ///< direction of the transfer
+  uint8_t is_recovery = 0;   ///< of a collective: it is a recovery
+  uint8_t body_follows = 0;  ///< the body is too large for the frame and follows separately
+  uint64_t number = 0;       ///< number of the frame in its stream
+  uint64_t epoch = 0;        ///< number of recoveries
+  uint64_t step = 0;         ///< of the transfer; for a collective, the rank's attempt
   int32_t from = 0;
   int32_t to = 0;
   int32_t microbatch = 0;
-  uint32_t layout = 0;        ///< its number
-  uint32_t layout_bytes = 0;  ///< 0: it is known
+  uint32_t layout = 0;        ///< number of the layout
+  uint32_t layout_bytes = 0;  ///< 0: the layout was sent before
   uint32_t count = 0;
-  uint64_t forget = 0;      ///< layouts below this number will not be named any more
-  uint64_t body_bytes = 0;  ///< with the layout
+  uint64_t forget = 0;      ///< layouts below this number are no longer used
+  uint64_t body_bytes = 0;  ///< including the layout
   uint64_t tensor_bytes = 0;
   uint32_t parts = 0;
   uint32_t has_checksum = 0;
   uint64_t body_checksum = 0;
   uint64_t tensor_checksum = 0;
-  uint64_t head_checksum = 0;  ///< of all of the above
+  uint64_t head_checksum = 0;  ///< of all fields above
 
   TransferId transfer() const {
     return {step, static_cast<Direction>(direction), StageId(from), StageId(to),
@@ -83,37 +84,37 @@ struct FrameHead {
 };
 static_assert(std::is_trivially_copyable_v<FrameHead> && sizeof(FrameHead) == 112);
 
-/// Of a frame with its head; what is larger follows it.
+/// The size of a posted frame, with its header. A larger body follows separately.
 constexpr std::size_t kFrameBytes = 72 * 1024;
 constexpr std::size_t kMaxBody = kFrameBytes - sizeof(FrameHead);
-/// Of all tensors inside a frame: copying these costs less than a message of their own.
+/// The size of all tensors inside a frame. Copying this much costs less than a separate message.
 constexpr std::size_t kMaxSmall = 64 * 1024;
-/// How many frames a receiver has posted for each peer.
+/// The number of frames that a receiver has posted for each peer.
 constexpr int kPostedFrames = 8;
 
-constexpr Engine::Tag kFrameTag = 1;
-constexpr Engine::Tag kBodyTag = 2;
-/// That of layout 0.
-constexpr Engine::Tag kFirstLayoutTag = 16;
-/// Of all tags: an engine with larger ones has room for a number of its own above them.
-constexpr Engine::Tag kLastTag = (1 << 16) - 1;
+constexpr ByteTransport::Tag kFrameTag = 1;
+constexpr ByteTransport::Tag kBodyTag = 2;
+/// The tag of layout 0.
+constexpr ByteTransport::Tag kFirstLayoutTag = 16;
+/// The largest tag. A library with larger tags can put a number of its own above it.
+constexpr ByteTransport::Tag kLastTag = (1 << 16) - 1;
 /// Few layouts are known at a time, so no two of them share a tag.
-constexpr Engine::Tag tag_of(uint32_t layout) {
-  return kFirstLayoutTag + static_cast<Engine::Tag>(layout % (uint32_t{1} << 15U));
+constexpr ByteTransport::Tag tag_of(uint32_t layout) {
+  return kFirstLayoutTag + static_cast<ByteTransport::Tag>(layout % (uint32_t{1} << 15U));
 }
 
-/// As it stands in front of a frame, with its checksum.
+/// Fills in the checksum of the header.
 void seal(FrameHead& head);
-/// MetadataError unless it is the head of frame `number`.
+/// Reads the header of frame `number`. MetadataError if it is a different one, or damaged.
 FrameHead read_head(std::string_view frame, uint64_t number);
 
 /// How the elements of a tensor travel.
 enum class Way : uint8_t {
   kFrame,    ///< inside the frame
   kMessage,  ///< as a message of their own
-  kLink,     ///< over the device link, past the host
+  kLink,     ///< over the device link, without the host
 };
-/// That of each of a value's tensors that does not go over the link, by their sizes.
+/// Chooses, by size, how each tensor of a value travels. Called for each in order.
 class WayPlan {
  public:
   Way next(std::size_t bytes, bool by_link);
@@ -122,7 +123,7 @@ class WayPlan {
   std::size_t used_ = 0;
 };
 
-/// Which edge of the stage graph a transfer goes along.
+/// The edge of the stage graph that a transfer belongs to.
 struct Edge {
   uint8_t direction = 0;
   int32_t from = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <functional>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -11,7 +12,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/log.h"
-#include "stagecraft/transport/wire/name_thread.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/wire/packed_value.h"
 
 namespace stagecraft::detail {
@@ -19,8 +20,7 @@ namespace {
 
 using Clock = Deadline::Clock;
 
-// Where a value's tensors arrive that are not the CPU's; where they are on several devices, the
-// first of them.
+// The device of a value's tensors; the first one if there are several, none if all are on the CPU.
 std::optional<c10::Device> device_of(const ArrivingTensors& tensors) {
   for (const auto& tensor : tensors) {
     if (!tensor.device().is_cpu()) return tensor.device();
@@ -28,18 +28,18 @@ std::optional<c10::Device> device_of(const ArrivingTensors& tensors) {
   return std::nullopt;
 }
 
-// A message that arrives more slowly, 1 MB/s, is one that has stopped.
+// A message that arrives more slowly than 1 MB/s counts as stalled.
 constexpr auto kLongestPerByte = std::chrono::microseconds(1);
 constexpr uint64_t kMaxCounted = uint64_t{1} << 48U;
-// How long the thread does not read after somebody has waited for what it would read.
-constexpr auto kLeaveToOthers = std::chrono::milliseconds(1);
-// How long somebody who wants to read waits for the thread to leave.
-constexpr auto kPatience = std::chrono::microseconds(50);
 
 }  // namespace
 
-Inbox::Inbox(Engine& engine, Rank from, InboxListener& listener)
-    : engine_(engine), from_(from), listener_(listener), layouts_(engine, from) {
+Inbox::Inbox(ByteTransport& byte_transport, DeviceLink* link, Rank from, InboxListener& listener)
+    : byte_transport_(byte_transport),
+      link_(link),
+      from_(from),
+      listener_(listener),
+      layouts_(byte_transport, link, from) {
   touch();
 }
 
@@ -62,8 +62,7 @@ void Inbox::stop() {
     stopped_ = true;
     if (current_) current_->interrupt();
   }
-  const std::lock_guard lock(turn_mutex_);
-  turn_changed_.notify_all();
+  turn_.close();
 }
 
 Clock::time_point Inbox::last_heard() const {
@@ -78,69 +77,26 @@ void Inbox::touch() {
 }
 
 void Inbox::run() {
-  name_thread("sc in", from_);
-  bool goes_on = true;
-  while (goes_on && take_turn()) {
-    const bool has_read = read_frame(Reader::kThread);
-    // Or else it was asked to leave.
-    goes_on = has_read || !(is_broken_ || stopped_);
-    finish_turn();
+  name_thread("sc in " + to_string(from_));
+  // read_frame also returns false if a rank's thread wants to read; then this thread waits again.
+  while (turn_.take_thread()) {
+    read_frame(Reader::kThread);
+    turn_.release();
   }
 }
 
-bool Inbox::take_turn() {
-  std::unique_lock lock(turn_mutex_);
-  // Whoever has waited a moment ago is likely to wait again, unless it still does.
-  const auto leaves_it = [&] {
-    const auto awaited = left_waiting_.lock();
-    return seen_assists_ != assists_ && (!awaited || awaited->is_done());
-  };
-  while (!stopped_ && (is_taken_ || leaves_it())) {
-    seen_assists_ = assists_;
-    turn_changed_.wait_for(lock, kLeaveToOthers);
-  }
-  if (stopped_ || is_broken_) return false;
-  is_taken_ = true;
-  return true;
-}
-
-void Inbox::finish_turn() {
-  const std::lock_guard lock(turn_mutex_);
-  is_taken_ = false;
-}
-
-void Inbox::assist(const PendingPtr& awaited) {
-  {
-    std::unique_lock lock(turn_mutex_);
-    ++assists_;
-    if (is_taken_ && engine_.rewards_asking()) wait_for_turn(lock);
-    left_waiting_ = is_taken_ ? awaited : PendingPtr();
-    if (is_taken_ || is_broken_ || stopped_) return;
-    is_taken_ = true;
-    called_off_ = false;
-  }
+// Only libraries that prefer polling make it worth to take the turn from the inbox's thread. With
+// others that thread wakes as fast as the caller would.
+void Inbox::poll_inline(const PendingPtr& awaited) {
+  std::function<void()> ask_to_release;
+  if (byte_transport_.prefers_polling()) ask_to_release = [this] { ask_thread_to_leave(); };
+  const bool has_turn = turn_.take_inline(awaited, ask_to_release);
+  is_wanted_ = false;
+  if (!has_turn) return;
+  is_poll_cancelled_ = false;
   while (!awaited->is_done() && read_frame(Reader::kCaller)) {
   }
-  const std::lock_guard lock(turn_mutex_);
-  is_taken_ = false;
-  if (!called_off_ && !is_broken_) return;
-  // The thread takes over at once.
-  seen_assists_ = assists_;
-  turn_changed_.notify_all();
-}
-
-// Elsewhere the thread wakes as soon as the caller would, so taking its place only costs.
-void Inbox::wait_for_turn(std::unique_lock<std::mutex>& lock) {
-  lock.unlock();
-  ask_thread_to_leave();
-  lock.lock();
-  const auto limit = Clock::now() + kPatience;
-  while (is_taken_ && Clock::now() < limit) {
-    lock.unlock();
-    std::this_thread::yield();
-    lock.lock();
-  }
-  is_wanted_ = false;
+  turn_.release(/*is_thread_next=*/is_poll_cancelled_);
 }
 
 void Inbox::ask_thread_to_leave() {
@@ -149,14 +105,14 @@ void Inbox::ask_thread_to_leave() {
   if (current_ && current_reader_ == Reader::kThread) current_->interrupt();
 }
 
-void Inbox::call_off() {
+void Inbox::cancel_poll() {
   const std::lock_guard lock(mutex_);
-  called_off_ = true;
+  is_poll_cancelled_ = true;
   if (current_ && current_reader_ == Reader::kCaller) current_->interrupt();
 }
 
 void Inbox::end(const std::string& why) {
-  is_broken_ = true;
+  turn_.close();
   if (stopped_) return;
   if (has_ended_) {
     listener_.on_closed(from_);
@@ -165,25 +121,26 @@ void Inbox::end(const std::string& why) {
   }
 }
 
-// Before waiting for a frame, not behind one: whoever has waited for it has better things to do.
+// Reposts buffers before waiting, not after a frame has arrived, to keep this off the critical
+// path.
 void Inbox::post_frames() {
   while (frames_.size() < kPostedFrames) {
     auto bytes = std::exchange(spare_, {});
     if (!bytes.defined()) bytes = at::empty({static_cast<int64_t>(kFrameBytes)}, at::kByte);
     try {
-      auto work = engine_.receive(from_, kFrameTag, bytes);
+      auto work = byte_transport_.receive(from_, kFrameTag, bytes);
       frames_.push_back({std::move(bytes), std::move(work)});
     } catch (const std::exception&) {
-      // The connection is lost. What has come before may say why, so it is read first.
+      // The connection is lost. Frames that arrived before may tell why, so they are read first.
       if (frames_.empty()) throw;
       return;
     }
   }
 }
 
-bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
+bool Inbox::await(const WorkPtr& work, Reader reader) {
   const auto must_go = [&] {
-    return stopped_ || (reader == Reader::kCaller ? called_off_ : is_wanted_).load();
+    return stopped_ || (reader == Reader::kCaller ? is_poll_cancelled_ : is_wanted_).load();
   };
   {
     const std::lock_guard lock(mutex_);
@@ -209,12 +166,12 @@ bool Inbox::await(const Engine::WorkPtr& work, Reader reader) {
 bool Inbox::read_frame(Reader reader) {
   try {
     return read_message(reader);
-  } catch (const NoRoom& error) {
-    // Where one message was left out, those behind it cannot be told apart.
+  } catch (const OutOfMemory& error) {
+    // Without this message the following ones cannot be assigned.
     listener_.on_refused(from_, message_->head, error.what());
-    end("what it sends cannot be read any more");
+    end("its messages can no longer be read");
   } catch (const Error& error) {
-    end(fmt::format("what it sends makes no sense: {}", error.what()));
+    end(fmt::format("it sent an invalid message: {}", error.what()));
   } catch (const std::exception& error) {
     log(LogLevel::kDebug, fmt::format("connection to rank {}: {}", from_.value(), error.what()));
     end("its process has ended or cannot be reached");
@@ -249,7 +206,7 @@ bool Inbox::begin_message(Reader reader) {
   frames_.pop_front();
   if (message.head.body_follows != 0) {
     message.separate = at::empty({static_cast<int64_t>(message.head.body_bytes)}, at::kByte);
-    message.awaited.push_back(engine_.receive(from_, kBodyTag, message.separate));
+    message.awaited.push_back(byte_transport_.receive(from_, kBodyTag, message.separate));
   }
   message_ = std::move(message);
   return true;
@@ -272,10 +229,10 @@ void Inbox::begin_parts() {
   message.has_body = true;
   message.is_whole =
       head.has_checksum == 0 || checksum(as_bytes(message.body())) == head.body_checksum;
-  // Only a value that has nothing in it which later frames rely on can be left out.
+  // A damaged frame may be skipped only if later frames do not depend on its layout.
   const bool can_be_left_out = head.kind == FrameKind::kData && head.layout_bytes == 0;
-  require<MetadataError>(message.is_whole || can_be_left_out, "a frame was damaged on its way");
-  std::vector<Engine::WorkPtr> works;
+  require<MetadataError>(message.is_whole || can_be_left_out, "a frame was damaged in transit");
+  std::vector<WorkPtr> works;
   if (head.kind == FrameKind::kData) {
     if (head.layout_bytes > 0) {
       layouts_.learn(head.layout, Edge::of(head.transfer()),
@@ -294,12 +251,9 @@ void Inbox::begin_parts() {
 }
 
 void Inbox::begin_value() {
-  const auto* const link = engine_.device_link();
-  if (link == nullptr) {
-    message_->value = layouts_.take(message_->head);
-    return;
-  }
-  const SideStreams::Guard guard(streams_, link->device());
+  // Receives of the link are posted on the stream on which tensors arrive.
+  std::optional<SideStreams::Guard> guard;
+  if (link_ != nullptr) guard.emplace(streams_, link_->device());
   message_->value = layouts_.take(message_->head);
 }
 
@@ -318,7 +272,7 @@ void Inbox::finish_message() {
 void Inbox::finish_value() {
   const auto& head = message_->head;
   auto& taken = message_->value;
-  // Behind the numbers and texts are the small tensors, to the end.
+  // After the numbers and texts come the small tensors, up to the end.
   const auto& parts = taken.layout->parts();
   std::size_t small_bytes = 0;
   for (const auto& part : parts) small_bytes += part.way == Way::kFrame ? part.bytes : 0;
@@ -339,17 +293,17 @@ void Inbox::finish_value() {
     }
   }
   if (!message_->is_whole || (head.has_checksum != 0 && sum != head.tensor_checksum)) {
-    listener_.on_damaged(from_, head, "its checksum is not that with which it was sent");
+    listener_.on_damaged(from_, head, "its checksum differs from the sender's");
     return;
   }
   FencedValue value;
   try {
-    // What it copies to the device, and what the device link brings, is on this stream.
+    // Copies to the device, and receives of the device link, run on this stream.
     std::optional<SideStreams::Guard> guard;
     if (const auto device = device_of(taken.memory.tensors)) guard.emplace(streams_, *device);
     value.value = taken.layout->build(values, std::move(taken.memory.tensors));
     if (guard) value.fence = DeviceFence::record(value.value);
-  } catch (const NoRoom& error) {
+  } catch (const OutOfMemory& error) {
     listener_.on_refused(from_, head, error.what());
     return;
   } catch (const Error& error) {

@@ -1,7 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
 #include <deque>
 #include <exception>
@@ -14,15 +13,16 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/transport/core/pending.h"
-#include "stagecraft/transport/local/device_fence.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/device/device_fence.h"
+#include "stagecraft/transport/device/side_streams.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/incoming_layouts.h"
-#include "stagecraft/transport/wire/side_streams.h"
+#include "stagecraft/transport/wire/reader_turn.h"
 
 namespace stagecraft::detail {
 
-/// Who hears what an inbox has received; called by the inbox's thread, in the order of the frames.
+/// Receives the events of an inbox, on the thread that reads frames, in the order of the frames.
 class InboxListener {
  public:
   InboxListener() = default;
@@ -31,72 +31,73 @@ class InboxListener {
   InboxListener& operator=(const InboxListener&) = delete;
 
   virtual void on_value(Rank from, const FrameHead& head, FencedValue value) = 0;
-  /// The value of a frame arrived damaged; what comes after it may be whole.
+  /// The value of a frame was damaged in transit. Later frames may be intact.
   virtual void on_damaged(Rank from, const FrameHead& head, const std::string& what) = 0;
-  /// This rank itself cannot take the value: it has no memory for it, or its device fails.
+  /// This rank cannot receive the value: it is out of memory, or its device fails.
   virtual void on_refused(Rank from, const FrameHead& head, const std::string& what) = 0;
   virtual void on_control(Rank from, const FrameHead& head, std::string_view body) = 0;
-  /// To be sent to `to`.
+  /// `head` is to be sent to `to`.
   virtual void on_answer(Rank to, const FrameHead& head) = 0;
-  /// Nothing comes any more: the connection was lost, or made no sense.
+  /// The stream has ended: the connection was lost, or an invalid message came.
   virtual void on_lost(Rank from, const std::string& why) = 0;
-  /// Nothing comes any more, as the rank has said goodbye.
+  /// The stream has ended after the peer's goodbye.
   virtual void on_closed(Rank from) = 0;
 };
 
-/// What one other rank sends to this one: the receiving end of a stream of frames (frame.h), with a
-/// thread of its own.
+/// The receiving end of the stream of frames (frame.h) from one peer, with a thread that reads it.
 ///
-/// Waking a thread that waits for another thread takes tens of microseconds. So whoever waits for
-/// something that this rank sends may read frames itself (`assist`), which the inbox's thread
-/// leaves to it for a while after somebody has waited. One of the two reads at a time; the thread
-/// is asked to leave where the engine rewards that (Engine::rewards_asking). Messages that take
-/// long are the thread's business.
+/// Waking a thread that then wakes a second one takes tens of microseconds. A rank's thread that
+/// waits for a value of this peer therefore reads frames itself (`poll_inline`). Only one
+/// of the two reads at a time (reader_turn.h). If the communication library prefers polling
+/// (ByteTransport::prefers_polling), the waiting thread asks the inbox's thread to stop reading;
+/// otherwise the inbox's thread wakes as fast as the waiting one would.
 class Inbox {
  public:
-  Inbox(Engine& engine, Rank from, InboxListener& listener);
-  /// Stops and waits for the thread.
+  /// `link` may be null.
+  Inbox(ByteTransport& byte_transport, DeviceLink* link, Rank from, InboxListener& listener);
+  /// Stops the thread and joins it.
   ~Inbox();
   Inbox(const Inbox&) = delete;
   Inbox& operator=(const Inbox&) = delete;
 
-  /// Begins to read.
+  /// Starts the thread.
   void start();
-  /// Ends reading, also within a message.
+  /// Ends reading, even inside a message.
   void stop();
-  /// Until the thread has ended.
+  /// Waits until the thread has ended.
   void join();
 
-  /// Reads, on the thread of the caller, until what it waits for is there or until it is called
-  /// off; or returns at once. The caller goes on to wait in its own way.
-  void assist(const PendingPtr& awaited);
-  /// Ends it, from any thread.
-  void call_off();
+  /// Reads frames on the calling thread until `awaited` is done or `cancel_poll` is called. Returns
+  /// at once if the inbox's thread keeps reading. The caller then waits in its usual way.
+  void poll_inline(const PendingPtr& awaited);
+  /// Ends `poll_inline`, from any thread.
+  void cancel_poll();
 
   IncomingLayouts& layouts() { return layouts_; }
-  /// When something came last. Within a message that is still arriving: now, for as long as one of
-  /// its size may take.
+  /// When the peer's last message arrived. While a message arrives: now, for as long as a message
+  /// of its size may take.
   Deadline::Clock::time_point last_heard() const;
-  /// As if something had come now.
+  /// Sets last_heard to now.
   void touch();
 
  private:
   struct Frame {
     at::Tensor bytes;
-    Engine::WorkPtr work;
+    WorkPtr work;
   };
-  /// One that is being read: first its body, if that follows, then what the body announces.
+  /// The message that is being read: first its body, if that follows separately, then the tensors
+  /// that the body announces.
   struct Message {
     Frame frame;
     FrameHead head;
-    at::Tensor separate;  ///< the body, if it follows
+    at::Tensor separate;  ///< the body, if it follows separately
     bool has_body = false;
     bool is_whole = true;
     IncomingLayouts::Taken value;
-    std::deque<Engine::WorkPtr> awaited;
+    std::deque<WorkPtr> awaited;
 
     std::string_view body() const;
-    /// Of all of it, about.
+    /// The approximate size of the whole message.
     int64_t num_bytes() const;
   };
 
@@ -104,13 +105,10 @@ class Inbox {
 
   void run();
   void end(const std::string& why);
-  /// For the thread: until it may read.
-  bool take_turn();
-  void finish_turn();
-  /// Has the thread leave, if it only waits and does so at once.
-  void wait_for_turn(std::unique_lock<std::mutex>& lock);
+  /// Makes the inbox's thread release its turn, if it only waits for a message.
   void ask_thread_to_leave();
-  /// False when the inbox was stopped, the connection lost, or the caller called off.
+  /// Reads one frame. False if the inbox was stopped, the connection was lost, or the reader must
+  /// stop.
   bool read_frame(Reader reader);
   bool read_message(Reader reader);
   bool begin_message(Reader reader);
@@ -119,37 +117,31 @@ class Inbox {
   void finish_message();
   void finish_value();
   void post_frames();
-  /// Until it is done; false when the inbox was stopped, or the caller called off.
-  bool await(const Engine::WorkPtr& work, Reader reader = Reader::kThread);
+  /// Waits until `work` is done. False if the inbox was stopped or the reader must stop.
+  bool await(const WorkPtr& work, Reader reader = Reader::kThread);
 
-  Engine& engine_;
+  ByteTransport& byte_transport_;
+  DeviceLink* const link_;
   const Rank from_;
   InboxListener& listener_;
   IncomingLayouts layouts_;
-  SideStreams streams_;  ///< on which tensors arrive
+  SideStreams streams_;  ///< tensors arrive on these
   std::deque<Frame> frames_;
-  at::Tensor spare_;  ///< of a frame that was read
+  at::Tensor spare_;  ///< memory of a frame that was read
   std::optional<Message> message_;
   uint64_t next_frame_ = 0;
-  bool has_ended_ = false;  ///< goodbye was said
-  bool is_broken_ = false;  ///< nothing can be read any more
+  bool has_ended_ = false;  ///< the peer has said goodbye
 
   std::atomic<int64_t> last_heard_{0};
-  std::atomic<int64_t> arriving_bytes_{0};  ///< of the message that is; 0: none
+  std::atomic<int64_t> arriving_bytes_{0};  ///< size of the arriving message; 0: none
   std::mutex mutex_;
-  Engine::WorkPtr current_;
+  WorkPtr current_;
   Reader current_reader_ = Reader::kThread;
   std::atomic<bool> stopped_{false};
-  std::atomic<bool> called_off_{false};
-  std::atomic<bool> is_wanted_{false};  ///< somebody waits for the thread to leave
+  std::atomic<bool> is_poll_cancelled_{false};
+  std::atomic<bool> is_wanted_{false};  ///< a rank's thread wants to read
 
-  std::mutex turn_mutex_;
-  std::condition_variable turn_changed_;
-  bool is_taken_ = false;  ///< somebody reads
-  uint64_t assists_ = 0;   ///< how often somebody came to
-  uint64_t seen_assists_ = 0;
-  /// What the last who came waits for, if the thread was reading.
-  std::weak_ptr<Pending> left_waiting_;
+  ReaderTurn turn_;
   std::thread thread_;
 };
 

@@ -10,7 +10,7 @@
 namespace stagecraft::detail {
 namespace {
 
-// Two of a kind are taken for a habit.
+// After two equal layouts in a row, the edge is expected to repeat: memory is posted ahead.
 constexpr uint64_t kHabit = 2;
 
 std::optional<c10::Device> link_device(const DeviceLink* link) {
@@ -19,8 +19,8 @@ std::optional<c10::Device> link_device(const DeviceLink* link) {
 
 }  // namespace
 
-IncomingLayouts::IncomingLayouts(Engine& engine, Rank from)
-    : engine_(engine), link_(engine.device_link()), from_(from), home_(link_device(link_)) {}
+IncomingLayouts::IncomingLayouts(ByteTransport& byte_transport, DeviceLink* link, Rank from)
+    : byte_transport_(byte_transport), link_(link), from_(from), home_(link_device(link)) {}
 
 void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   const std::lock_guard lock(mutex_);
@@ -51,24 +51,25 @@ void IncomingLayouts::learn(uint32_t number, const Edge& edge, std::string_view 
   known.edge = edge;
   known.layout = std::make_shared<const ValueLayout>(layout);
   require<MetadataError>(link_ != nullptr || !known.layout->uses_link(),
-                         "a message has a tensor that would go over a link");
+                         "a message has a tensor for a device link, which is not available");
   for (const auto& part : known.layout->parts()) {
     if (part.way != Way::kFrame) known.separate_bytes += part.bytes;
     if (part.way == Way::kMessage) ++known.num_messages;
   }
   const std::lock_guard lock(mutex_);
   const bool is_new = layouts_.emplace(number, std::move(known)).second;
-  require<MetadataError>(is_new, "layout {} came twice", number);
+  require<MetadataError>(is_new, "layout {} was sent twice", number);
 }
 
 IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
   const std::lock_guard lock(mutex_);
   const auto found = layouts_.find(head.layout);
-  require<MetadataError>(found != layouts_.end(), "a frame names layout {}, which never came",
+  require<MetadataError>(found != layouts_.end(), "a frame refers to layout {}, which was not sent",
                          head.layout);
   auto& known = found->second;
   require<MetadataError>(known.edge == Edge::of(head.transfer()),
-                         "a frame names layout {}, which is another edge's", head.layout);
+                         "a frame refers to layout {}, which belongs to a different edge",
+                         head.layout);
   require<MetadataError>(known.separate_bytes == head.tensor_bytes,
                          "a frame announces {} bytes of tensors, its layout has {}",
                          head.tensor_bytes, known.separate_bytes);
@@ -102,7 +103,7 @@ IncomingLayouts::Posted IncomingLayouts::post(uint32_t number, const Known& know
   for (const auto& part : known.layout->parts()) {
     if (part.way != Way::kMessage) continue;
     const auto& bytes = posted.tensors[part.tensor].bytes();
-    posted.works.push_back(engine_.receive(from_, tag_of(number), bytes));
+    posted.works.push_back(byte_transport_.receive(from_, tag_of(number), bytes));
   }
   return posted;
 }
@@ -127,15 +128,15 @@ std::optional<FrameHead> IncomingLayouts::ask_back(uint32_t number, Known& known
   return head;
 }
 
-std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
+std::vector<WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
   const std::lock_guard lock(mutex_);
   const auto found = layouts_.find(head.layout);
   require<MetadataError>(found != layouts_.end() && found->second.asked_back >= head.count &&
                              found->second.num_messages == head.parts,
-                         "memory of layout {} was given back that was not asked for", head.layout);
+                         "memory of layout {} was released without a request", head.layout);
   auto& known = found->second;
   known.asked_back -= head.count;
-  std::vector<Engine::WorkPtr> works;
+  std::vector<WorkPtr> works;
   for (uint32_t i = 0; i < head.count; ++i) {
     if (!known.posted.empty()) {
       auto& front = known.posted.front().works;
@@ -143,9 +144,10 @@ std::vector<Engine::WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
       known.posted.pop_front();
       continue;
     }
-    // A value has taken it in the meantime.
+    // A value has used the memory in the meantime.
     for (std::size_t part = 0; part < known.num_messages; ++part) {
-      works.push_back(engine_.receive(from_, tag_of(head.layout), at::empty({1}, at::kByte)));
+      works.push_back(
+          byte_transport_.receive(from_, tag_of(head.layout), at::empty({1}, at::kByte)));
     }
   }
   return works;

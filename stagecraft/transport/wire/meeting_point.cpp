@@ -10,15 +10,16 @@ namespace stagecraft::detail {
 namespace {
 
 const Rank kKeeper(0);
-// For the answer to a withdrawal, which no rank's own thread takes part in.
+// How long rank 0 may take to answer a withdrawal. Its inbox thread answers, so it need not wait
+// for rank 0's own thread.
 constexpr auto kGrace = std::chrono::milliseconds(300);
 
-std::string pack(uint64_t number, const std::vector<Comer>& comers) {
+std::string pack(uint64_t number, const std::vector<Participant>& participants) {
   ByteWriter out;
   out.put(number);
-  for (const auto& comer : comers) {
-    out.put_text(comer.call);
-    out.put_text(comer.bytes);
+  for (const auto& participant : participants) {
+    out.put_text(participant.call);
+    out.put_text(participant.bytes);
   }
   return out.take();
 }
@@ -39,7 +40,7 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   FrameHead head;
   head.is_recovery = is_recovery ? 1 : 0;
   head.epoch = epoch;
-  auto lock = place_.lock();
+  auto lock = waiters_.lock();
   if (is_disturbed(is_recovery)) return {disturbance(is_recovery), nullptr, {}, false};
   head.step = ++attempt_;
   met_.reset();
@@ -52,17 +53,17 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   head.kind = FrameKind::kCome;
   tell_keeper(head, body.bytes());
   lock.lock();
-  place_.wait(lock, deadline, [&] { return met_ || is_disturbed(is_recovery); });
+  waiters_.wait(lock, deadline, [&] { return met_ || is_disturbed(is_recovery); });
   if (met_) return {Outcome::kMet, std::move(met_), {}, true};
 
-  // Whoever left or aborted may have done so after all had met: the keeper knows.
+  // The abort or departure may have come after all ranks had met. Rank 0 knows.
   const bool was_disturbed = is_disturbed(is_recovery);
   lock.unlock();
   head.kind = FrameKind::kWithdraw;
   tell_keeper(head, {});
   lock.lock();
-  place_.wait(lock, Deadline::after(kGrace),
-              [&] { return met_ || missing_ || (rank_ != kKeeper && world_.has_left(kKeeper)); });
+  waiters_.wait(lock, Deadline::after(kGrace),
+                [&] { return met_ || missing_ || (rank_ != kKeeper && world_.has_left(kKeeper)); });
   if (met_) return {Outcome::kMet, std::move(met_), {}, true};
   if (was_disturbed || is_disturbed(is_recovery)) {
     return {disturbance(is_recovery), nullptr, {}, true};
@@ -71,8 +72,8 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
 }
 
 void MeetingPoint::wake() {
-  auto lock = place_.lock();
-  place_.unlock_and_wake(lock);
+  auto lock = waiters_.lock();
+  waiters_.unlock_and_wake(lock);
 }
 
 void MeetingPoint::tell_keeper(const FrameHead& head, std::string_view body) {
@@ -88,7 +89,8 @@ void MeetingPoint::answer(Rank to, const FrameHead& head, std::string_view body)
 void MeetingPoint::on_frame(Rank from, const FrameHead& head, std::string_view body) {
   const bool is_for_keeper = head.kind == FrameKind::kCome || head.kind == FrameKind::kWithdraw;
   require<MetadataError>(is_for_keeper ? rank_ == kKeeper : from == kKeeper,
-                         "a frame of a meeting came that is not for rank {}", rank_.value());
+                         "rank {} received a frame of a collective that is not for it",
+                         rank_.value());
   if (head.kind == FrameKind::kCome) {
     on_come(from, head, body);
   } else if (head.kind == FrameKind::kWithdraw) {
@@ -100,17 +102,17 @@ void MeetingPoint::on_frame(Rank from, const FrameHead& head, std::string_view b
 
 void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view body) {
   ByteReader in(body);
-  Comer comer;
-  comer.attempt = head.step;
-  comer.call = std::string(in.get_text());
-  comer.bytes = std::string(in.get_text());
-  std::optional<std::vector<Comer>> met;
+  Participant participant;
+  participant.attempt = head.step;
+  participant.call = std::string(in.get_text());
+  participant.bytes = std::string(in.get_text());
+  std::optional<std::vector<Participant>> met;
   uint64_t number = 0;
   {
     const std::lock_guard lock(keeper_);
-    // Of before the world recovered: nobody waits for it any more.
+    // From before the recovery: no rank waits for an answer.
     if (head.epoch != epoch_) return;
-    met = (head.is_recovery != 0 ? recoveries_ : collectives_).come(from, std::move(comer));
+    met = (head.is_recovery != 0 ? recoveries_ : collectives_).come(from, std::move(participant));
     if (!met) return;
     number = next_number_++;
     if (head.is_recovery != 0) {
@@ -122,7 +124,7 @@ void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view bo
   FrameHead reply;
   reply.kind = FrameKind::kMet;
   reply.is_recovery = head.is_recovery;
-  // This rank last: once it goes on it may leave, and nothing is heard from it any more.
+  // This rank is last: when it continues, it may leave, and then it sends nothing more.
   for (std::size_t i = met->size(); i-- > 0;) {
     reply.step = (*met)[i].attempt;
     answer(Rank(static_cast<int32_t>(i)), reply, bytes);
@@ -150,9 +152,9 @@ void MeetingPoint::on_answer(const FrameHead& head, std::string_view body) {
   if (head.kind == FrameKind::kWithdrawn) {
     std::vector<Rank> missing;
     while (in.left() > 0) missing.push_back(Rank(in.get<int32_t>()));
-    auto lock = place_.lock();
+    auto lock = waiters_.lock();
     if (head.step == attempt_) missing_ = std::move(missing);
-    place_.unlock_and_wake(lock);
+    waiters_.unlock_and_wake(lock);
     return;
   }
   auto met = std::make_shared<Met>();
@@ -162,9 +164,9 @@ void MeetingPoint::on_answer(const FrameHead& head, std::string_view body) {
     met->bytes.emplace_back(in.get_text());
   }
   if (head.is_recovery != 0) on_recovered_();
-  auto lock = place_.lock();
+  auto lock = waiters_.lock();
   if (head.step == attempt_) met_ = std::move(met);
-  place_.unlock_and_wake(lock);
+  waiters_.unlock_and_wake(lock);
 }
 
 }  // namespace stagecraft::detail

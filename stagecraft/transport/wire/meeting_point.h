@@ -11,26 +11,25 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
-#include "stagecraft/transport/core/sleeping_place.h"
+#include "stagecraft/transport/core/wait_queue.h"
 #include "stagecraft/transport/core/world_state.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/meetings.h"
 
 namespace stagecraft::detail {
 
-/// One rank's end of the meetings of all ranks: for collectives, which fail when the world is
-/// aborted, and for recoveries, which do not.
+/// This rank's part in collectives, which fail when the world is aborted, and in recoveries, which
+/// do not. Rank 0 coordinates them.
 ///
-///   rank r -- kCome --> rank 0            when all have come: rank 0 -- kMet --> every rank
-///   rank r -- kWithdraw --> rank 0        at a deadline: rank 0 -- kWithdrawn, unless kMet is
-///   under
-///                                         way --> rank r
+///   rank r -- kCome --> rank 0        when all have come: rank 0 -- kMet --> every rank
+///   rank r -- kWithdraw --> rank 0    at its deadline: rank 0 -- kWithdrawn --> rank r,
+///                                     unless kMet was sent before
 ///
-/// So a meeting takes place for all ranks or for none.
+/// Therefore a collective takes place on all ranks or on none.
 class MeetingPoint {
  public:
   struct Met {
-    uint64_t number = 0;             ///< of the meeting; the same on all ranks
+    uint64_t number = 0;             ///< number of the collective, the same on all ranks
     std::vector<std::string> calls;  ///< by rank
     std::vector<std::string> bytes;  ///< by rank
   };
@@ -38,21 +37,21 @@ class MeetingPoint {
   struct Result {
     Outcome outcome = Outcome::kMet;
     std::shared_ptr<const Met> met;
-    std::vector<Rank> missing;  ///< when the deadline passed
+    std::vector<Rank> missing;  ///< set at a timeout
     bool waited = false;
   };
-  /// Sends a frame to another rank, if it can.
+  /// Sends a frame to a peer, unless the connection is lost.
   using Send = std::function<void(Rank to, const FrameHead& head, std::string_view body)>;
 
-  /// `on_recovered` is called when all have met to recover, before this rank goes on.
+  /// `on_recovered` is called when all ranks have met to recover, before this rank continues.
   MeetingPoint(Rank rank, const WorldState& world, Send send, std::function<void()> on_recovered);
 
-  /// By the rank's own thread. `epoch`: how often the world has recovered.
+  /// Takes part, on the rank's own thread. `epoch`: the number of recoveries.
   Result meet(bool is_recovery, uint64_t epoch, const std::string& call, const std::string& bytes,
               Deadline deadline);
-  /// A frame of one of the last four kinds. MetadataError for one that makes no sense.
+  /// Handles a frame of one of the last four kinds. MetadataError for an invalid one.
   void on_frame(Rank from, const FrameHead& head, std::string_view body);
-  /// After the world was aborted, or a rank left.
+  /// Wakes `meet` after the world was aborted or a rank left.
   void wake();
 
  private:
@@ -64,10 +63,10 @@ class MeetingPoint {
   }
   void tell_keeper(const FrameHead& head, std::string_view body);
   void answer(Rank to, const FrameHead& head, std::string_view body);
-  /// As rank 0.
+  /// On rank 0.
   void on_come(Rank from, const FrameHead& head, std::string_view body);
   void on_withdraw(Rank from, const FrameHead& head);
-  /// As any rank.
+  /// On every rank.
   void on_answer(const FrameHead& head, std::string_view body);
 
   const Rank rank_;
@@ -75,12 +74,12 @@ class MeetingPoint {
   const Send send_;
   const std::function<void()> on_recovered_;
 
-  SleepingPlace place_;
+  WaitQueue waiters_;
   uint64_t attempt_ = 0;
-  std::shared_ptr<const Met> met_;  ///< of this attempt
+  std::shared_ptr<const Met> met_;  ///< result of this attempt
   std::optional<std::vector<Rank>> missing_;
 
-  std::mutex keeper_;  ///< what follows is rank 0's
+  std::mutex keeper_;  ///< protects what follows, which rank 0 uses
   uint64_t epoch_ = 0;
   uint64_t next_number_ = 0;
   Meetings collectives_;

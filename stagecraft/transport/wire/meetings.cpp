@@ -5,18 +5,18 @@
 
 namespace stagecraft::detail {
 
-std::optional<std::vector<Comer>> Meetings::come(Rank rank, Comer comer) {
-  came_[static_cast<std::size_t>(rank.value())] = std::move(comer);
+std::optional<std::vector<Participant>> Meetings::come(Rank rank, Participant participant) {
+  came_[rank.position()] = std::move(participant);
   const bool all = std::all_of(came_.begin(), came_.end(), [](const auto& c) { return !!c; });
   if (!all) return std::nullopt;
-  std::vector<Comer> met;
+  std::vector<Participant> met;
   for (auto& place : came_) met.push_back(std::move(*place));
   clear();
   return met;
 }
 
 std::optional<std::vector<Rank>> Meetings::withdraw(Rank rank, uint64_t attempt) {
-  auto& place = came_[static_cast<std::size_t>(rank.value())];
+  auto& place = came_[rank.position()];
   if (!place || place->attempt != attempt) return std::nullopt;
   std::vector<Rank> missing;
   for (std::size_t i = 0; i < came_.size(); ++i) {

@@ -9,29 +9,29 @@
 
 namespace stagecraft::detail {
 
-/// What a rank brings to a meeting.
-struct Comer {
-  uint64_t attempt = 0;  ///< of that rank; which of its answers this will be
-  std::string call;      ///< what it is in: "barrier"
+/// A rank's contribution to a collective.
+struct Participant {
+  uint64_t attempt = 0;  ///< number of the rank's attempt, returned in the answer
+  std::string call;      ///< the call: "barrier"
   std::string bytes;
 };
 
-/// Where all ranks meet, again and again; kept by one of them, told by messages. A rank that
-/// withdraws before all are there has never come.
+/// Collects the contributions of all ranks, one collective after the other; kept by rank 0. A rank
+/// that withdraws before all have come counts as never come.
 class Meetings {
  public:
   explicit Meetings(int32_t ranks) : came_(static_cast<std::size_t>(ranks)) {}
 
-  /// What each rank brought, if this one was the last; then the next meeting begins.
-  std::optional<std::vector<Comer>> come(Rank rank, Comer comer);
-  /// Who is missing besides it; nothing if it is not there with that attempt, so that the meeting
-  /// has taken place.
+  /// All contributions if this one was the last; then the next collective begins.
+  std::optional<std::vector<Participant>> come(Rank rank, Participant participant);
+  /// The other ranks that are missing. Nothing if this attempt of the rank is not pending, because
+  /// the collective has taken place.
   std::optional<std::vector<Rank>> withdraw(Rank rank, uint64_t attempt);
-  /// Nobody has come.
+  /// Removes all contributions.
   void clear();
 
  private:
-  std::vector<std::optional<Comer>> came_;
+  std::vector<std::optional<Participant>> came_;
 };
 
 }  // namespace stagecraft::detail

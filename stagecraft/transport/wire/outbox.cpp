@@ -1,5 +1,6 @@
 #include "stagecraft/transport/wire/outbox.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -7,20 +8,21 @@
 #include <c10/util/Exception.h>
 
 #include "stagecraft/base/checksum.h"
+#include "stagecraft/base/error.h"
+#include "stagecraft/base/thread_name.h"
+#include "stagecraft/transport/device/staging.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/name_thread.h"
 #include "stagecraft/transport/wire/packed_value.h"
-#include "stagecraft/transport/wire/staging.h"
 
 namespace stagecraft::detail {
 namespace {
 
 constexpr std::size_t kMaxLayouts = 512;
 constexpr std::size_t kMaxFreeFrames = 16;
-// A frame that was sent needs nobody; its memory is taken back when there are so many.
+// A posted frame needs no attention. Its memory is taken back when this many have accumulated.
 constexpr std::size_t kMaxUnseen = 8;
 constexpr std::size_t kMaxHeartbeats = 64;
-// To copy so many bytes takes longer than to wake a thread that does.
+// Copying this many bytes takes longer than waking the thread that copies them instead.
 constexpr std::size_t kCopiedElsewhere = 512 * 1024;
 
 std::string key_of(const Edge& edge, const std::string& layout) {
@@ -42,10 +44,10 @@ at::Tensor new_bytes(std::size_t size) {
 
 }  // namespace
 
-Outbox::Outbox(Engine& engine, Rank to, bool use_checksums, std::function<void()> on_sent,
-               OnFailed on_failed)
-    : engine_(engine),
-      link_(engine.device_link()),
+Outbox::Outbox(ByteTransport& byte_transport, DeviceLink* link, Rank to, bool use_checksums,
+               std::function<void()> on_sent, OnFailed on_failed)
+    : byte_transport_(byte_transport),
+      link_(link),
       to_(to),
       use_checksums_(use_checksums),
       on_sent_(std::move(on_sent)),
@@ -54,7 +56,7 @@ Outbox::Outbox(Engine& engine, Rank to, bool use_checksums, std::function<void()
 
 Outbox::~Outbox() {
   close();
-  departures_.reset();
+  send_queue_.reset();
   thread_.join();
 }
 
@@ -62,10 +64,11 @@ void Outbox::require_open() const {
   if (closed_) throw ConnectionLost("the connection is closed");
 }
 
-Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
+SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   std::size_t parts = 0;
   std::size_t bytes = 0;
-  bool waits = is_on_device(value);
+  bool waits = std::any_of(value.tensors.begin(), value.tensors.end(),
+                           [](const at::Tensor& bytes) { return !bytes.is_cpu(); });
   WayPlan plan;
   for (std::size_t i = 0; i < value.tensors.size(); ++i) {
     const auto way = plan.next(num_bytes(value.tensors[i]), value.by_link[i]);
@@ -73,19 +76,19 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
     if (way == Way::kMessage) bytes += num_bytes(value.tensors[i]);
     waits = waits || way == Way::kLink;
   }
-  waits = waits || (bytes >= kCopiedElsewhere && (use_checksums_ || engine_.copies_in_send()));
+  waits =
+      waits || (bytes >= kCopiedElsewhere && (use_checksums_ || byte_transport_.copies_in_send()));
   SendingPtr sending;
-  if (parts > 0 || waits) sending = std::make_shared<Sending>();
+  // A value that waits has one part more, until it is posted.
+  if (parts > 0 || waits) sending = std::make_shared<Sending>(waits ? parts + 1 : parts);
   if (!waits) {
-    if (sending) sending->left_ = parts;
     post_value(head, value, sending);
     return sending;
   }
   require_open();
-  sending->left_ = parts + 1;
-  auto ready = stage(value, copies_);
-  const auto depart = [this, head, value = std::move(value),
-                       sending](const Departures::Outcome& outcome) {
+  auto ready = copy_to_host(value.tensors, value.by_link, value.sources, copies_);
+  const auto on_ready = [this, head, value = std::move(value),
+                         sending](const SendQueue::Outcome& outcome) {
     std::string failure = outcome.failure;
     bool is_posted = false;
     try {
@@ -94,34 +97,32 @@ Outbox::SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
         is_posted = true;
       }
     } catch (const ConnectionLost&) {
-      // The inbox sees it too, and says so.
-    } catch (const c10::Error& error) {
-      failure = error.what_without_backtrace();
-    } catch (const std::exception& error) {
-      failure = error.what();
+      // The inbox detects it, too, and reports it.
+    } catch (...) {
+      failure = describe(std::current_exception());
     }
     if (!failure.empty()) sending->set_failure(failure);
     finish_part(sending, is_posted);
     if (!failure.empty()) on_failed_(head, failure);
   };
-  departures().add(std::move(ready), depart);
+  send_queue().add(std::move(ready), on_ready);
   return sending;
 }
 
-Departures& Outbox::departures() {
+SendQueue& Outbox::send_queue() {
   const std::lock_guard lock(queue_mutex_);
-  if (!departures_) departures_ = std::make_unique<Departures>(to_);
-  if (closed_) departures_->stop();
-  return *departures_;
+  if (!send_queue_) send_queue_ = std::make_unique<SendQueue>(to_);
+  if (closed_) send_queue_->stop();
+  return *send_queue_;
 }
 
 bool Outbox::flush(Deadline deadline) {
   {
     const std::lock_guard lock(queue_mutex_);
-    if (!departures_) return true;
+    if (!send_queue_) return true;
   }
-  if (departures_->flush(deadline)) return true;
-  departures_->stop();
+  if (send_queue_->flush(deadline)) return true;
+  send_queue_->stop();
   return false;
 }
 
@@ -137,7 +138,7 @@ void Outbox::post_value(FrameHead head, const EncodedValue& value, const Sending
       continue;
     }
     head.tensor_bytes += num_bytes(bytes);
-    // What the host never sees it cannot sum up.
+    // The host does not see the bytes that go over the device link, so they have no checksum.
     if (use_checksums_ && ways.back() == Way::kMessage) {
       head.tensor_checksum = checksum(as_bytes(text_of(bytes)), head.tensor_checksum);
     }
@@ -228,16 +229,17 @@ void Outbox::post_frame(FrameHead& head, const std::vector<std::string_view>& bo
   seal(head);
   std::memcpy(begin, &head, sizeof(head));
   const auto size = sizeof(head) + (separate.defined() ? 0 : head.body_bytes);
-  // Shorter or longer, it is the same memory; nobody else has it.
+  // Only the size changes; the memory is ours alone.
   frame.unsafeGetTensorImpl()->set_sizes_contiguous({static_cast<int64_t>(size)});
   post(kFrameTag, frame, frame, nullptr);
   if (separate.defined()) post(kBodyTag, separate, {}, nullptr);
 }
 
-void Outbox::post(Engine::Tag tag, const at::Tensor& bytes, at::Tensor frame, SendingPtr value) {
+void Outbox::post(ByteTransport::Tag tag, const at::Tensor& bytes, at::Tensor frame,
+                  SendingPtr value) {
   Item item;
   try {
-    item.work = engine_.send(to_, tag, bytes);
+    item.work = byte_transport_.send(to_, tag, bytes);
   } catch (const std::exception& error) {
     throw ConnectionLost(error.what());
   }
@@ -260,7 +262,7 @@ void Outbox::take_back(at::Tensor frame) {
 void Outbox::keep(Item item) {
   std::unique_lock lock(queue_mutex_);
   if (closed_) {
-    // The thread may have gone.
+    // The thread may have ended.
     lock.unlock();
     return finish(item, false);
   }
@@ -274,8 +276,8 @@ void Outbox::tick(uint64_t epoch, std::string_view progress) {
     const std::lock_guard lock(queue_mutex_);
     wanted_ = !queue_.empty();
     if (wanted_) changed_.notify_all();
-    // What waits to leave says enough, as long as it leaves. When it does not, the engine may have
-    // more to say of the connection to whoever sends something new.
+    // Queued sends serve as heartbeats while they make progress. If they do not, a new send may
+    // make the library report a lost connection.
     const bool moves = std::exchange(seen_at_tick_, num_seen_) != num_seen_;
     if (queue_.size() > kMaxHeartbeats && moves) return;
   }
@@ -293,13 +295,13 @@ void Outbox::tick(uint64_t epoch, std::string_view progress) {
 void Outbox::close() {
   const std::lock_guard lock(queue_mutex_);
   closed_ = true;
-  if (departures_) departures_->stop();
+  if (send_queue_) send_queue_->stop();
   if (current_) current_->interrupt();
   changed_.notify_all();
 }
 
 void Outbox::run() {
-  name_thread("sc out", to_);
+  name_thread("sc out " + to_string(to_));
   std::unique_lock lock(queue_mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return closed_ || (wanted_ && !queue_.empty()); });
@@ -314,10 +316,11 @@ void Outbox::run() {
     try {
       while (!is_sent && !closed_) is_sent = item.work->wait();
     } catch (const c10::Error& error) {
-      // Of a link: this rank's own device. Otherwise the inbox sees it too, and says so.
+      // A device link: this rank's own device failed. Otherwise the inbox detects the error, too,
+      // and reports it.
       if (item.link_head) failure = error.what_without_backtrace();
     } catch (const std::exception&) {
-      // Likewise.
+      // The inbox detects a lost connection, too, and reports it.
     }
     item.work.reset();
     lock.lock();
@@ -340,9 +343,7 @@ void Outbox::finish(Item& item, bool is_sent) {
 }
 
 void Outbox::finish_part(const SendingPtr& value, bool is_sent) {
-  if (!is_sent) value->is_lost_ = true;
-  const bool is_last = value->left_.fetch_sub(1) == 1;
-  if (is_last || !is_sent) on_sent_();
+  if (value->finish_part(is_sent)) on_sent_();
 }
 
 }  // namespace stagecraft::detail

@@ -29,7 +29,8 @@ c10::IValue unpack(std::string_view bytes) {
   ByteReader in(bytes);
   const ValueLayout layout(in.get_text());
   const auto values = in.get_text();
-  require<MetadataError>(!layout.uses_link(), "a message has a tensor that would go over a link");
+  require<MetadataError>(!layout.uses_link(),
+                         "a message has a tensor for a device link, which is not available");
   try {
     auto tensors = layout.allocate();
     for (const auto& tensor : tensors) {
@@ -38,7 +39,7 @@ c10::IValue unpack(std::string_view bytes) {
       std::memcpy(tensor.bytes().mutable_data_ptr(), in.take(size).data(), size);
     }
     return layout.build(values, std::move(tensors));
-  } catch (const NoRoom& error) {
+  } catch (const OutOfMemory& error) {
     throw MetadataError(error.what());
   }
 }

@@ -10,16 +10,16 @@
 
 namespace stagecraft::detail {
 
-/// The memory of a tensor of bytes on the CPU, as text; it is the tensor's.
+/// The bytes of a CPU tensor as text. They belong to the tensor.
 inline std::string_view text_of(const at::Tensor& bytes) {
   return {static_cast<const char*>(bytes.const_data_ptr()),
           static_cast<std::size_t>(bytes.numel())};
 }
 
 std::size_t num_bytes(const EncodedValue& value);
-/// All of it in one string.
+/// An encoded value as one string.
 std::string pack(const EncodedValue& value);
-/// The value again. MetadataError for bytes that are none.
+/// Decodes `pack`'s string. MetadataError for invalid bytes.
 c10::IValue unpack(std::string_view bytes);
 
 }  // namespace stagecraft::detail

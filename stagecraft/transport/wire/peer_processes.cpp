@@ -11,7 +11,7 @@
 #include <utility>
 
 #include "stagecraft/base/log.h"
-#include "stagecraft/transport/wire/name_thread.h"
+#include "stagecraft/base/thread_name.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -27,7 +27,8 @@ std::string read_link(const std::string& path) {
   return std::filesystem::read_symlink(path, ignored).string();
 }
 
-// The 22nd field of its line, of which the second, its name, may hold anything; 0: unknown.
+// The start time is field 22 of /proc/PID/stat. Field 2, the name, may contain spaces and
+// parentheses. 0: unknown.
 uint64_t start_of(int64_t pid) {
   const auto line = read_line("/proc/" + std::to_string(pid) + "/stat");
   auto at = line.rfind(')');
@@ -47,7 +48,7 @@ Opened open_process(const ProcessName& process, int& fd) {
   fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(process.pid), 0U));
   if (fd < 0) return errno == ESRCH ? Opened::kHasEnded : Opened::kUnknown;
   const uint64_t start = start_of(process.pid);
-  // One of the two may not be known, where /proc is hidden or no file can be opened.
+  // A start time is unknown if /proc is hidden or no file can be opened.
   if (start == process.start || start == 0 || process.start == 0) return Opened::kIsThere;
   close(fd);
   fd = -1;
@@ -80,7 +81,7 @@ bool has_ended(const ProcessName& process) {
 PeerProcesses::PeerProcesses(const std::vector<ProcessName>& processes, Rank self,
                              std::function<void(Rank)> on_ended)
     : on_ended_(std::move(on_ended)) {
-  const auto here = processes[static_cast<std::size_t>(self.value())];
+  const auto here = processes[self.position()];
   for (std::size_t i = 0; i < processes.size(); ++i) {
     const Rank rank(static_cast<int32_t>(i));
     if (rank == self || !here.is_near(processes[i])) continue;
@@ -110,11 +111,11 @@ PeerProcesses::~PeerProcesses() {
 }
 
 void PeerProcesses::run() {
-  name_thread("sc watch", Rank(0));
+  name_thread("sc watch");
   for (const auto& watched : watched_) {
     if (watched.fd < 0) on_ended_(watched.rank);
   }
-  // Without it nothing could end the wait.
+  // Without this descriptor the wait could not be ended.
   if (stop_ < 0) return;
   for (;;) {
     std::vector<pollfd> entries = {{stop_, POLLIN, 0}};

@@ -10,27 +10,27 @@
 
 namespace stagecraft::detail {
 
-/// A process, as others of its machine can find it.
+/// Identifies a process among those of its machine.
 struct ProcessName {
   std::string machine;     ///< different for every boot of every machine
-  std::string namespace_;  ///< processes of another one have other numbers
+  std::string namespace_;  ///< the PID namespace, in which `pid` is valid
   int64_t pid = 0;
-  uint64_t start = 0;  ///< when it began: numbers are used again
+  uint64_t start = 0;  ///< its start time, because PIDs are reused
 
   static ProcessName of_this();
-  /// Whether that one can be watched from here.
+  /// Whether this process can watch the other one.
   bool is_near(const ProcessName& other) const {
     return !machine.empty() && machine == other.machine && namespace_ == other.namespace_;
   }
 };
 
-/// Watches processes of this machine and tells when one has ended, within milliseconds and however
-/// it ended. Those of other machines, and those that the system does not let it watch, are left
-/// out.
+/// Watches processes of this machine and reports within milliseconds that one has ended, for
+/// whatever reason. Processes of other machines, and processes that the system does not permit to
+/// watch, are skipped.
 class PeerProcesses {
  public:
-  /// `processes[i]` is that of rank i. `on_ended` is called on a thread of its own, once for each,
-  /// also for those that are gone already.
+  /// `processes[i]` is the process of rank i. `on_ended` is called on a separate thread, once for
+  /// each process, even if it had ended before.
   PeerProcesses(const std::vector<ProcessName>& processes, Rank self,
                 std::function<void(Rank)> on_ended);
   ~PeerProcesses();
@@ -51,7 +51,7 @@ class PeerProcesses {
   std::thread thread_;
 };
 
-/// Whether it has ended. False for one that cannot be watched from here.
+/// Whether the process has ended. False if it cannot be watched from here.
 bool has_ended(const ProcessName& process);
 
 }  // namespace stagecraft::detail

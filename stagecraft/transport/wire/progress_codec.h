@@ -8,9 +8,9 @@
 
 namespace stagecraft::detail {
 
-/// What a heartbeat carries; empty for nothing.
+/// The body of a heartbeat; empty without progress.
 std::string encode_progress(const std::optional<RankProgress>& progress);
-/// MetadataError for what is none.
+/// MetadataError for invalid bytes.
 std::optional<RankProgress> decode_progress(std::string_view bytes);
 
 }  // namespace stagecraft::detail

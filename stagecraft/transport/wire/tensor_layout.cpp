@@ -28,13 +28,13 @@ std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {
   return strides;
 }
 
-// The view keeps the tensor's memory; nobody writes to what is sent.
+// The view keeps the tensor's memory alive. A sent tensor is not written to.
 at::Tensor view_bytes(const at::Tensor& tensor, std::size_t size) {
   const c10::Storage& storage = tensor.storage();
   const bool is_plain =
       tensor.device().is_cpu() && !c10::impl::cow::is_cow_data_ptr(storage.data_ptr());
   if (is_plain) {
-    // By hand: the engine's own ways take longer than a small message.
+    // Built by hand: torch's operators take longer than a small message.
     at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(
         c10::Storage(storage), c10::DispatchKeySet(c10::DispatchKey::CPU),
         caffe2::TypeMeta::Make<uint8_t>());
@@ -55,7 +55,7 @@ bool exists(c10::Device device) {
   return device.index() < c10::impl::VirtualGuardImpl(device.type()).deviceCount();
 }
 
-std::string describe(const at::Tensor& tensor) {
+std::string describe_tensor(const at::Tensor& tensor) {
   return fmt::format("a tensor of shape [{}] that is sent", fmt::join(tensor.sizes(), ", "));
 }
 
@@ -68,10 +68,10 @@ TensorLayout TensorLayout::of(const at::Tensor& tensor) {
                           !tensor.is_quantized() && !tensor.is_meta();
   if (!can_travel) {
     throw ArgumentError(
-        "sparse, nested, quantized and meta tensors cannot be sent to another process");
+        "sparse, nested, quantized and meta tensors cannot be sent to a different process");
   }
   if (!tensor.is_leaf())
-    throw ArgumentError(describe(tensor) + " carries history; detach it first");
+    throw ArgumentError(describe_tensor(tensor) + " has autograd history: detach it first");
   layout.dtype = tensor.scalar_type();
   layout.device = tensor.device();
   layout.requires_grad = tensor.requires_grad();
@@ -116,36 +116,37 @@ void TensorLayout::write(ByteWriter& out) const {
 TensorLayout TensorLayout::read(ByteReader& in) {
   TensorLayout layout;
   layout.form = in.get<Form>();
-  require<MetadataError>(layout.form <= Form::kCopy, "a message has a tensor of no known form");
+  require<MetadataError>(layout.form <= Form::kCopy, "a message has a tensor of unknown form");
   if (layout.form == Form::kUndefined) return layout;
   layout.dtype = in.get<c10::ScalarType>();
   require<MetadataError>(
       static_cast<int>(layout.dtype) >= 0 && layout.dtype < c10::ScalarType::Undefined,
-      "a message has a tensor of no known dtype");
+      "a message has a tensor of unknown dtype");
   const auto type = in.get<c10::DeviceType>();
   const auto index = in.get<c10::DeviceIndex>();
   require<MetadataError>(static_cast<int>(type) >= 0 &&
                              type < c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES && index >= -1,
-                         "a message has a tensor of no known device");
+                         "a message has a tensor of unknown device");
   layout.device = c10::Device(type, type == c10::kCPU ? c10::DeviceIndex(-1) : index);
   layout.requires_grad = in.get<uint8_t>() != 0;
   layout.by_link = in.get<uint8_t>() != 0;
   require<MetadataError>(!layout.requires_grad || c10::isFloatingType(layout.dtype) ||
                              c10::isComplexType(layout.dtype),
-                         "a message has a tensor of whole numbers that requires grad");
+                         "a message has an integer tensor that requires grad");
   const auto dims = in.get<uint16_t>();
-  require<MetadataError>(dims <= kMaxDims, "a message has a tensor of {} dimensions", dims);
+  require<MetadataError>(dims <= kMaxDims, "a message has a tensor with {} dimensions", dims);
   int64_t bytes = static_cast<int64_t>(c10::elementSize(layout.dtype));
   for (int i = 0; i < dims; ++i) {
     layout.sizes.push_back(in.get<int64_t>());
     const int64_t size = layout.sizes.back();
     require<MetadataError>(size >= 0 && (size == 0 || bytes <= kMaxBytes / size),
-                           "a message has a tensor of impossible size");
+                           "a message has a tensor with an impossible size");
     bytes *= std::max<int64_t>(size, 1);
   }
   for (int i = 0; i < dims; ++i) {
     layout.strides.push_back(in.get<int64_t>());
-    require<MetadataError>(layout.strides.back() >= 0, "a message has a tensor of negative stride");
+    require<MetadataError>(layout.strides.back() >= 0,
+                           "a message has a tensor with a negative stride");
   }
   require<MetadataError>(
       layout.form != Form::kDense || is_dense(layout.base_sizes(), layout.strides),
@@ -161,8 +162,8 @@ at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor) {
   if (!base.is_non_overlapping_and_dense()) {
     base = base.as_strided(layout.base_sizes(), base.strides());
   }
-  // What is conjugated or negated lazily is a copy from here on; of an expanded tensor that would
-  // have other strides.
+  // A lazily conjugated or negated tensor is resolved into a copy here. For an expanded tensor that
+  // copy has different strides.
   if (base.is_conj() || base.is_neg()) base = base.resolve_conj().resolve_neg();
   if (layout.form == TensorLayout::Form::kCopy) base = base.contiguous();
   return view_bytes(base, size);
@@ -183,7 +184,7 @@ ArrivingTensor::ArrivingTensor(const TensorLayout& layout, std::optional<c10::De
 
 at::Tensor ArrivingTensor::empty(c10::Device device, const std::vector<int64_t>& strides) const {
   const at::NoGradGuard no_grad;
-  // What is copied to a device lies where the device can reach it.
+  // Memory that is copied to a device later is pinned.
   const bool is_pinned = device.is_cpu() && !device_.is_cpu() && layout_->num_bytes() > 0;
   if (device.is_cpu() && !is_pinned) {
     return at::detail::empty_strided_cpu(base_sizes_, strides, layout_->dtype);

@@ -11,10 +11,11 @@
 
 namespace stagecraft::detail {
 
-/// What travels of a tensor besides its elements, and how the elements lie in the message.
+/// All of a tensor except its elements, and how the elements are laid out in the message.
 ///
-/// Tensors whose elements fill their memory (in any order of dimensions) travel as that memory, and
-/// arrive in place. Of expanded dimensions one element travels. What has gaps travels as a copy.
+/// A tensor whose elements fill its memory (in any order of dimensions) travels as that memory, and
+/// arrives in place. Expanded dimensions travel as one element. A tensor with gaps travels as a
+/// copy.
 struct TensorLayout {
   enum class Form : uint8_t { kUndefined, kDense, kCopy };
 
@@ -22,38 +23,39 @@ struct TensorLayout {
   c10::ScalarType dtype = c10::ScalarType::Float;
   c10::Device device = c10::kCPU;
   bool requires_grad = false;
-  bool by_link = false;  ///< goes over the device link
+  bool by_link = false;  ///< travels over the device link
   std::vector<int64_t> sizes;
   std::vector<int64_t> strides;
 
-  /// ArgumentError for what cannot be sent.
+  /// ArgumentError for a tensor that cannot be sent.
   static TensorLayout of(const at::Tensor& tensor);
   void write(ByteWriter& out) const;
   static TensorLayout read(ByteReader& in);
 
-  /// Of what travels.
+  /// The number of bytes that travel.
   std::size_t num_bytes() const;
-  /// The sizes of what travels: expanded dimensions have one element.
+  /// The sizes of the tensor that travels: expanded dimensions have size 1.
   std::vector<int64_t> base_sizes() const;
 };
 
-/// The elements of a tensor of that layout as they travel, on its device: shares its memory where
-/// it can, and keeps it alive.
+/// The elements of a tensor as they travel, on its device. Shares the tensor's memory if possible,
+/// and keeps it alive.
 at::Tensor bytes_of(const TensorLayout& layout, const at::Tensor& tensor);
 
-/// A tensor that is about to arrive, on the device on which it was sent: on `home` if that is of
-/// the same kind, on the CPU if this process has no such device.
+/// A tensor that is being received, on the device on which it was sent: on `home` if that is a
+/// device of the same type, on the CPU if this process has no such device.
 class ArrivingTensor {
  public:
-  /// The layout must outlive it.
+  /// The layout must outlive the tensor.
   explicit ArrivingTensor(const TensorLayout& layout, std::optional<c10::Device> home = {});
 
   c10::Device device() const { return device_; }
-  /// Makes memory for a tensor that goes over the link, on the current stream.
+  /// Allocates memory for a tensor that arrives over the device link, on the current stream.
   void allocate_for_link();
-  /// Where the elements go; undefined if there are none, and before there is memory.
+  /// The memory for the elements. Undefined if there are none, and before it is allocated.
   const at::Tensor& bytes() const { return bytes_; }
-  /// Once they are there. What came to the CPU is copied to its device, on the current stream.
+  /// The tensor, after its elements have arrived. Elements that arrived on the CPU are copied to
+  /// the tensor's device, on the current stream.
   at::Tensor finish();
 
  private:

@@ -11,7 +11,7 @@ namespace {
 constexpr int kMaxTypeDepth = 64;
 
 c10::TypePtr read_type(ByteReader& in, int depth) {
-  if (depth > kMaxTypeDepth) throw MetadataError("a message has a type that nests too deeply");
+  if (depth > kMaxTypeDepth) throw MetadataError("a message has a type that is nested too deeply");
   switch (in.get<char>()) {
     case 'a':
       return c10::AnyType::get();
@@ -45,7 +45,7 @@ c10::TypePtr read_type(ByteReader& in, int depth) {
       return c10::TupleType::create(std::move(elements));
     }
     default:
-      throw MetadataError("a message has a type that is none");
+      throw MetadataError("a message has an unknown type");
   }
 }
 

@@ -6,9 +6,9 @@
 
 namespace stagecraft::detail {
 
-/// The element type of a list or dict. Those that a value tree does not have become Any.
+/// The element type of a list or dict. A type that does not occur in value trees becomes Any.
 void write_type(ByteWriter& out, const c10::TypePtr& type);
-/// MetadataError for bytes that are none.
+/// MetadataError for invalid bytes.
 c10::TypePtr read_type(ByteReader& in);
 
 }  // namespace stagecraft::detail

@@ -14,8 +14,8 @@ namespace {
 
 constexpr int kMaxDepth = 256;
 
-// A letter for each kind; what follows it is written and read by the two classes below, in the same
-// order.
+// One letter for each kind of value. The two classes below write and read what follows it, in the
+// same order.
 enum class Mark : char {
   kNone = 'N',
   kInt = 'I',
@@ -51,7 +51,7 @@ class Encoder {
 
  private:
   void add(const c10::IValue& value, int depth) {
-    require<ArgumentError>(depth <= kMaxDepth, "a value that is sent nests deeper than {}",
+    require<ArgumentError>(depth <= kMaxDepth, "a sent value is nested deeper than {} levels",
                            kMaxDepth);
     if (value.isTensor()) {
       structure_.put(Mark::kTensor);
@@ -100,7 +100,8 @@ class Encoder {
       values_.put(value.toComplexDouble().real());
       values_.put(value.toComplexDouble().imag());
     } else {
-      throw ArgumentError(fmt::format("a {} cannot be sent to another process", value.tagKind()));
+      throw ArgumentError(
+          fmt::format("a {} cannot be sent to a different process", value.tagKind()));
     }
   }
 
@@ -120,7 +121,7 @@ class Encoder {
     write_type(structure_, dict.valueType());
     structure_.put(static_cast<uint32_t>(dict.size()));
     for (const auto& entry : dict) {
-      require<ArgumentError>(entry.key().isString(), "a dict that is sent has a key of type {}",
+      require<ArgumentError>(entry.key().isString(), "a sent dict has a key of type {}",
                              entry.key().tagKind());
       structure_.put_text(entry.key().toStringRef());
       add(entry.value(), depth + 1);
@@ -157,7 +158,8 @@ class Decoder {
 
  private:
   c10::IValue next(int depth) {
-    require<MetadataError>(depth <= kMaxDepth, "a message nests deeper than {}", kMaxDepth);
+    require<MetadataError>(depth <= kMaxDepth, "a message is nested deeper than {} levels",
+                           kMaxDepth);
     switch (structure_.get<Mark>()) {
       case Mark::kNone:
         return {};
@@ -202,7 +204,7 @@ class Decoder {
         return dict;
       }
     }
-    throw MetadataError("a message has a value of no known kind");
+    throw MetadataError("a message has a value of unknown kind");
   }
 
   template <typename T>
@@ -220,16 +222,15 @@ class Decoder {
   std::size_t next_tensor_ = 0;
 };
 
-// What the engine says of bytes that are no value (MetadataError), or of memory that is not there
-// (NoRoom).
+// Translates torch's errors: invalid bytes (MetadataError) or no memory (OutOfMemory).
 template <typename Problem, typename Function>
 auto in_our_words(const Function& function) {
   try {
     return function();
   } catch (const c10::Error& error) {
-    throw Problem(std::string("a message cannot be: ") + error.what_without_backtrace());
+    throw Problem(std::string("a message cannot be read: ") + error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
-    throw NoRoom("there is no memory for a message");
+    throw OutOfMemory("out of memory for a message");
   }
 }
 
@@ -256,7 +257,7 @@ ValueLayout::ValueLayout(std::string_view bytes) {
 }
 
 ArrivingTensors ValueLayout::allocate(std::optional<c10::Device> home) const {
-  return in_our_words<NoRoom>([&] {
+  return in_our_words<OutOfMemory>([&] {
     ArrivingTensors arriving;
     arriving.reserve(tensors_.size());
     for (const auto& layout : tensors_) arriving.emplace_back(layout, home);
@@ -265,7 +266,7 @@ ArrivingTensors ValueLayout::allocate(std::optional<c10::Device> home) const {
 }
 
 void ValueLayout::allocate_for_link(ArrivingTensors& tensors) const {
-  in_our_words<NoRoom>([&] {
+  in_our_words<OutOfMemory>([&] {
     for (const auto& part : parts_) {
       if (part.way == Way::kLink) tensors[part.tensor].allocate_for_link();
     }
@@ -273,7 +274,7 @@ void ValueLayout::allocate_for_link(ArrivingTensors& tensors) const {
 }
 
 c10::IValue ValueLayout::build(std::string_view values, ArrivingTensors tensors) const {
-  return in_our_words<NoRoom>(
+  return in_our_words<OutOfMemory>(
       [&] { return Decoder(structure_, values, std::move(tensors)).decode(); });
 }
 

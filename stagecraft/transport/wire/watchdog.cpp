@@ -4,19 +4,22 @@
 #include <string>
 #include <utility>
 
+#include "stagecraft/base/error.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/base/thread_name.h"
 
 namespace stagecraft::detail {
 
 Watchdog::Watchdog(std::chrono::nanoseconds period, std::function<void()> on_tick)
     : thread_([this, period, on_tick = std::move(on_tick)] {
+        name_thread("sc watchdog");
         std::unique_lock lock(mutex_);
         while (!changed_.wait_for(lock, period, [&] { return is_over_; })) {
           lock.unlock();
           try {
             on_tick();
-          } catch (const std::exception& error) {
-            log(LogLevel::kError, std::string("watchdog: ") + error.what());
+          } catch (...) {
+            log(LogLevel::kError, "watchdog: " + describe(std::current_exception()));
           }
           lock.lock();
         }

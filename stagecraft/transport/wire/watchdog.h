@@ -8,7 +8,8 @@
 
 namespace stagecraft::detail {
 
-/// Calls a function again and again, on a thread of its own, until it is destroyed.
+/// Calls a function periodically on its own thread, until it is destroyed. Exceptions of the
+/// function are logged.
 class Watchdog {
  public:
   Watchdog(std::chrono::nanoseconds period, std::function<void()> on_tick);

@@ -1,5 +1,5 @@
-// The collectives of a wire transport: the ranks meet, and small values are exchanged there. Large
-// ones travel between the ranks afterwards, as transfers of their own.
+// The collectives of a wire transport. Rank 0 coordinates them (meeting_point.h), and small values
+// travel with its messages. Large values travel between the ranks afterwards, as transfers.
 
 #include <cstring>
 #include <utility>
@@ -16,7 +16,7 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr std::size_t kMaxPacked = 4096;
-// What is brought to the meeting: a value, or word that it travels later.
+// The first byte of a contribution: the value is in it, or it follows as a transfer.
 constexpr char kHere = 'H';
 constexpr char kLater = 'L';
 
@@ -31,7 +31,7 @@ c10::IValue value_of(const std::string& brought) {
   return unpack(std::string_view(brought).substr(1));
 }
 
-// A transfer that belongs to a meeting. No direction of the runtime's has such a number.
+// The id of a transfer that belongs to a collective. The runtime does not use these directions.
 TransferId id_of(uint64_t meeting, uint8_t phase, Rank from, Rank to) {
   return {meeting, static_cast<Direction>(128 + phase), StageId(from.value()), StageId(to.value()),
           MicrobatchId(0)};
@@ -42,7 +42,7 @@ std::string describe_layout(const TensorLayout& layout) {
                      fmt::join(layout.sizes, ", "));
 }
 
-// Part i of n equal ones.
+// Part i of n equal parts.
 at::Tensor part_of(const at::Tensor& flat, int64_t i, int64_t n) {
   const int64_t begin = flat.numel() * i / n;
   return flat.narrow(0, begin, flat.numel() * (i + 1) / n - begin);
@@ -50,38 +50,48 @@ at::Tensor part_of(const at::Tensor& flat, int64_t i, int64_t n) {
 
 }  // namespace
 
+void WireTransport::settle(Deadline deadline) {
+  if (link_) link_->settle(*this, deadline);
+}
+
 void WireTransport::barrier(Deadline deadline) {
+  settle(deadline);
   meet(/*is_recovery=*/false, "barrier", {}, deadline);
 }
 
 c10::IValue WireTransport::broadcast(c10::IValue value, Rank root, Deadline deadline) {
   exchange_.require_rank(root, "broadcast");
+  settle(deadline);
   const bool is_root = root == rank_;
   const auto met = meet(false, fmt::format("broadcast from rank {}", root.value()),
                         is_root ? bring(value) : std::string(), deadline);
-  const auto& brought = met->bytes[static_cast<std::size_t>(root.value())];
-  if (is_here(brought)) return is_root ? std::move(value) : value_of(brought);
+  const auto& brought = met->bytes[root.position()];
   if (!is_root) {
-    return wait_receive(post_receive(root, id_of(met->number, 0, root, rank_)), deadline).value;
-  }
-  std::vector<PendingPtr> sends;
-  for (Rank other(0); other.value() < num_ranks(); ++other) {
-    if (other != rank_) {
+    value =
+        is_here(brought)
+            ? value_of(brought)
+            : wait_receive(post_receive(root, id_of(met->number, 0, root, rank_)), deadline).value;
+  } else if (!is_here(brought)) {
+    std::vector<PendingPtr> sends;
+    for (Rank other(0); other.value() < num_ranks(); ++other) {
+      if (other == rank_) continue;
       sends.push_back(post_send(other, id_of(met->number, 0, rank_, other), value));
     }
+    for (const auto& send : sends) wait_send(send, deadline);
   }
-  for (const auto& send : sends) wait_send(send, deadline);
+  settle(deadline);
   return value;
 }
 
 std::vector<c10::IValue> WireTransport::all_gather(c10::IValue value, Deadline deadline) {
+  settle(deadline);
   const std::string mine = bring(value);
   const auto met = meet(false, "all_gather", mine, deadline);
   std::vector<PendingPtr> sends;
   std::vector<PendingPtr> receives(peers_.size());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    const auto place = static_cast<std::size_t>(other.value());
+    const auto place = other.position();
     if (!is_here(mine)) {
       sends.push_back(post_send(other, id_of(met->number, 0, rank_, other), value));
     }
@@ -98,13 +108,15 @@ std::vector<c10::IValue> WireTransport::all_gather(c10::IValue value, Deadline d
     }
   }
   for (const auto& send : sends) wait_send(send, deadline);
-  values[static_cast<std::size_t>(rank_.value())] = std::move(value);
+  values[rank_.position()] = std::move(value);
+  settle(deadline);
   return values;
 }
 
 at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline) {
   require<ArgumentError>(tensor.defined(), "all_reduce of rank {}: the tensor is undefined",
                          rank_.value());
+  settle(deadline);
   const at::NoGradGuard no_grad;
   const at::Tensor flat = tensor.detach().contiguous().view(-1);
   const std::string mine = bring(flat);
@@ -138,10 +150,11 @@ at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline
   }
   auto result = at::empty_like(tensor.detach());
   result.copy_(sum.view(tensor.sizes()));
+  settle(deadline);
   return result;
 }
 
-// Each rank adds up one part, in the order of the ranks, and gives it to all.
+// Each rank sums one part, in the order of the ranks, and sends the sum to all.
 at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeting,
                                           Deadline deadline) {
   const auto ranks = static_cast<int64_t>(num_ranks());
@@ -150,7 +163,7 @@ at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeti
   std::vector<PendingPtr> sums(peers_.size());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    const auto place = static_cast<std::size_t>(other.value());
+    const auto place = other.position();
     addends[place] = post_receive(other, id_of(meeting, 0, other, rank_));
     sums[place] = post_receive(other, id_of(meeting, 1, other, rank_));
     sends.push_back(

@@ -1,4 +1,4 @@
-// What a wire transport does when something fails, and how it notices.
+// How a wire transport detects failures, and what it does then.
 
 #include <chrono>
 #include <string>
@@ -7,7 +7,6 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/core/exchange_errors.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/device_link.h"
 #include "stagecraft/transport/wire/progress_codec.h"
 #include "stagecraft/transport/wire/wire_transport.h"
 
@@ -15,9 +14,9 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr const char* kEnded = "its process has ended or cannot be reached";
-// For what a process has sent before it ended, which may say why: it is read when nothing has come
-// during so many looks in a row. On a machine with much to do each of them takes longer, as reading
-// does.
+// Grace period for the last messages of a process that has ended: they may carry the cause. It is
+// over after kQuietLooks looks in a row without a new message. On a busy machine each look takes
+// longer, as reading does.
 constexpr auto kLastWords = std::chrono::milliseconds(200);
 constexpr auto kLook = std::chrono::milliseconds(1);
 constexpr int kQuietLooks = 20;
@@ -38,7 +37,7 @@ void WireTransport::spread_abort() {
     const std::lock_guard lock(epoch_mutex_);
     const auto reason = exchange_.reason();
     if (!reason) return;
-    end_link();
+    cancel_link();
     if (spread_.exchange(epoch_ + 1) == epoch_ + 1) return;
     head.epoch = epoch_;
     body.put(reason->rank.value());
@@ -65,14 +64,14 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   const std::lock_guard lock(epoch_mutex_);
   if (head.epoch > epoch_) early_aborts_.emplace_back(head.epoch, std::move(reason));
   if (head.epoch != epoch_) return;
-  // Whoever said so has told the others.
+  // The sender has notified all ranks.
   spread_ = epoch_ + 1;
   exchange_.abort(std::move(reason));
-  end_link();
+  cancel_link();
 }
 
-void WireTransport::end_link() {
-  if (auto* const link = engine_->device_link()) link->end(epoch_);
+void WireTransport::cancel_link() {
+  if (link_) link_->cancel(epoch_);
 }
 
 void WireTransport::on_control(Rank from, const FrameHead& head, std::string_view body) {
@@ -94,7 +93,7 @@ void WireTransport::on_control(Rank from, const FrameHead& head, std::string_vie
       try {
         peer(from).outbox.release(head);
       } catch (const ConnectionLost&) {
-        // Its inbox sees that too.
+        // The inbox detects a lost connection, too.
       }
       return;
     case FrameKind::kCome:
@@ -116,13 +115,13 @@ void WireTransport::on_answer(Rank to, const FrameHead& head) {
 
 void WireTransport::on_lost(Rank from, const std::string& why) {
   if (peer(from).is_lost.exchange(true)) return;
-  engine_->forget(from);
+  byte_transport_->forget(from);
   if (is_leaving_) {
     peer(from).outbox.close();
     return on_closed(from);
   }
-  // It is told too, where it can be: it may be alive, and only what it sends makes no sense. The
-  // watchdog closes the outbox.
+  // The peer is notified, too: it may be alive and only have sent an invalid message. The watchdog
+  // closes the outbox.
   abort({from, fmt::format("rank {}: {}", from.value(), why), nullptr, /*is_lost=*/true});
   exchange_.leave(from);
   on_closed(from);
@@ -143,7 +142,7 @@ void WireTransport::on_process_ended(Rank other) {
 }
 
 void WireTransport::on_closed(Rank from) {
-  // What was sent may be about to be seen through, so the outbox is left for the watchdog to close.
+  // Posted sends may still complete, so the watchdog closes the outbox later.
   peer(from).inbox.stop();
   peer(from).is_closed = true;
   wake();
@@ -153,12 +152,12 @@ void WireTransport::send_frame(Rank to, const FrameHead& head, std::string_view 
   try {
     peer(to).outbox.send(head, body);
   } catch (const ConnectionLost&) {
-    // Its inbox sees that too, or the next tick.
+    // The inbox or the next tick detects a lost connection, too.
   }
 }
 
 void WireTransport::throw_gone(Rank other, const std::string& what) {
-  // Its last frames may say that it left, and are perhaps still to be read.
+  // The peer's last frames may be unread, and may say that it left.
   auto lock = sends_.lock();
   sends_.wait(lock, Deadline::after(kTick), [&] { return world().has_left(other); });
   lock.unlock();
@@ -169,7 +168,7 @@ void WireTransport::throw_gone(Rank other, const std::string& what) {
 
 void WireTransport::wake() {
   for (const auto& peer : peers_) {
-    if (peer) peer->inbox.call_off();
+    if (peer) peer->inbox.cancel_poll();
   }
   meetings_.wake();
   auto lock = sends_.lock();
@@ -178,24 +177,25 @@ void WireTransport::wake() {
 
 void WireTransport::on_tick() {
   const auto now = Deadline::Clock::now();
-  // This process was stopped itself: what the others said meanwhile is read first.
+  // This process was stopped itself. Messages that arrived in the meantime are read before silence
+  // is judged.
   const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
   last_tick_ = now;
-  const std::string progress = encode_progress(exchange_.teller(rank_).ask());
+  const std::string progress = encode_progress(exchange_.progress_source(rank_).ask());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    // Who has left reads no more; what it was told last is out by then.
+    // A rank that has left reads nothing. Its last frames were sent two ticks ago.
     const bool has_left = world().has_left(other);
     if ((peer(other).is_closed || has_left) && ++peer(other).failed_ticks > 1) {
       peer(other).outbox.close();
     }
     if (has_left) continue;
-    // Whoever reads may have a deadline.
-    peer(other).inbox.call_off();
+    // A thread that reads inline may have a deadline.
+    peer(other).inbox.cancel_poll();
     try {
       peer(other).outbox.tick(epoch_, progress);
     } catch (const ConnectionLost&) {
-      // Likewise; but an inbox may miss it within a message.
+      // The inbox detects a lost connection, too, but may miss it inside a message.
       if (++peer(other).failed_ticks > 1 && !world().has_left(other)) on_lost(other, kEnded);
       continue;
     }
@@ -204,7 +204,7 @@ void WireTransport::on_tick() {
     if (options_.max_silence.count() > 0 && silence > options_.max_silence &&
         !world().is_aborted()) {
       abort({other,
-             fmt::format("rank {}: has said nothing for {}", other.value(), describe_wait(silence)),
+             fmt::format("rank {}: no heartbeat for {}", other.value(), describe_wait(silence)),
              nullptr, /*is_lost=*/true});
     }
   }
@@ -213,7 +213,7 @@ void WireTransport::on_tick() {
 // Progress -------------------------------------------------------------------------------------
 
 void WireTransport::publish(std::function<RankProgress()> tell) {
-  exchange_.teller(rank_).set(std::move(tell));
+  exchange_.progress_source(rank_).set(std::move(tell));
 }
 
 void WireTransport::on_progress(Rank from, std::string_view body) {
@@ -229,10 +229,10 @@ std::vector<HeardProgress> WireTransport::progress() const {
   std::vector<HeardProgress> heard;
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) {
-      heard.push_back({.progress = exchange_.teller(rank_).ask()});
+      heard.push_back({.progress = exchange_.progress_source(rank_).ask()});
       continue;
     }
-    const Peer& known = *peers_[static_cast<std::size_t>(other.value())];
+    const Peer& known = *peers_[other.position()];
     const std::lock_guard lock(known.progress_mutex);
     heard.push_back({.progress = known.progress,
                      .age = std::chrono::duration_cast<std::chrono::milliseconds>(

@@ -5,17 +5,16 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/core/exchange_errors.h"
-#include "stagecraft/transport/local/device_fence.h"
+#include "stagecraft/transport/device/device_fence.h"
 #include "stagecraft/transport/wire/bytes.h"
-#include "stagecraft/transport/wire/device_link.h"
 
 namespace stagecraft::detail {
 namespace {
 
-// A send to another process.
+// A send to a different process.
 class WireSend final : public Pending {
  public:
-  WireSend(uint64_t world, Rank to, const TransferId& id, Outbox::SendingPtr sending)
+  WireSend(uint64_t world, Rank to, const TransferId& id, SendingPtr sending)
       : world_(world), to_(to), id_(id), sending_(std::move(sending)) {}
 
   uint64_t world() const { return world_; }
@@ -29,14 +28,14 @@ class WireSend final : public Pending {
   uint64_t world_;
   Rank to_;
   TransferId id_;
-  Outbox::SendingPtr sending_;
+  SendingPtr sending_;
 };
 
 }  // namespace
 
-WireTransport::Peer::Peer(Engine& engine, Rank rank, WireTransport& owner, bool use_checksums)
+WireTransport::Peer::Peer(Rank rank, WireTransport& owner)
     : outbox(
-          engine, rank, use_checksums,
+          *owner.byte_transport_, owner.link_.get(), rank, owner.options_.use_checksums,
           [&owner] {
             auto lock = owner.sends_.lock();
             owner.sends_.unlock_and_wake(lock);
@@ -44,13 +43,15 @@ WireTransport::Peer::Peer(Engine& engine, Rank rank, WireTransport& owner, bool 
           [&owner](const FrameHead& head, const std::string& failure) {
             owner.on_unsent(head, failure);
           }),
-      inbox(engine, rank, owner) {}
+      inbox(*owner.byte_transport_, owner.link_.get(), rank, owner) {}
 
-WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options)
-    : engine_(std::move(engine)),
-      rank_(engine_->rank()),
+WireTransport::WireTransport(std::unique_ptr<ByteTransport> byte_transport,
+                             const WireOptions& options, std::unique_ptr<DeviceLink> link)
+    : byte_transport_(std::move(byte_transport)),
+      link_(std::move(link)),
+      rank_(byte_transport_->rank()),
       options_(options),
-      exchange_(engine_->num_ranks()),
+      exchange_(byte_transport_->num_ranks()),
       meetings_(
           rank_, exchange_.world(),
           [this](Rank to, const FrameHead& head, std::string_view body) {
@@ -60,29 +61,35 @@ WireTransport::WireTransport(std::unique_ptr<Engine> engine, const WireOptions& 
   peers_.resize(static_cast<std::size_t>(num_ranks()));
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    peers_[static_cast<std::size_t>(other.value())] =
-        std::make_unique<Peer>(*engine_, other, *this, options.use_checksums);
+    peers_[other.position()] = std::make_unique<Peer>(other, *this);
   }
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.start();
   }
   watchdog_ = std::make_unique<Watchdog>(kTick, [this] { on_tick(); });
-  engine_->watch({[this](Rank other) { return world().has_left(other); },
-                  [this](Rank other) { on_process_ended(other); }});
+  if (link_) {
+    link_watchdog_ =
+        std::make_unique<Watchdog>(DeviceLink::kTick, [this] { link_->on_tick(*this); });
+  }
+  byte_transport_->watch({[this](Rank other) { return world().has_left(other); },
+                          [this](Rank other) { on_process_ended(other); }});
 }
 
 WireTransport::~WireTransport() {
+  link_watchdog_.reset();
+  // A thread may be inside a call of the link that only an abort of the link ends.
+  if (link_ && world().is_aborted()) link_->abort();
   is_leaving_ = true;
   watchdog_.reset();
-  // Who goes because of another's failure says so, also if it was told of it: the others may not
-  // have heard yet, and would take this rank for the one that failed.
+  // A rank that leaves because of an abort sends the reason, even if a peer sent it first: ranks
+  // that have not received it yet would take this rank for the one that failed.
   spread_ = 0;
   spread_abort();
   exchange_.leave(rank_);
   say_goodbye();
-  if (world().is_aborted()) engine_->set_failed();
-  engine_->watch({});
-  // Whoever reads may answer any peer, so all have ended before the first peer goes.
+  if (world().is_aborted()) byte_transport_->set_failed();
+  byte_transport_->watch({});
+  // A reader may answer any peer, so all readers must end before the first peer is destroyed.
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.stop();
   }
@@ -90,19 +97,19 @@ WireTransport::~WireTransport() {
     if (peer) peer->inbox.join();
   }
   peers_.clear();
+  if (link_) link_->close(options_.linger);
 }
 
-// A connection that is closed while something is still to be read may lose what it has carried the
-// other way, so it is closed when the other side has read all.
+// Closing a socket with unread data resets it, and data in the other direction is lost. So a
+// connection is closed after the peer has read everything (kSeen).
 void WireTransport::say_goodbye() {
   FrameHead goodbye;
   goodbye.kind = FrameKind::kGoodbye;
   std::vector<Rank> told;
-  const auto deadline =
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.linger));
+  const auto deadline = Deadline::after(options_.linger);
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_ || world().has_left(other)) continue;
-    // Nothing comes after the goodbye, also of what still waits.
+    // The goodbye is the last frame, so queued values are posted before it.
     if (!world().is_aborted()) peer(other).outbox.flush(deadline);
     send_frame(other, goodbye, {});
     told.push_back(other);
@@ -115,7 +122,7 @@ void WireTransport::say_goodbye() {
   });
   lock.unlock();
   for (const Rank other : told) {
-    if (!peer(other).has_seen_goodbye && !peer(other).is_closed) engine_->forget(other);
+    if (!peer(other).has_seen_goodbye && !peer(other).is_closed) byte_transport_->forget(other);
   }
 }
 
@@ -124,22 +131,21 @@ void WireTransport::say_goodbye() {
 PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue value) {
   exchange_.require_rank(to, "post_send");
   if (to == rank_) {
-    // Refuses what has history; on one rank there is no stream to wait for.
+    // Only for its check of the tensors: within one rank there is no stream to wait for.
     DeviceFence::record(value);
     return exchange_.post_send(rank_, rank_, id, {std::move(value), nullptr});
   }
   world().throw_if_aborted();
-  if (world().has_left(to)) throw_has_left(to, rank_, "it to take " + to_string(id));
+  if (world().has_left(to)) throw_has_left(to, rank_, "it to receive " + to_string(id));
   FrameHead head;
   head.epoch = epoch_;
   head.set_transfer(id);
-  const auto* const link = engine_->device_link();
-  auto encoded = encode(value, link == nullptr ? std::nullopt : std::optional(link->device()));
+  auto encoded = encode(value, link_ ? std::optional(link_->device()) : std::nullopt);
   try {
     auto sending = peer(to).outbox.send_value(head, std::move(encoded));
     return std::make_shared<WireSend>(world().number(), to, id, std::move(sending));
   } catch (const ConnectionLost&) {
-    throw_gone(to, "it to take " + to_string(id));
+    throw_gone(to, "it to receive " + to_string(id));
   }
 }
 
@@ -149,19 +155,20 @@ PendingPtr WireTransport::post_receive(Rank from, const TransferId& id) {
   try {
     peer(from).inbox.layouts().expect(id, epoch_);
   } catch (const std::exception&) {
-    // The connection is lost, and the inbox says so to whoever waits.
+    // The connection is lost. The inbox reports it to the waiting thread.
   }
   return pending;
 }
 
 void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
   const auto* const wire = dynamic_cast<const WireSend*>(send.get());
-  // Which has aborted the world; whoever waits for it hears it as its own.
+  // This send has aborted the world. Its wait throws this error, not the abort reason.
   const bool has_failed = wire != nullptr && !wire->failure().empty();
   if (!has_failed) world().throw_if_aborted();
   if (wire == nullptr) return exchange_.wait_send(rank_, send, deadline);
   require<ArgumentError>(wire->world() == world().number(),
-                         "wait_send of rank {}: the send belongs to another world", rank_.value());
+                         "wait_send of rank {}: the send belongs to a different world",
+                         rank_.value());
   if (!wire->is_done()) {
     const auto begin = Deadline::Clock::now();
     auto lock = sends_.lock();
@@ -169,15 +176,16 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
     lock.unlock();
     world().throw_if_aborted();
     if (!wire->is_done()) {
-      throw_timeout(rank_, Deadline::Clock::now() - begin,
-                    fmt::format("rank {} to take {}", wire->to().value(), to_string(wire->id())));
+      throw_timeout(
+          rank_, Deadline::Clock::now() - begin,
+          fmt::format("rank {} to receive {}", wire->to().value(), to_string(wire->id())));
     }
   }
   if (!wire->failure().empty()) {
     throw Error(describe_unsent(wire->id(), wire->failure()));
   }
   if (wire->is_lost() || !wire->is_done())
-    throw_gone(wire->to(), "it to take " + to_string(wire->id()));
+    throw_gone(wire->to(), "it to receive " + to_string(wire->id()));
 }
 
 Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadline) {
@@ -186,8 +194,8 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
                          transfer->key().from != rank_ && !transfer->is_done();
   if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
     const Rank from = transfer->key().from;
-    peer(from).inbox.assist(receive);
-    // It left while this rank waited, not before.
+    peer(from).inbox.poll_inline(receive);
+    // The peer left while this rank waited, not before.
     const bool has_left =
         transfer->has(TransferState::kLeft) && !transfer->has(TransferState::kSent);
     if (has_left) abort(reason_left(from, rank_, name_receive(*transfer)));
@@ -198,7 +206,7 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
     if (fence) fence->join(value);
     return {std::move(value), arrival.sent};
   } catch (const PeerError&) {
-    // A wait for a rank that has left aborts the world.
+    // A wait for a rank that leaves aborts the world.
     tell_abort();
     throw;
   }
@@ -220,7 +228,7 @@ void WireTransport::deliver(Rank from, const FrameHead& head, FencedValue value)
   try {
     exchange_.post_send(from, rank_, head.transfer(), std::move(value));
   } catch (const PeerError&) {
-    // The world is aborted: nobody takes it.
+    // The world is aborted: no rank receives it.
   } catch (const ArgumentError& error) {
     exchange_.abort({from, error.what()});
   }
@@ -230,7 +238,7 @@ std::string WireTransport::describe_unsent(const TransferId& id, const std::stri
   return fmt::format("rank {} cannot send {}: {}", rank_.value(), to_string(id), failure);
 }
 
-// Whoever waits for the value would otherwise wait until its deadline.
+// Without the abort, the receiver would wait until its deadline.
 void WireTransport::on_unsent(const FrameHead& head, const std::string& failure) {
   {
     const std::lock_guard lock(epoch_mutex_);
@@ -243,7 +251,7 @@ void WireTransport::on_unsent(const FrameHead& head, const std::string& failure)
 void WireTransport::on_damaged(Rank from, const FrameHead& head, const std::string& what) {
   {
     const std::lock_guard lock(epoch_mutex_);
-    // Nobody wants it any more.
+    // The value is from before a recovery.
     if (head.epoch < epoch_) return;
   }
   abort({from, fmt::format("rank {}: {} arrived damaged at rank {}: {}", from.value(),
@@ -255,11 +263,11 @@ void WireTransport::on_refused(Rank from, const FrameHead& head, const std::stri
     const std::lock_guard lock(epoch_mutex_);
     if (head.epoch < epoch_) return;
   }
-  abort({rank_, fmt::format("rank {} cannot take {} from rank {}: {}", rank_.value(),
+  abort({rank_, fmt::format("rank {} cannot receive {} from rank {}: {}", rank_.value(),
                             to_string(head.transfer()), from.value(), what)});
 }
 
-// Meetings -------------------------------------------------------------------------------------
+// Collectives and recovery ------------------------------------------------------------------------
 
 WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call,
                                        const std::string& bytes, Deadline deadline) {
@@ -291,6 +299,15 @@ WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call
 
 void WireTransport::recover(Deadline deadline) {
   meet(/*is_recovery=*/true, "recover", {}, deadline);
+  connect_link(deadline);
+}
+
+void WireTransport::connect_link(Deadline deadline) {
+  if (link_) link_->connect(*this, deadline);
+}
+
+std::vector<std::string> WireTransport::exchange(const std::string& mine, Deadline deadline) {
+  return meet(/*is_recovery=*/false, "connect", mine, deadline)->bytes;
 }
 
 void WireTransport::on_recovered() {
@@ -304,7 +321,7 @@ void WireTransport::on_recovered() {
     }
     for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
       if (epoch != epoch_) continue;
-      // Whoever said so has told the others.
+      // The sender has notified all ranks.
       spread_ = epoch_ + 1;
       exchange_.abort(std::move(reason));
     }

@@ -10,9 +10,10 @@
 #include <vector>
 
 #include "stagecraft/transport/core/exchange.h"
-#include "stagecraft/transport/process_options.h"
+#include "stagecraft/transport/device/device_link.h"
+#include "stagecraft/transport/join_options.h"
 #include "stagecraft/transport/transport.h"
-#include "stagecraft/transport/wire/engine.h"
+#include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/inbox.h"
 #include "stagecraft/transport/wire/meeting_point.h"
 #include "stagecraft/transport/wire/outbox.h"
@@ -22,16 +23,18 @@ namespace stagecraft::detail {
 
 using WireOptions = ProcessTransportOptions;
 
-/// A rank's end of a world of processes, over any engine.
+/// A rank's transport in a world of processes, over any ByteTransport.
 ///
-/// Values are matched by the mailboxes of Exchange: an inbox for each other rank puts there what
-/// comes. Two ranks that abort the world at the same moment may each see their own reason.
-class WireTransport final : public Transport, private InboxListener {
+/// The mailboxes of Exchange match values. The inbox of each peer puts arriving values there. Two
+/// ranks that abort the world at the same moment may each see their own reason.
+class WireTransport final : public Transport, private InboxListener, private LinkedWorld {
  public:
-  /// How often the watchdog looks and says something.
+  /// The period of the watchdog, which sends heartbeats.
   static constexpr std::chrono::milliseconds kTick{200};
 
-  WireTransport(std::unique_ptr<Engine> engine, const WireOptions& options);
+  /// With a link, call connect_link before anything else.
+  WireTransport(std::unique_ptr<ByteTransport> byte_transport, const WireOptions& options,
+                std::unique_ptr<DeviceLink> link = nullptr);
   ~WireTransport() override;
 
   Rank rank() const override { return rank_; }
@@ -54,25 +57,29 @@ class WireTransport final : public Transport, private InboxListener {
   void publish(std::function<RankProgress()> tell) override;
   std::vector<HeardProgress> progress() const override;
 
-  /// How often the world has recovered.
-  uint64_t epoch() const { return epoch_; }
-  /// How many values have memory posted ahead of them; for tests.
+  /// Connects the device link with those of all ranks, which do the same. Throws as
+  /// DeviceLink::connect does, and PeerError with what a different rank threw there.
+  void connect_link(Deadline deadline);
+
+  /// The number of recoveries.
+  uint64_t epoch() const override { return epoch_; }
+  /// The number of values with memory posted ahead of them; for tests.
   std::size_t num_posted() const;
 
  private:
-  /// The two ends of the connection with one other rank.
+  /// Both ends of the connection with one peer.
   struct Peer {
-    Peer(Engine& engine, Rank rank, WireTransport& owner, bool use_checksums);
+    Peer(Rank rank, WireTransport& owner);
 
     Outbox outbox;
     Inbox inbox;
     std::atomic<bool> is_lost{false};
-    std::atomic<bool> is_closed{false};  ///< nothing will come from there any more
+    std::atomic<bool> is_closed{false};  ///< its stream has ended
     std::atomic<bool> has_seen_goodbye{false};
-    int failed_ticks = 0;  ///< the watchdog's
+    int failed_ticks = 0;  ///< used by the watchdog
 
     mutable std::mutex progress_mutex;
-    std::optional<RankProgress> progress;  ///< as it last said
+    std::optional<RankProgress> progress;  ///< from its last heartbeat
     Deadline::Clock::time_point said_at;
   };
   struct Early {
@@ -90,48 +97,53 @@ class WireTransport final : public Transport, private InboxListener {
   void on_lost(Rank from, const std::string& why) override;
   void on_closed(Rank from) override;
   void on_abort(const FrameHead& head, std::string_view body);
-  /// This rank's own failure, on a thread of the outbox's.
+  /// This rank could not send a value. Called on a thread of the outbox.
   void on_unsent(const FrameHead& head, const std::string& failure);
-  /// Told by the engine.
+  /// Called by the communication library.
   void on_process_ended(Rank other);
   void on_recovered();
   void on_progress(Rank from, std::string_view body);
   void on_tick();
+  std::vector<std::string> exchange(const std::string& mine, Deadline deadline) override;
 
-  Peer& peer(Rank rank) { return *peers_[static_cast<std::size_t>(rank.value())]; }
+  Peer& peer(Rank rank) { return *peers_[rank.position()]; }
   const WorldState& world() const { return exchange_.world(); }
   void send_frame(Rank to, const FrameHead& head, std::string_view body);
   void deliver(Rank from, const FrameHead& head, FencedValue value);
   std::string describe_unsent(const TransferId& id, const std::string& failure) const;
   void wake();
   void say_goodbye();
-  /// Tells the others why this rank has aborted, once.
+  /// Sends the abort reason to all peers, once for each epoch.
   void spread_abort();
-  /// What the device link carries in this epoch; epoch_mutex_ is held.
-  void end_link();
-  /// If the world is aborted: tells the others, and whoever waits here.
+  /// Cancels transfers of the device link in this epoch. REQUIRES epoch_mutex_.
+  void cancel_link();
+  /// Waits until everything has arrived on the device, before and after a collective.
+  void settle(Deadline deadline);
+  /// If the world is aborted: notifies peers and waiting threads.
   void tell_abort();
   [[noreturn]] void throw_gone(Rank other, const std::string& what);
   at::Tensor reduce_in_parts(const at::Tensor& flat, uint64_t meeting, Deadline deadline);
   Met meet(bool is_recovery, const std::string& call, const std::string& bytes, Deadline deadline);
 
-  const std::unique_ptr<Engine> engine_;
+  const std::unique_ptr<ByteTransport> byte_transport_;
+  const std::unique_ptr<DeviceLink> link_;  ///< may be null
   const Rank rank_;
   const WireOptions options_;
   Exchange<FencedValue> exchange_;
-  SleepingPlace sends_;  ///< where this rank waits for a send
+  WaitQueue sends_;  ///< threads that wait for a send
 
-  std::mutex epoch_mutex_;  ///< held while something is given to the exchange
+  std::mutex epoch_mutex_;  ///< held while the exchange is changed
   std::atomic<uint64_t> epoch_{0};
-  std::atomic<uint64_t> spread_{0};  ///< abort of this epoch, counted from 1
-  std::vector<Early> early_;         ///< from ranks that have recovered before this one
+  std::atomic<uint64_t> spread_{0};  ///< 1 + the epoch whose abort was sent to all peers
+  std::vector<Early> early_;         ///< values from peers that have recovered earlier
   std::vector<std::pair<uint64_t, AbortReason>> early_aborts_;
 
   MeetingPoint meetings_;
   std::vector<std::unique_ptr<Peer>> peers_;  ///< by rank; null for this one
   std::atomic<bool> is_leaving_{false};
-  Deadline::Clock::time_point last_tick_;  ///< of the watchdog's
+  Deadline::Clock::time_point last_tick_;  ///< used by the watchdog
   std::unique_ptr<Watchdog> watchdog_;
+  std::unique_ptr<Watchdog> link_watchdog_;
 };
 
 }  // namespace stagecraft::detail

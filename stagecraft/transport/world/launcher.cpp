@@ -3,7 +3,7 @@
 #include <limits>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/transport/c10d/environment.h"
+#include "stagecraft/transport/environment.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -12,7 +12,7 @@ int32_t small_number(const char* name, const std::string& text) {
   return static_cast<int32_t>(number_in(name, text, 0, std::numeric_limits<int32_t>::max()));
 }
 
-// A launch by the names of its variables; nothing where it is not this launcher's.
+// Reads a launch from variables with these names; nothing if they are not set.
 std::optional<Launch> find_launch(Launch::Kind kind, const char* rank, const char* size,
                                   const char* local) {
   const auto own = find_variable(rank);
@@ -26,7 +26,7 @@ std::optional<Launch> find_launch(Launch::Kind kind, const char* rank, const cha
   return launch;
 }
 
-// The same on all ranks, and another for most other steps of the machine.
+// A port that is the same on all ranks and differs for most other steps on the machine.
 uint16_t slurm_port() {
   const auto number_of = [](const char* name) {
     const auto text = find_variable(name);
@@ -61,7 +61,8 @@ std::optional<Launch> find_launch() {
                                 "OMPI_COMM_WORLD_LOCAL_RANK")) {
     return launch;
   }
-  // MPICH's mpirun starts its own processes with srun, whose variables are not those of its ranks.
+  // MPICH's mpirun starts its helper processes with srun, whose variables do not describe the
+  // ranks.
   const bool is_hydra = find_variable("HYDI_CONTROL_FD") || find_variable("MPI_LOCALRANKID");
   if (is_hydra) return find_launch(Kind::kMpich, "PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID");
   // A batch script has SLURM_PROCID too, but no step of its own.
@@ -76,32 +77,37 @@ std::string first_host(const std::string& hosts) {
   const std::size_t end = hosts.find_first_of(",[");
   if (end == std::string::npos || hosts[end] == ',') return hosts.substr(0, end);
   const std::size_t close = hosts.find(']', end);
-  require<ArgumentError>(close != std::string::npos, "\"{}\" is no list of hosts", hosts);
+  require<ArgumentError>(close != std::string::npos, "\"{}\" is not a list of hosts", hosts);
   const std::size_t number_end = hosts.find_first_of(",-]", end + 1);
-  // What follows the brackets belongs to the name.
+  // The text after the brackets belongs to the name.
   const std::size_t rest_end = hosts.find_first_of(",[", close + 1);
   const std::size_t rest = (rest_end == std::string::npos ? hosts.size() : rest_end) - (close + 1);
   return hosts.substr(0, end) + hosts.substr(end + 1, number_end - end - 1) +
          hosts.substr(close + 1, rest);
 }
 
-MeetingPlace find_meeting_place(Launch::Kind kind) {
-  MeetingPlace place;
-  if (kind == Launch::Kind::kSlurm) place.port = slurm_port();
+JoinOptions find_store(const Launch& launch) {
+  if (launch.kind == Launch::Kind::kTorchrun) return JoinOptions::from_environment();
+  JoinOptions place;
+  place.rank = Rank(launch.rank);
+  place.num_ranks = launch.num_ranks;
+  place.local_rank = launch.local_rank;
+  if (launch.kind == Launch::Kind::kSlurm) place.port = slurm_port();
   if (const auto port = find_variable("MASTER_PORT")) {
     place.port = static_cast<uint16_t>(
         number_in("MASTER_PORT", *port, 1, std::numeric_limits<uint16_t>::max()));
   }
   if (const auto host = find_variable("MASTER_ADDR")) {
     place.host = *host;
-  } else if (kind == Launch::Kind::kSlurm && find_variable("SLURM_STEP_NUM_NODES") != "1") {
+  } else if (launch.kind == Launch::Kind::kSlurm && find_variable("SLURM_STEP_NUM_NODES") != "1") {
     auto hosts = find_variable("SLURM_STEP_NODELIST");
     if (!hosts) hosts = find_variable("SLURM_NODELIST");
-    require<ArgumentError>(hosts.has_value(),
-                           "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: is this a process "
-                           "of srun?");
+    require<ArgumentError>(
+        hosts.has_value(),
+        "neither MASTER_ADDR nor SLURM_STEP_NODELIST is set: was this process started by srun?");
     place.host = first_host(*hosts);
   }
+  read_addresses(place);
   return place;
 }
 

@@ -4,9 +4,11 @@
 #include <optional>
 #include <string>
 
+#include "stagecraft/transport/join_options.h"
+
 namespace stagecraft::detail {
 
-/// Who started this process as one of several, and what it says of it.
+/// The launcher that started this process as one of several, and what it says about the process.
 struct Launch {
   enum class Kind { kTorchrun, kOpenMpi, kMpich, kSlurm };
 
@@ -20,21 +22,18 @@ struct Launch {
 std::string name_of(Launch::Kind kind);
 
 /// Reads the environment: torchrun's RANK and WORLD_SIZE, then Open MPI's OMPI_COMM_WORLD_RANK,
-/// then PMI_RANK where MPICH's mpirun has set it, then srun's SLURM_PROCID, then PMI_RANK of
-/// whomever. Nothing where none of them is there; ArgumentError for numbers that are none.
+/// then PMI_RANK if MPICH's mpirun has set it, then srun's SLURM_PROCID, then PMI_RANK of any other
+/// launcher. Nothing if none of them is set; ArgumentError for values that are not numbers.
 std::optional<Launch> find_launch();
 
 /// The first host of a list as Slurm writes them: "node[003-005,9],other" is "node003".
 std::string first_host(const std::string& hosts);
 
-/// Where ranks meet that want to: MASTER_ADDR and MASTER_PORT, as far as they are set. Otherwise,
-/// of a Slurm step: on its first host (of one host alone, at its loopback), at a port that its
-/// numbers give; of others: on this machine.
-/// ArgumentError where Slurm has not said it.
-struct MeetingPlace {
-  std::string host = "127.0.0.1";
-  uint16_t port = 29500;
-};
-MeetingPlace find_meeting_place(Launch::Kind kind);
+/// The options with which a process of this launcher joins at c10d's store: rank, number of ranks,
+/// MASTER_ADDR and MASTER_PORT, and the variables that JoinOptions names. torchrun sets all of
+/// them. Defaults for a Slurm step: its first host (the loopback address if it has one host only)
+/// and a port derived from the numbers of job and step. Defaults for others: the loopback address
+/// and port 29500. ArgumentError if a variable is missing.
+JoinOptions find_store(const Launch& launch);
 
 }  // namespace stagecraft::detail

@@ -1,0 +1,41 @@
+#pragma once
+
+#include <memory>
+
+#include <c10/util/intrusive_ptr.h>
+
+#include "stagecraft/transport/join_options.h"
+#include "stagecraft/transport/transport.h"
+
+namespace c10d {
+class ProcessGroup;
+}
+
+namespace stagecraft {
+
+/// Joins a world whose ranks are processes, on one machine or several, connected by gloo. Tensors
+/// of devices other than the CPU are copied through pinned memory.
+///
+///   // torchrun --no-python ./program
+///   auto transport = join_gloo(JoinOptions::from_environment());
+///   Runner runner(*transport, ...);
+///
+/// A process that ends, is killed or stops aborts the world: the other ranks get PeerError, which
+/// names its rank. Afterwards the same process can join a new world.
+///
+/// TimeoutError names the ranks that did not join in time. ArgumentError for a process that lacks
+/// the job's token, and for a second process with the same rank. MetadataError on every rank if the
+/// ranks differ in what they must agree on (JoinOptions::fingerprint).
+std::unique_ptr<Transport> join_gloo(const JoinOptions& options);
+
+/// Joins a world over an existing c10d group that has a backend for the CPU (ArgumentError
+/// without). Nothing else may send or receive in the group. The caller handles SIGPIPE, which gloo
+/// raises when a peer dies.
+///
+/// A backend other than gloo must support tags, accept a message that is shorter than the posted
+/// receive, and report completion by Work::isCompleted. Unless the backend reports the end of a
+/// process, only the missing heartbeat detects it.
+std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::ProcessGroup>& group,
+                                     const ProcessTransportOptions& options = {});
+
+}  // namespace stagecraft

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <memory>
+
+#include <c10/core/Device.h>
+
+#include "stagecraft/transport/join_options.h"
+#include "stagecraft/transport/transport.h"
+
+namespace stagecraft::detail {
+
+/// The GPU of this rank (JoinOptions::device). ArgumentError if there is none.
+c10::Device choose_gpu(const JoinOptions& options);
+
+/// Joins a world whose tensors of `device` go over NCCL. For tests also the CPU: their NCCL takes
+/// it.
+std::unique_ptr<Transport> connect_nccl(const JoinOptions& options, c10::Device device);
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,386 @@
+#include "stagecraft/transport/nccl/nccl_pairs.h"
+
+#include <cstring>
+#include <exception>
+#include <future>
+#include <mutex>
+#include <thread>
+#include <utility>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/empty.h>
+#include <ATen/ops/zeros.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/core/Event.h>
+#include <c10/core/InferenceMode.h>
+
+#include "stagecraft/base/check.h"
+#include "stagecraft/base/detached.h"
+#include "stagecraft/transport/core/exchange_errors.h"
+#include "stagecraft/transport/device/out_of_memory.h"
+#include "stagecraft/transport/device/side_streams.h"
+
+namespace stagecraft::detail {
+namespace {
+
+using Comm = NcclLibrary::Comm;
+using Result = NcclLibrary::Result;
+using UniqueId = NcclLibrary::UniqueId;
+
+constexpr auto kAbortLimit = std::chrono::seconds(2);
+// A call that holds a communicator longer than this waits for a peer. Only the abort of the
+// communicator ends it.
+constexpr auto kCallLimit = std::chrono::milliseconds(200);
+constexpr auto kNap = std::chrono::microseconds(20);
+// How often a rank that connects looks whether the world is over.
+constexpr auto kLookIfOver = std::chrono::milliseconds(10);
+
+void* handle_of(const c10::Stream& stream) {
+  return stream.native_handle();
+}
+
+// A point on a device's current stream.
+class Mark {
+ public:
+  explicit Mark(c10::Device device) {
+    if (!has_streams(device)) return;
+    event_.emplace(device.type());
+    event_->record(current_stream(device));
+  }
+  bool is_done() const { return !event_ || event_->query(); }
+
+ private:
+  std::optional<c10::Event> event_;
+};
+
+// Counts the receives on a stream that the device has completed. After each receive the stream
+// copies a sequence number to pinned host memory. Completion is read from there, because CUDA calls
+// can block while a stream waits for a peer.
+class Arrivals {
+ public:
+  static constexpr int64_t kNumbers =
+      1 << 15;  // more than the receives that can be pending on a stream
+
+  Arrivals() = default;
+  // `numbers` has 0, 1, ... on the device.
+  explicit Arrivals(at::Tensor numbers)
+      : numbers_(std::move(numbers)),
+        seen_(numbers_.defined() ? at::zeros({1}, at::TensorOptions(at::kShort).pinned_memory(true))
+                                 : at::Tensor()) {}
+
+  static at::Tensor make_numbers(c10::Device device) {
+    auto numbers = at::arange(kNumbers, at::TensorOptions(at::kShort).device(device));
+    numbers.select(0, 0).item();  // waits, because other streams read them
+    return numbers;
+  }
+
+  // Adds the copy of the next number to the current stream, after a receive.
+  void mark() {
+    if (!numbers_.defined()) return;
+    const at::NoGradGuard no_grad;
+    const int64_t number = (last_ + 1) % kNumbers;
+    seen_.copy_(numbers_.slice(0, number, number + 1), /*non_blocking=*/true);
+    last_ = static_cast<int16_t>(number);
+  }
+  bool are_all_there() const {
+    if (!numbers_.defined()) return true;
+    return __atomic_load_n(seen_.const_data_ptr<int16_t>(), __ATOMIC_ACQUIRE) == last_;
+  }
+
+ private:
+  at::Tensor numbers_;
+  at::Tensor seen_;  // written by the device
+  std::atomic<int16_t> last_{0};
+};
+
+class DoneWork final : public Work {
+ public:
+  bool wait() override { return true; }
+  void interrupt() override {}
+};
+
+class LinkWork final : public Work {
+ public:
+  LinkWork(at::Tensor bytes, Mark mark) : bytes_(std::move(bytes)), mark_(std::move(mark)) {}
+
+  bool wait() override {
+    while (!mark_.is_done()) {
+      if (is_interrupted_.exchange(false)) return false;
+      std::this_thread::sleep_for(kNap);
+    }
+    return true;
+  }
+  void interrupt() override { is_interrupted_ = true; }
+
+ private:
+  at::Tensor bytes_;
+  Mark mark_;
+  std::atomic<bool> is_interrupted_{false};
+};
+
+// Calls `body` for each, all at once on detached threads, and waits for them up to `limit`.
+void run_for_each(const std::vector<Comm>& comms, std::chrono::nanoseconds limit,
+                  const std::function<void(Comm)>& body) {
+  std::vector<std::future<void>> calls;
+  for (Comm comm : comms) calls.push_back(start_detached("sc nccl", [body, comm] { body(comm); }));
+  const auto end = Deadline::after(limit);
+  for (const auto& call : calls) call.wait_until(end.at());
+}
+
+}  // namespace
+
+// A communicator of two ranks: its rank 0 sends, its rank 1 receives.
+struct NcclPairs::Pair {
+  Pair() = default;
+  explicit Pair(const at::Tensor& numbers) : arrivals(numbers) {}
+
+  Rank other;
+  bool is_sender = false;
+  std::timed_mutex mutex;           ///< held while the communicator is used
+  std::atomic<Comm> comm{nullptr};  ///< null: sends are skipped
+  uint64_t epoch = 0;
+  Arrivals arrivals;  ///< of the receives
+  std::mutex failure_mutex;
+  std::string failure;
+
+  void fail(const std::string& what) {
+    const std::lock_guard lock(failure_mutex);
+    if (failure.empty()) failure = what;
+  }
+};
+
+// The data of the thread that creates communicators; lives as long as that thread.
+struct NcclPairs::Connecting {
+  std::shared_ptr<const NcclLibrary> library;
+  c10::Device device = c10::kCPU;
+  uint64_t epoch = 0;
+  std::vector<std::pair<PairPtr, UniqueId>> pairs;  ///< in the global order
+  std::atomic<std::size_t> done{0};
+  std::atomic<bool> is_given_up{false};
+};
+
+NcclPairs::NcclPairs(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
+                     c10::Device device)
+    : library_(std::move(library)), rank_(rank), device_(device) {
+  const c10::InferenceMode off(false);  // other threads write to these tensors
+  const auto numbers = has_streams(device) ? Arrivals::make_numbers(device) : at::Tensor();
+  for (Rank other(0); other.value() < ranks; ++other) {
+    out_.push_back(other == rank ? nullptr : std::make_shared<Pair>());
+    in_.push_back(other == rank ? nullptr : std::make_shared<Pair>(numbers));
+    if (other == rank) continue;
+    out(other).other = other;
+    out(other).is_sender = true;
+    in(other).other = other;
+  }
+}
+
+NcclPairs::~NcclPairs() {
+  close(std::chrono::nanoseconds(0));
+}
+
+WorkPtr NcclPairs::send(Rank to, uint64_t epoch, const at::Tensor& bytes) {
+  auto& pair = out(to);
+  const std::lock_guard lock(pair.mutex);
+  if (pair.comm == nullptr || pair.epoch != epoch) return std::make_shared<DoneWork>();
+  void* const stream = has_streams(device_) ? handle_of(current_stream(device_)) : nullptr;
+  const Result result =
+      library_->send(bytes.const_data_ptr(), static_cast<std::size_t>(bytes.numel()),
+                     NcclLibrary::kBytes, /*peer=*/1, pair.comm, stream);
+  if (result != NcclLibrary::kSuccess) pair.fail("ncclSend: " + library_->describe(result));
+  return std::make_shared<LinkWork>(bytes, Mark(device_));
+}
+
+void NcclPairs::receive(Rank from, uint64_t epoch, const at::Tensor& bytes) {
+  auto& pair = in(from);
+  const std::lock_guard lock(pair.mutex);
+  if (pair.comm == nullptr || pair.epoch != epoch) return;
+  void* const stream = has_streams(device_) ? handle_of(current_stream(device_)) : nullptr;
+  const Result result =
+      library_->receive(bytes.mutable_data_ptr(), static_cast<std::size_t>(bytes.numel()),
+                        NcclLibrary::kBytes, /*peer=*/0, pair.comm, stream);
+  if (result != NcclLibrary::kSuccess) pair.fail("ncclRecv: " + library_->describe(result));
+  try {
+    pair.arrivals.mark();
+  } catch (const c10::Error& error) {
+    throw OutOfMemory(
+        error.what_without_backtrace());  // this rank's device fails, not the other one
+  }
+}
+
+std::optional<Rank> NcclPairs::find_missing() const {
+  for (const auto& pair : in_) {
+    if (pair && !pair->arrivals.are_all_there()) return pair->other;
+  }
+  return std::nullopt;
+}
+
+void NcclPairs::cancel(uint64_t epoch) {
+  uint64_t known = cancelled_;
+  while (known <= epoch && !cancelled_.compare_exchange_weak(known, epoch + 1)) {
+  }
+}
+
+// Connecting -----------------------------------------------------------------------------------
+
+std::string NcclPairs::make_ids() const {
+  std::string ids;
+  for (const auto& pair : out_) {
+    UniqueId id{};
+    if (pair) {
+      const Result result = library_->get_unique_id(&id);
+      require<ArgumentError>(result == NcclLibrary::kSuccess, "NCCL: ncclGetUniqueId: {}",
+                             library_->describe(result));
+    }
+    ids.append(id.bytes.data(), id.bytes.size());
+  }
+  return ids;
+}
+
+void NcclPairs::connect(const std::vector<std::string>& ids, uint64_t epoch, Deadline deadline,
+                        const std::function<bool()>& is_over) {
+  abort();
+  epoch_ = epoch;
+  if (out_.size() == 1) return;
+  auto job = std::make_shared<Connecting>();
+  job->library = library_;
+  job->device = device_;
+  job->epoch = epoch;
+  const std::size_t ranks = out_.size();
+  for (std::size_t from = 0; from < ranks; ++from) {
+    require<ArgumentError>(ids[from].size() == ranks * sizeof(UniqueId),
+                           "NCCL: rank {} sent {} bytes of ids, expected {}", from,
+                           ids[from].size(), ranks * sizeof(UniqueId));
+    for (std::size_t to = 0; to < ranks; ++to) {
+      const auto mine = rank_.position();
+      if (from == to || (from != mine && to != mine)) continue;
+      UniqueId id{};
+      std::memcpy(id.bytes.data(), ids[from].data() + to * sizeof(UniqueId), sizeof(UniqueId));
+      job->pairs.emplace_back(from == mine ? out_[to] : in_[from], id);
+    }
+  }
+  const auto begin = Deadline::Clock::now();
+  auto connecting = start_detached("sc nccl", [job] { run_connecting(*job); });
+  const auto has_ended = [&](std::chrono::milliseconds limit) {
+    return connecting.wait_for(limit) == std::future_status::ready;
+  };
+  while (!has_ended(kLookIfOver) && !deadline.has_passed() && !is_over()) {
+  }
+  std::string failure;
+  if (has_ended(std::chrono::milliseconds(0))) {
+    try {
+      return connecting.get();
+    } catch (...) {
+      failure = describe(std::current_exception());
+    }
+  }
+  job->is_given_up = true;
+  abort();
+  const auto& stuck = *job->pairs[std::min<std::size_t>(job->done, job->pairs.size() - 1)].first;
+  if (!failure.empty()) {
+    throw ArgumentError(
+        fmt::format("NCCL: rank {} with rank {}: {}", rank_.value(), stuck.other.value(), failure));
+  }
+  if (is_over()) return;
+  throw_timeout(rank_, Deadline::Clock::now() - begin,
+                fmt::format("rank {} to connect over NCCL", stuck.other.value()));
+}
+
+void NcclPairs::run_connecting(Connecting& job) {
+  const c10::OptionalDeviceGuard guard(job.device.is_cpu() ? std::nullopt
+                                                           : std::optional(job.device));
+  for (const auto& [pair, id] : job.pairs) {
+    if (job.is_given_up) break;
+    connect_pair(job, pair, id);
+    ++job.done;
+  }
+}
+
+void NcclPairs::connect_pair(Connecting& job, const PairPtr& pair, const UniqueId& id) {
+  const auto& library = *job.library;
+  const auto check = [&](Result result, const char* call) {
+    require<ArgumentError>(result == NcclLibrary::kSuccess, "{}: {}", call,
+                           library.describe(result));
+  };
+  Comm comm = nullptr;
+  check(library.comm_init_rank(&comm, 2, id, pair->is_sender ? 0 : 1), "ncclCommInitRank");
+  // NCCL connects when the first message is sent, and waits for the peer then. So a message is sent
+  // now.
+  SideStreams streams;
+  const SideStreams::Guard guard(streams, job.device);
+  const auto byte = at::empty({1}, at::TensorOptions(at::kByte).device(job.device));
+  void* const stream = has_streams(job.device) ? handle_of(current_stream(job.device)) : nullptr;
+  {
+    const std::lock_guard lock(pair->mutex);
+    if (job.is_given_up) {
+      library.comm_abort(comm);
+      return;
+    }
+    pair->comm = comm;
+    pair->epoch = job.epoch;
+    if (pair->is_sender) {
+      check(library.send(byte.const_data_ptr(), 1, NcclLibrary::kBytes, 1, comm, stream),
+            "ncclSend");
+    } else {
+      check(library.receive(byte.mutable_data_ptr(), 1, NcclLibrary::kBytes, 0, comm, stream),
+            "ncclRecv");
+    }
+  }
+  const Mark mark(job.device);
+  while (!mark.is_done() && !job.is_given_up) std::this_thread::sleep_for(kNap);
+}
+
+// Ending ---------------------------------------------------------------------------------------
+
+void NcclPairs::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) {
+  std::vector<Comm> comms;
+  for (const auto* pairs : {&out_, &in_}) {
+    for (const auto& pair : *pairs) {
+      if (!pair) continue;
+      std::unique_lock lock(pair->mutex, std::defer_lock);
+      lock.try_lock_for(kCallLimit);
+      if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
+      const std::lock_guard failure_lock(pair->failure_mutex);
+      pair->failure.clear();
+    }
+  }
+  if (comms.empty()) return;
+  run_for_each(comms, limit, [finish, library = library_, device = device_](Comm comm) {
+    const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
+    finish(comm);
+  });
+}
+
+void NcclPairs::abort() {
+  end_all(library_->comm_abort, kAbortLimit);
+}
+
+void NcclPairs::close(std::chrono::nanoseconds limit) {
+  end_all(library_->comm_destroy, limit);
+}
+
+std::optional<AbortReason> NcclPairs::find_failure() const {
+  for (const auto* pairs : {&out_, &in_}) {
+    for (const auto& pair : *pairs) {
+      if (!pair) continue;
+      std::string failure;
+      {
+        const std::lock_guard lock(pair->failure_mutex);
+        failure = pair->failure;
+      }
+      if (failure.empty()) {
+        // Without the mutex: a call that waits may hold it. Communicators are not ended meanwhile
+        // (connecting_ of NcclLink).
+        Result result = NcclLibrary::kSuccess;
+        if (Comm comm = pair->comm) library_->comm_get_async_error(comm, &result);
+        if (result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress) continue;
+        failure = library_->describe(result);
+      }
+      return AbortReason{pair->other, fmt::format("rank {}: NCCL between it and rank {}: {}",
+                                                  pair->other.value(), rank_.value(), failure)};
+    }
+  }
+  return std::nullopt;
+}
+
+}  // namespace stagecraft::detail

@@ -1,0 +1,91 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+#include <c10/core/Device.h>
+
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/transport/core/abort_reason.h"
+#include "stagecraft/transport/core/work.h"
+#include "stagecraft/transport/nccl/nccl_library.h"
+
+namespace stagecraft::detail {
+
+/// NCCL's communicators of one rank: one of two ranks for each directed pair, because NCCL has no
+/// tags and serialises the transfers of a communicator.
+///
+/// NCCL's calls can wait for a peer for ever. Calls that create, abort and destroy communicators
+/// run on detached threads; callers wait for them with a timeout.
+class NcclPairs {
+ public:
+  NcclPairs(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
+            c10::Device device);
+  /// As close(zero) does.
+  ~NcclPairs();
+  NcclPairs(const NcclPairs&) = delete;
+  NcclPairs& operator=(const NcclPairs&) = delete;
+
+  c10::Device device() const { return device_; }
+  /// As DeviceLink says.
+  WorkPtr send(Rank to, uint64_t epoch, const at::Tensor& bytes);
+  void receive(Rank from, uint64_t epoch, const at::Tensor& bytes);
+  /// A rank with a posted receive that the device has not completed. None: all receives are
+  /// complete, unless the communicators were aborted or `find_failure` finds one.
+  std::optional<Rank> find_missing() const;
+  /// Transfers of that epoch are to end: `is_cancelled` is true from now on, until the next
+  /// connect.
+  void cancel(uint64_t epoch);
+  bool is_cancelled() const { return cancelled_ > epoch_; }
+  /// The epoch of the communicators.
+  uint64_t epoch() const { return epoch_; }
+
+  /// New ids, one for each rank that this rank sends to. All ranks need them. ArgumentError with
+  /// NCCL's message.
+  std::string make_ids() const;
+  /// Creates all communicators anew and sends a byte through each, in the global order of pairs
+  /// (0, 1), (0, 2), ..., (1, 0), ... This order prevents deadlock: no cycle of ranks can each wait
+  /// for a later pair. `ids` has the ids of every rank.
+  ///
+  /// TimeoutError at the deadline; ArgumentError with NCCL's message. Returns without communicators
+  /// as soon as `is_over`.
+  void connect(const std::vector<std::string>& ids, uint64_t epoch, Deadline deadline,
+               const std::function<bool()>& is_over);
+  /// Ends all transfers, complete or not. Nothing is sent until the next connect.
+  void abort();
+  /// The same, but transfers in progress get this much time to complete.
+  void close(std::chrono::nanoseconds limit);
+  /// The first peer whose communicator reports an error since `connect`, and NCCL's message. Not
+  /// while communicators are created or ended.
+  std::optional<AbortReason> find_failure() const;
+
+ private:
+  struct Pair;
+  using PairPtr = std::shared_ptr<Pair>;
+  struct Connecting;
+
+  static void run_connecting(Connecting& job);
+  static void connect_pair(Connecting& job, const PairPtr& pair, const NcclLibrary::UniqueId& id);
+  /// Takes all communicators out of use and passes each to a function of NCCL on its own detached
+  /// thread. All at once: ending one may wait for the whole device, and so for the others.
+  void end_all(NcclLibrary::Result (*finish)(NcclLibrary::Comm), std::chrono::nanoseconds limit);
+  Pair& out(Rank to) const { return *out_[to.position()]; }
+  Pair& in(Rank from) const { return *in_[from.position()]; }
+
+  const std::shared_ptr<const NcclLibrary> library_;
+  const Rank rank_;
+  const c10::Device device_;
+  std::atomic<uint64_t> epoch_{0};      ///< of the communicators
+  std::atomic<uint64_t> cancelled_{0};  ///< all epochs below it are cancelled
+  std::vector<PairPtr> out_;            ///< by receiving rank; null for this one
+  std::vector<PairPtr> in_;             ///< by sending rank
+};
+
+}  // namespace stagecraft::detail
