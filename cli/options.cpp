@@ -100,6 +100,7 @@ constexpr std::string_view kCostHelp =
   C, BW      latency of a transfer; bytes per unit of time
   BYTES      size of what goes from one stage to the next
   MF, MB, MW memory that F takes, that B (or I) gives back, that W gives back; default: 1, 0, 1
+  MS         memory of a value that is sent, until it has left or is waited for; default: 0
   WEIGHTS    memory of a stage's weights
   CAP        memory that a rank has
   OVERLAP    share of its parts that an overlap runs side by side, 0 to 1; default: 0

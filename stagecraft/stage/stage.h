@@ -36,10 +36,12 @@ struct StageOptions {
   /// I.
   std::function<std::function<void()>()> weight_work = {};
 
-  /// What UNSHARD, RESHARD and REDUCE_GRAD of this stage do; nothing unless given.
+  /// Called by UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD of this stage; the last one after
+  /// the gradients are reduced over the replicas.
   std::function<void()> on_unshard = {};
   std::function<void()> on_reshard = {};
   std::function<void()> on_reduce_grad = {};
+  std::function<void()> on_wait_reduce_grad = {};
 };
 
 /// Options of one forward.

@@ -332,8 +332,9 @@ TEST(Callbacks, ShardingActionsCanBeReplacedForAllStagesAtOnce) {
 
 TEST(Callbacks, TransfersCannotBeReplaced) {
   Callbacks callbacks;
-  for (const ActionType type : {ActionType::kSendForward, ActionType::kRecvForward,
-                                ActionType::kSendBackward, ActionType::kRecvBackward}) {
+  for (const ActionType type :
+       {ActionType::kSendForward, ActionType::kRecvForward, ActionType::kSendBackward,
+        ActionType::kRecvBackward, ActionType::kWaitSendForward, ActionType::kWaitSendBackward}) {
     EXPECT_ERROR(callbacks.replace(type, [](ActionContext&) {}), ArgumentError,
                  std::string(to_string(type)));
     EXPECT_EQ(callbacks.find_handler(type), nullptr);
@@ -342,7 +343,7 @@ TEST(Callbacks, TransfersCannotBeReplaced) {
   for (const ActionType type :
        {ActionType::kForward, ActionType::kBackwardInput, ActionType::kBackwardWeight,
         ActionType::kBackward, ActionType::kUnshard, ActionType::kReshard, ActionType::kReduceGrad,
-        ActionType::kOverlap}) {
+        ActionType::kWaitReduceGrad, ActionType::kOverlap}) {
     callbacks.replace(type, [](ActionContext&) {});
     EXPECT_NE(callbacks.find_handler(type), nullptr);
   }
