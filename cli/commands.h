@@ -6,7 +6,7 @@
 #include <string>
 #include <variant>
 
-#include "stagecraft/schedule/passes/shard_stages.h"
+#include "stagecraft/schedule/passes/lower.h"
 
 namespace stagecraft::cli {
 
@@ -28,8 +28,8 @@ struct GraphChoice {
 /// Whether and how to lower.
 struct Lowering {
   bool lower = false;
-  int32_t max_active_stages = kDefaultActiveStages;
-  std::optional<int32_t> prefetch = std::nullopt;
+  std::optional<std::string> target = std::nullopt;  ///< the name of options.target
+  LowerOptions options = {};
 };
 
 /// At most one of the two.

@@ -130,8 +130,9 @@ Schedule prepare(Schedule schedule, const StageGraph& graph, const Lowering& low
   if (lowering.lower && schedule.level() == Level::kLowered) {
     throw BadSchedule(fmt::format("{}: the schedule is lowered already: it has transfers", name));
   }
-  const LowerOptions options{
-      .max_active_stages = lowering.max_active_stages, .prefetch = lowering.prefetch, .mode = mode};
+  LowerOptions options = lowering.options;
+  options.mode = mode;
+  if (lowering.target) options.target = *find_lower_target(*lowering.target);
   const Level level = lowering.lower ? Level::kLowered : schedule.level();
   try {
     return at_level(std::move(schedule), level, graph, options);

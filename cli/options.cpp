@@ -69,12 +69,20 @@ void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
                 ->group(kGroup);
   }
   CLI::Option* active = add_count(
-      app, "--max-active-stages", lowering.max_active_stages, 1, "N",
+      app, "--max-active-stages", lowering.options.max_active_stages, 1, "N",
       fmt::format("unsharded stages at a time on a rank; default: {}", kDefaultActiveStages));
   CLI::Option* prefetch =
-      add_count(app, "--prefetch", lowering.prefetch, 0, "K",
+      add_count(app, "--prefetch", lowering.options.prefetch, 0, "K",
                 "post receives K computations before their use; default: as PyTorch does");
-  for (CLI::Option* option : {active, prefetch}) {
+  CLI::Option* target =
+      add_choice(app, "--for", lowering.target, {"torch-2.13", "torch-2.15"},
+                 "the lists of that version of PyTorch; default: what runs best here")
+          ->excludes(prefetch);
+  CLI::Option* deferred = app->add_flag_callback(
+      "--defer-reduction-waits",
+      [&lowering] { lowering.options.reduction_wait = ReductionWait::kDeferred; },
+      "wait for a reduction before the next one, not at once");
+  for (CLI::Option* option : {active, prefetch, target, deferred}) {
     option->group(kGroup);
     if (flag) option->needs(lower);
   }
@@ -152,6 +160,7 @@ void add_lower(CLI::App& app, LowerCommand& command) {
                   R"(  stagecraft schedule 1F1B --ranks 4 --microbatches 8 -o 1f1b.csv
   stagecraft lower 1f1b.csv -o lowered.csv
   stagecraft lower 1f1b.csv --edges 0-2,0-3 --prefetch 1
+  stagecraft lower 1f1b.csv --for torch-2.15 -o for_pytorch.csv
   stagecraft schedule GPipe --ranks 4 --microbatches 8 | stagecraft lower -)");
   add_file(sub, command.file);
   add_lowering(sub, command.lowering, false);

@@ -17,6 +17,7 @@
 #include "stagecraft/schedule/json.h"
 #include "stagecraft/schedule/load.h"
 #include "stagecraft/schedule/passes/add_transfers.h"
+#include "stagecraft/schedule/passes/add_waits.h"
 #include "stagecraft/schedule/passes/keep_forwards.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/passes/merge_backward.h"
