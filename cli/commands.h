@@ -28,7 +28,8 @@ struct GraphChoice {
 /// Whether and how to lower.
 struct Lowering {
   bool lower = false;
-  std::optional<std::string> target = std::nullopt;  ///< the name of options.target
+  std::optional<std::string> target = std::nullopt;     ///< the name of options.target
+  std::optional<std::string> lookahead = std::nullopt;  ///< the text of options.unshard_lookahead
   LowerOptions options = {};
 };
 

@@ -82,7 +82,12 @@ void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
       "--defer-reduction-waits",
       [&lowering] { lowering.options.reduction_wait = ReductionWait::kDeferred; },
       "wait for a reduction before the next one, not at once");
-  for (CLI::Option* option : {active, prefetch, target, deferred}) {
+  CLI::Option* lookahead =
+      add_text(app, "--unshard-lookahead", lowering.lookahead, "full|auto|N,...",
+               "stages to unshard ahead: all that may be, fewer on early ranks, or by rank");
+  CLI::Option* sends = add_count(app, "--limit-sends", lowering.options.max_sends, 1, "K",
+                                 "sends under way at a time on a rank; default: no limit");
+  for (CLI::Option* option : {active, lookahead, prefetch, target, deferred, sends}) {
     option->group(kGroup);
     if (flag) option->needs(lower);
   }

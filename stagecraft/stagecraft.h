@@ -19,6 +19,7 @@
 #include "stagecraft/schedule/passes/add_transfers.h"
 #include "stagecraft/schedule/passes/add_waits.h"
 #include "stagecraft/schedule/passes/keep_forwards.h"
+#include "stagecraft/schedule/passes/limit_sends.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/passes/merge_backward.h"
 #include "stagecraft/schedule/passes/place_receives.h"

@@ -32,6 +32,55 @@ TEST(ShardStages, KeepsTheNextStagesUnsharded) {
             "1RESHARD,0B0,0RESHARD\n");
 }
 
+TEST(ShardStages, LooksAheadAsFarAsAsked) {
+  const Schedule schedule = parse_csv("0F0,,1F0,2F0,3F0,3B0,2B0,1B0,0B0\n");
+  const auto sharded = [&](const UnshardLookahead& lookahead) {
+    return to_csv(shard_stages(schedule, 3, lookahead));
+  };
+  EXPECT_EQ(sharded(Lookahead::kFull), to_csv(shard_stages(schedule, 3)));
+  EXPECT_EQ(sharded(std::vector<int32_t>{3}), to_csv(shard_stages(schedule, 3)));
+  EXPECT_EQ(sharded(Lookahead::kAuto), sharded(std::vector<int32_t>{2}));
+  // Unsharded when it is needed, resharded when it leaves the next three.
+  EXPECT_EQ(sharded(std::vector<int32_t>{1}),
+            "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,2UNSHARD,2F0,3UNSHARD,3F0,3B0,3RESHARD,2B0,"
+            "2RESHARD,1B0,1RESHARD,0UNSHARD,0B0,0RESHARD\n");
+  EXPECT_EQ(resolve_lookahead(Lookahead::kAuto, 4, 3), (std::vector<int32_t>{2, 3, 3, 3}));
+  EXPECT_ERROR(sharded(std::vector<int32_t>{1, 2}), ArgumentError,
+               "the lookahead has 2 numbers, expected one for each of 1 ranks");
+  EXPECT_ERROR(sharded(std::vector<int32_t>{4}), ArgumentError,
+               "a lookahead is a number from 1 to 3, the most active stages, got 4");
+  EXPECT_ERROR(sharded(std::vector<int32_t>{0}), ArgumentError, "got 0");
+}
+
+// Neither the compute order nor RESHARD depend on the lookahead, and what is computed is unsharded.
+TEST(ShardStages, LookaheadMovesUnshardAlone) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const Schedule schedule = build_schedule(kind.name, {.ranks = 3, .microbatches = 7});
+    for (const int32_t most : {2, 3, 4}) {
+      const auto without_unshard = [](const Schedule& sharded) {
+        std::vector<ActionList> lists = sharded.lists();
+        for (ActionList& list : lists) {
+          std::erase_if(list, [](Action a) { return a.type() == ActionType::kUnshard; });
+        }
+        return lists;
+      };
+      const Schedule full = shard_stages(schedule, most);
+      for (int32_t ahead = 1; ahead <= most; ++ahead) {
+        const Schedule sharded = shard_stages(schedule, most, std::vector<int32_t>(3, ahead));
+        EXPECT_TRUE(verify(sharded, {.mode = infer_mode(sharded)}).ok()) << kind.name;
+        if (ahead == most) {
+          EXPECT_EQ(sharded, full) << kind.name;
+        }
+        // A window that an overlap exceeds may lose a stage before its use.
+        if (kind.name != "DualPipeV") {
+          EXPECT_EQ(sharded.num_actions(), full.num_actions()) << kind.name;
+          EXPECT_EQ(without_unshard(sharded), without_unshard(full)) << kind.name;
+        }
+      }
+    }
+  }
+}
+
 // In time linear in the list, also with many stages: 10^5 stages would take 10^10 steps otherwise.
 TEST(ShardStages, TakesManyStages) {
   const Schedule schedule =

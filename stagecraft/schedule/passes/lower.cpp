@@ -8,6 +8,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/schedule/passes/add_transfers.h"
+#include "stagecraft/schedule/passes/limit_sends.h"
 #include "stagecraft/schedule/passes/pass_input.h"
 #include "stagecraft/schedule/passes/place_receives.h"
 #include "stagecraft/schedule/passes/reduce_grads.h"
@@ -22,7 +23,8 @@ void check_target(const LowerOptions& options) {
   require<ArgumentError>(!is_torch || !options.prefetch,
                          "lower: prefetch is not for {}, which matches transfers by their order",
                          to_string(options.target));
-  require<ArgumentError>(options.target != LowerTarget::kTorch213 || !options.reduction_wait,
+  const bool has_waits = options.reduction_wait || options.max_sends;
+  require<ArgumentError>(options.target != LowerTarget::kTorch213 || !has_waits,
                          "lower: {} has no waits", to_string(options.target));
 }
 
@@ -78,7 +80,7 @@ Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOpt
   Lowering lowering(schedule, graph, {.mode = options.mode.value_or(infer_mode(schedule))});
   if (options.shard && !has_any(schedule, {ActionType::kUnshard, ActionType::kReshard})) {
     lowering.apply("after shard_stages", [&](const Schedule& current) {
-      return shard_stages(current, options.max_active_stages);
+      return shard_stages(current, options.max_active_stages, options.unshard_lookahead);
     });
   }
   if (options.reduce_grads && !has_any(schedule, {ActionType::kReduceGrad})) {
@@ -99,6 +101,11 @@ Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOpt
   if (options.prefetch) {
     lowering.apply("after place_receives", [&](const Schedule& current) {
       return place_receives(current, *options.prefetch, graph, Verified::kYes);
+    });
+  }
+  if (options.max_sends) {
+    lowering.apply("after limit_sends", [&](const Schedule& current) {
+      return limit_sends(current, *options.max_sends, graph);
     });
   }
   return lowering.take();

@@ -28,6 +28,7 @@ struct LowerOptions {
   LowerTarget target = LowerTarget::kStagecraft;
   bool shard = true;  ///< UNSHARD and RESHARD (unless they are there already)
   int32_t max_active_stages = kDefaultActiveStages;
+  UnshardLookahead unshard_lookahead = Lookahead::kFull;
   bool reduce_grads = true;  ///< REDUCE_GRAD (unless it is there already)
   /// WAIT_REDUCE_GRAD (unless it is there already). Without it: at once for torch 2.15, otherwise
   /// none. Not for torch 2.13.
@@ -35,13 +36,15 @@ struct LowerOptions {
   /// Move receives to `prefetch` slots of compute before their use; without it they stay where
   /// add_transfers puts them. Not for torch, which matches transfers by their order.
   std::optional<int32_t> prefetch = std::nullopt;
+  /// The most sends that a rank has under way (limit_sends). Not for torch 2.13.
+  std::optional<int32_t> max_sends = std::nullopt;
   /// What the schedule has to be complete for; without it, infer_mode decides.
   std::optional<VerifyMode> mode = std::nullopt;
 };
 
 /// Makes a lowered schedule: runs shard_stages, reduce_grads, add_reduction_waits, add_transfers,
-/// add_send_waits and place_receives, those that `options` ask for. Verifies the schedule before
-/// the first pass and after each (ScheduleError).
+/// add_send_waits, place_receives and limit_sends, those that `options` ask for. Verifies the
+/// schedule before the first pass and after each (ScheduleError).
 ///
 /// REQUIRES level kCompute and options that the target has (ArgumentError).
 Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOptions& options = {});
