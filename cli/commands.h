@@ -96,6 +96,16 @@ struct DrawCommand {
 };
 int run(const DrawCommand& command);
 
+struct SlotsCommand {
+  Source source;
+  Lowering lowering;
+  GraphChoice graph;
+  std::optional<int32_t> rank = std::nullopt;
+  std::string granularity = "stage-microbatch";
+  bool json = false;
+};
+int run(const SlotsCommand& command);
+
 struct CompareCommand {
   int32_t ranks = 1;
   int32_t microbatches = 1;
@@ -112,6 +122,6 @@ struct PrintCommand {
 int run(const PrintCommand& command);
 
 using Command = std::variant<PrintCommand, ScheduleCommand, LowerCommand, VerifyCommand,
-                             SimulateCommand, DrawCommand, CompareCommand>;
+                             SimulateCommand, DrawCommand, SlotsCommand, CompareCommand>;
 
 }  // namespace stagecraft::cli

@@ -140,6 +140,7 @@ struct Commands {
   VerifyCommand verify;
   SimulateCommand simulate;
   DrawCommand draw;
+  SlotsCommand slots;
   CompareCommand compare;
 };
 
@@ -236,6 +237,21 @@ void add_draw(CLI::App& app, DrawCommand& command) {
   add_output(sub, command.output);
 }
 
+void add_slots(CLI::App& app, SlotsCommand& command) {
+  CLI::App* sub = add_command(
+      app, "slots", "Say which activations of a rank can share a buffer, and how many there are.",
+      R"(  stagecraft slots ZBVZeroBubble --ranks 4 --microbatches 8
+  stagecraft slots 1F1B --ranks 4 --microbatches 8 --rank 0
+  stagecraft slots lowered.csv --granularity microbatch --json)");
+  add_source(sub, command.source);
+  add_lowering(sub, command.lowering, true);
+  add_graph(sub, command.graph);
+  add_count(sub, "--rank", command.rank, 0, "R", "only this rank, with what is in each buffer");
+  add_choice(sub, "--granularity", command.granularity, {"stage-microbatch", "microbatch"},
+             "what has a buffer: a stage's microbatch, or a microbatch on all stages of the rank");
+  sub->add_flag("--json", command.json, "all activations as JSON");
+}
+
 void add_compare(CLI::App& app, CompareCommand& command) {
   CLI::App* sub = add_command(
       app, "compare", "Time every schedule of one shape, the fastest first.",
@@ -270,6 +286,7 @@ Command parse(CLI::App& app, Commands& commands, int argc, char** argv) {
   if (app.got_subcommand("verify")) return commands.verify;
   if (app.got_subcommand("simulate")) return commands.simulate;
   if (app.got_subcommand("draw")) return commands.draw;
+  if (app.got_subcommand("slots")) return commands.slots;
   if (app.got_subcommand("compare")) return commands.compare;
   throw BadUsage("a subcommand is missing");
 }
@@ -299,6 +316,7 @@ Examples:
   add_verify(app, commands.verify);
   add_simulate(app, commands.simulate);
   add_draw(app, commands.draw);
+  add_slots(app, commands.slots);
   add_compare(app, commands.compare);
   // main.cpp starts these with all their arguments; here for the list of subcommands.
   app.add_subcommand(

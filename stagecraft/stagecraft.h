@@ -12,6 +12,7 @@
 #include "stagecraft/runtime/record/recording.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/schedule/action.h"
+#include "stagecraft/schedule/activation_slots.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/csv.h"
 #include "stagecraft/schedule/json.h"
