@@ -242,7 +242,7 @@ void add_slots(CLI::App& app, SlotsCommand& command) {
       app, "slots", "Say which activations of a rank can share a buffer, and how many there are.",
       R"(  stagecraft slots ZBVZeroBubble --ranks 4 --microbatches 8
   stagecraft slots 1F1B --ranks 4 --microbatches 8 --rank 0
-  stagecraft slots lowered.csv --granularity microbatch --json)");
+  stagecraft schedule GPipe --ranks 4 --microbatches 8 | stagecraft slots - --granularity microbatch --json)");
   add_source(sub, command.source);
   add_lowering(sub, command.lowering, true);
   add_graph(sub, command.graph);
