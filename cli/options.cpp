@@ -86,7 +86,7 @@ void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
       add_text(app, "--unshard-lookahead", lowering.lookahead, "full|auto|N,...",
                "stages to unshard ahead: all that may be, fewer on early ranks, or by rank");
   CLI::Option* sends = add_count(app, "--limit-sends", lowering.options.max_sends, 1, "K",
-                                 "sends under way at a time on a rank; default: no limit");
+                                 "outstanding sends of a rank; default: no limit");
   for (CLI::Option* option : {active, lookahead, prefetch, target, deferred, sends}) {
     option->group(kGroup);
     if (flag) option->needs(lower);

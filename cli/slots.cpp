@@ -80,9 +80,10 @@ int run(const SlotsCommand& command) {
     if (command.rank) details = '\n' + list_slots(*slots);
   }
   if (command.json) {
-    write_output("-", dump({{"schedule", loaded.name},
-                            {"granularity", command.granularity},
-                            {"per_rank", std::move(ranks)}}));
+    const OrderedJson json = {{"schedule", loaded.name},
+                              {"granularity", command.granularity},
+                              {"per_rank", std::move(ranks)}};
+    write_output("-", dump(json));
   } else {
     write_output("-", fmt::format("{}: {}\n\n{}{}", loaded.name, describe_shape(schedule),
                                   table.to_string(), details));

@@ -28,7 +28,7 @@ bool is_a_send(Action action) {
 }
 
 // By rank.
-std::vector<int> most_sends_under_way(const Schedule& schedule) {
+std::vector<int> most_outstanding(const Schedule& schedule) {
   std::vector<int> most;
   for (const ActionList& list : schedule.lists()) {
     int now = 0;
@@ -186,11 +186,11 @@ Schedule lowered_with_waits(const Schedule& schedule) {
   return lower(schedule, {.target = LowerTarget::kTorch215, .shard = false});
 }
 
-TEST(LimitSends, UnboundedSchedulesHaveAsManyUnderWayAsInTorch) {
+TEST(LimitSends, UnboundedSchedulesHaveAsManyAsInTorch) {
   const auto most = [](std::string_view name) {
     const Schedule schedule =
         build_schedule(name, {.ranks = 4, .microbatches = 8, .stages_per_rank = 2});
-    return most_sends_under_way(lower(schedule, {.target = LowerTarget::kTorch215}));
+    return most_outstanding(lower(schedule, {.target = LowerTarget::kTorch215}));
   };
   using testing::ElementsAre;
   EXPECT_THAT(most("LoopedBFS"), ElementsAre(16, 16, 16, 16));
@@ -222,8 +222,8 @@ TEST(LimitSends, ChoosesAsTorchDoes) {
   EXPECT_GT(compared, 200);
 }
 
-// In torch one send under way is enough for each of 202 shapes.
-TEST(LimitSends, OneSendUnderWayIsEnough) {
+// In torch one outstanding send is enough for each of 202 shapes.
+TEST(LimitSends, OneOutstandingSendIsEnough) {
   int limited = 0;
   for (const ScheduleKind& kind : schedule_kinds()) {
     for (int32_t p = 2; p <= 5; ++p) {
@@ -231,7 +231,7 @@ TEST(LimitSends, OneSendUnderWayIsEnough) {
         if (m < kind.min_microbatches(p, kind.default_stages_per_rank)) continue;
         const Schedule schedule = build_schedule(kind.name, {.ranks = p, .microbatches = m});
         const Schedule one = lower(schedule, {.max_sends = 1});
-        for (const int most : most_sends_under_way(one)) EXPECT_LE(most, 1) << kind.name;
+        for (const int most : most_outstanding(one)) EXPECT_LE(most, 1) << kind.name;
         ++limited;
       }
     }
@@ -265,7 +265,7 @@ TEST(LimitSends, KeepsTheLimitAndTheOrder) {
     try {
       const Schedule bounded = limit_sends(lowered, limit, graph);
       ++limited;
-      for (const int most : most_sends_under_way(bounded)) EXPECT_LE(most, limit) << what;
+      for (const int most : most_outstanding(bounded)) EXPECT_LE(most, limit) << what;
       EXPECT_EQ(without_waits(bounded), to_csv(lowered)) << what;
       const VerifyMode mode = infer_mode(bounded);
       EXPECT_TRUE(verify(bounded, graph, {.mode = mode}).ok()) << what;
@@ -293,7 +293,7 @@ TEST(LimitSends, RefusesWhatItIsNotFor) {
       "0F0,0SEND_F0,0F1,0SEND_F1,0F2,0SEND_F2,0RECV_B0,0B0,0RECV_B1,0B1,0RECV_B2,0B2\n"
       "1RECV_F0,1F0,1RECV_F1,1RECV_F2,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1F2,1B2,1SEND_B2\n");
   EXPECT_TRUE(verify(crossed).ok());
-  EXPECT_THAT(most_sends_under_way(limit_sends(crossed, 1)), testing::ElementsAre(1, 1));
+  EXPECT_THAT(most_outstanding(limit_sends(crossed, 1)), testing::ElementsAre(1, 1));
 }
 
 }  // namespace

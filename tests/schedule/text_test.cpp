@@ -74,7 +74,7 @@ TEST(Text, KeepsWaits) {
   const Schedule schedule = parse_csv(csv);
   EXPECT_EQ(to_csv(schedule), csv);
   EXPECT_EQ(parse_json(to_json(schedule)), schedule);
-  EXPECT_NE(to_table(schedule).find("   4  0WAIT_SEND_F0     1REDUCE_GRAD"), std::string::npos)
+  EXPECT_NE(to_table(schedule).find("   4  0WAIT_SEND_F0      1REDUCE_GRAD"), std::string::npos)
       << to_table(schedule);
 }
 

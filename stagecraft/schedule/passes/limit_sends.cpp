@@ -288,7 +288,7 @@ class SendLimiter {
       sends += (sends.empty() ? "" : ", ") + failure_.actions.back();
     }
     failure_.message = fmt::format(
-        "rank {}, {}: waiting here for any send under way ({}) makes ranks wait for "
+        "rank {}, {}: waiting here for any outstanding send ({}) makes ranks wait for "
         "each other; the limit is {}",
         rank, failure_.actions.front(), sends, limit_);
   }

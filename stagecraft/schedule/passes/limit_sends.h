@@ -7,11 +7,11 @@
 
 namespace stagecraft {
 
-/// Bounds the number of sends that a rank has under way, F and B together: before a send that would
+/// Bounds the number of outstanding sends of a rank, F and B together: before a send that would
 /// exceed `limit`, moves the wait for an earlier one there. Adds waits first if there are none.
 ///
-/// Of the sends under way, the oldest goes first whose receives are known to be posted by then, so
-/// that the wait takes no time; otherwise the oldest whose wait cannot make ranks wait for each
+/// Of the outstanding sends, the oldest goes first whose receives are known to be posted by then,
+/// so that the wait takes no time; otherwise the oldest whose wait cannot make ranks wait for each
 /// other. The choices are those of torch 2.15's `max_outstanding_sends` where torch finds one.
 ///
 /// Takes time about linear in the number of actions, and memory for actions times ranks.

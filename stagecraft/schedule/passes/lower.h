@@ -36,7 +36,7 @@ struct LowerOptions {
   /// Move receives to `prefetch` slots of compute before their use; without it they stay where
   /// add_transfers puts them. Not for torch, which matches transfers by their order.
   std::optional<int32_t> prefetch = std::nullopt;
-  /// The most sends that a rank has under way (limit_sends). Not for torch 2.13.
+  /// The most outstanding sends of a rank (limit_sends). Not for torch 2.13.
   std::optional<int32_t> max_sends = std::nullopt;
   /// What the schedule has to be complete for; without it, infer_mode decides.
   std::optional<VerifyMode> mode = std::nullopt;
