@@ -108,7 +108,7 @@ def _rank_of(name, ranks):
 
 def lowered(name, ranks, per_rank, microbatches, order, lookahead=None, defer=False, limit=None):
     """The last three are for a torch that has waits: stages to unshard ahead by rank, deferred waits for reductions, the
-    most sends under way."""
+    most outstanding sends."""
     actions = {}
     for rank, row in _parse(order).items():
         row = schedules._add_unshard_reshard(row, **({"unshard_lookahead": lookahead[rank]} if lookahead else {}))
