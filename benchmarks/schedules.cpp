@@ -2,6 +2,8 @@
 // from small to large.
 
 #include <algorithm>
+#include <chrono>
+#include <limits>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +15,8 @@
 #include "benchmarks/own_process.h"
 #include "benchmarks/python_reference.h"
 #include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/passes/add_waits.h"
+#include "stagecraft/schedule/passes/limit_sends.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/sim/simulate.h"
 #include "stagecraft/sim/unit_steps.h"
@@ -49,6 +53,20 @@ void compare_with_pytorch(bench::Suite& suite) {
                 {{"PyTorch's unit steps", python.run("simulate"), 0.01}});
 }
 
+// Torch 2.15 takes 43 s for the same shape and limit.
+void measure_limit(bench::Suite& suite) {
+  const ScheduleShape shape = suite.quick() ? ScheduleShape{2, 4, 2} : ScheduleShape{8, 64, 2};
+  const Schedule schedule = add_send_waits(make(shape));
+  double best = std::numeric_limits<double>::infinity();
+  for (int i = 0; i < 5; ++i) {
+    const auto begin = std::chrono::steady_clock::now();
+    benchmark::DoNotOptimize(limit_sends(schedule, 1));
+    const std::chrono::duration<double> took = std::chrono::steady_clock::now() - begin;
+    best = std::min(best, took.count());
+  }
+  suite.report({"limit_sends to 1, " + name_of(shape), best * 1e3, "ms", 50.0});
+}
+
 // Each size in a process of its own, so that its memory is its own too.
 void measure_alone(bench::Suite& suite) {
   std::vector<ScheduleShape> shapes = {{8, 112, 2}, {32, 256, 2}, {128, 640, 2}, {512, 2048, 2}};
@@ -82,6 +100,7 @@ void measure_alone(bench::Suite& suite) {
 }
 
 void measure(bench::Suite& suite) {
+  measure_limit(suite);
   measure_alone(suite);
   compare_with_pytorch(suite);
 }

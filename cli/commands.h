@@ -6,7 +6,7 @@
 #include <string>
 #include <variant>
 
-#include "stagecraft/schedule/passes/shard_stages.h"
+#include "stagecraft/schedule/passes/lower.h"
 
 namespace stagecraft::cli {
 
@@ -28,8 +28,9 @@ struct GraphChoice {
 /// Whether and how to lower.
 struct Lowering {
   bool lower = false;
-  int32_t max_active_stages = kDefaultActiveStages;
-  std::optional<int32_t> prefetch = std::nullopt;
+  std::optional<std::string> target = std::nullopt;     ///< the name of options.target
+  std::optional<std::string> lookahead = std::nullopt;  ///< the text of options.unshard_lookahead
+  LowerOptions options = {};
 };
 
 /// At most one of the two.
@@ -95,6 +96,16 @@ struct DrawCommand {
 };
 int run(const DrawCommand& command);
 
+struct SlotsCommand {
+  Source source;
+  Lowering lowering;
+  GraphChoice graph;
+  std::optional<int32_t> rank = std::nullopt;
+  std::string granularity = "stage-microbatch";
+  bool json = false;
+};
+int run(const SlotsCommand& command);
+
 struct CompareCommand {
   int32_t ranks = 1;
   int32_t microbatches = 1;
@@ -111,6 +122,6 @@ struct PrintCommand {
 int run(const PrintCommand& command);
 
 using Command = std::variant<PrintCommand, ScheduleCommand, LowerCommand, VerifyCommand,
-                             SimulateCommand, DrawCommand, CompareCommand>;
+                             SimulateCommand, DrawCommand, SlotsCommand, CompareCommand>;
 
 }  // namespace stagecraft::cli

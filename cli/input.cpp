@@ -1,5 +1,9 @@
 #include "cli/input.h"
 
+#include <algorithm>
+#include <charconv>
+#include <cstddef>
+#include <cstdint>
 #include <utility>
 #include <vector>
 
@@ -41,6 +45,28 @@ std::string without_line(const ParseError& error) {
   const std::string_view message = error.what();
   constexpr std::string_view kLine = "line 1, ";
   return std::string(message.substr(message.starts_with(kLine) ? kLine.size() : 0));
+}
+
+UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t max_active) {
+  if (text == "full") return Lookahead::kFull;
+  if (text == "auto") return Lookahead::kAuto;
+  std::vector<int32_t> numbers;
+  for (std::size_t begin = 0; begin <= text.size();) {
+    const std::size_t end = std::min(text.find(',', begin), text.size());
+    int32_t number = 0;
+    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, number);
+    if (error != std::errc() || stop != text.data() + end) {
+      throw BadUsage(fmt::format(
+          "--unshard-lookahead is full, auto or a number for each rank, got {}", quote(text)));
+    }
+    numbers.push_back(number);
+    begin = end + 1;
+  }
+  try {
+    return resolve_lookahead(numbers, ranks, max_active);
+  } catch (const ArgumentError& error) {
+    throw BadUsage(fmt::format("--unshard-lookahead: {}", error.what()));
+  }
 }
 
 }  // namespace
@@ -130,8 +156,13 @@ Schedule prepare(Schedule schedule, const StageGraph& graph, const Lowering& low
   if (lowering.lower && schedule.level() == Level::kLowered) {
     throw BadSchedule(fmt::format("{}: the schedule is lowered already: it has transfers", name));
   }
-  const LowerOptions options{
-      .max_active_stages = lowering.max_active_stages, .prefetch = lowering.prefetch, .mode = mode};
+  LowerOptions options = lowering.options;
+  options.mode = mode;
+  if (lowering.target) options.target = *find_lower_target(*lowering.target);
+  if (lowering.lookahead) {
+    options.unshard_lookahead =
+        parse_lookahead(*lowering.lookahead, schedule.num_ranks(), options.max_active_stages);
+  }
   const Level level = lowering.lower ? Level::kLowered : schedule.level();
   try {
     return at_level(std::move(schedule), level, graph, options);

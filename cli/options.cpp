@@ -69,12 +69,25 @@ void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
                 ->group(kGroup);
   }
   CLI::Option* active = add_count(
-      app, "--max-active-stages", lowering.max_active_stages, 1, "N",
+      app, "--max-active-stages", lowering.options.max_active_stages, 1, "N",
       fmt::format("unsharded stages at a time on a rank; default: {}", kDefaultActiveStages));
   CLI::Option* prefetch =
-      add_count(app, "--prefetch", lowering.prefetch, 0, "K",
+      add_count(app, "--prefetch", lowering.options.prefetch, 0, "K",
                 "post receives K computations before their use; default: as PyTorch does");
-  for (CLI::Option* option : {active, prefetch}) {
+  CLI::Option* target =
+      add_choice(app, "--for", lowering.target, {"torch-2.13", "torch-2.15"},
+                 "the lists of that version of PyTorch; default: what runs best here")
+          ->excludes(prefetch);
+  CLI::Option* deferred = app->add_flag_callback(
+      "--defer-reduction-waits",
+      [&lowering] { lowering.options.reduction_wait = ReductionWait::kDeferred; },
+      "wait for a reduction before the next one, not at once");
+  CLI::Option* lookahead =
+      add_text(app, "--unshard-lookahead", lowering.lookahead, "full|auto|N,...",
+               "stages to unshard ahead: all that may be, fewer on early ranks, or by rank");
+  CLI::Option* sends = add_count(app, "--limit-sends", lowering.options.max_sends, 1, "K",
+                                 "outstanding sends of a rank; default: no limit");
+  for (CLI::Option* option : {active, lookahead, prefetch, target, deferred, sends}) {
     option->group(kGroup);
     if (flag) option->needs(lower);
   }
@@ -100,6 +113,7 @@ constexpr std::string_view kCostHelp =
   C, BW      latency of a transfer; bytes per unit of time
   BYTES      size of what goes from one stage to the next
   MF, MB, MW memory that F takes, that B (or I) gives back, that W gives back; default: 1, 0, 1
+  MS         memory of a value that is sent, until it has left or is waited for; default: 0
   WEIGHTS    memory of a stage's weights
   CAP        memory that a rank has
   OVERLAP    share of its parts that an overlap runs side by side, 0 to 1; default: 0
@@ -126,6 +140,7 @@ struct Commands {
   VerifyCommand verify;
   SimulateCommand simulate;
   DrawCommand draw;
+  SlotsCommand slots;
   CompareCommand compare;
 };
 
@@ -151,6 +166,7 @@ void add_lower(CLI::App& app, LowerCommand& command) {
                   R"(  stagecraft schedule 1F1B --ranks 4 --microbatches 8 -o 1f1b.csv
   stagecraft lower 1f1b.csv -o lowered.csv
   stagecraft lower 1f1b.csv --edges 0-2,0-3 --prefetch 1
+  stagecraft lower 1f1b.csv --for torch-2.15 -o for_pytorch.csv
   stagecraft schedule GPipe --ranks 4 --microbatches 8 | stagecraft lower -)");
   add_file(sub, command.file);
   add_lowering(sub, command.lowering, false);
@@ -221,6 +237,21 @@ void add_draw(CLI::App& app, DrawCommand& command) {
   add_output(sub, command.output);
 }
 
+void add_slots(CLI::App& app, SlotsCommand& command) {
+  CLI::App* sub = add_command(
+      app, "slots", "Say which activations of a rank can share a buffer, and how many there are.",
+      R"(  stagecraft slots ZBVZeroBubble --ranks 4 --microbatches 8
+  stagecraft slots 1F1B --ranks 4 --microbatches 8 --rank 0
+  stagecraft schedule GPipe --ranks 4 --microbatches 8 | stagecraft slots - --granularity microbatch --json)");
+  add_source(sub, command.source);
+  add_lowering(sub, command.lowering, true);
+  add_graph(sub, command.graph);
+  add_count(sub, "--rank", command.rank, 0, "R", "only this rank, with what is in each buffer");
+  add_choice(sub, "--granularity", command.granularity, {"stage-microbatch", "microbatch"},
+             "what has a buffer: a stage's microbatch, or a microbatch on all stages of the rank");
+  sub->add_flag("--json", command.json, "all activations as JSON");
+}
+
 void add_compare(CLI::App& app, CompareCommand& command) {
   CLI::App* sub = add_command(
       app, "compare", "Time every schedule of one shape, the fastest first.",
@@ -255,6 +286,7 @@ Command parse(CLI::App& app, Commands& commands, int argc, char** argv) {
   if (app.got_subcommand("verify")) return commands.verify;
   if (app.got_subcommand("simulate")) return commands.simulate;
   if (app.got_subcommand("draw")) return commands.draw;
+  if (app.got_subcommand("slots")) return commands.slots;
   if (app.got_subcommand("compare")) return commands.compare;
   throw BadUsage("a subcommand is missing");
 }
@@ -284,6 +316,7 @@ Examples:
   add_verify(app, commands.verify);
   add_simulate(app, commands.simulate);
   add_draw(app, commands.draw);
+  add_slots(app, commands.slots);
   add_compare(app, commands.compare);
   // main.cpp starts these with all their arguments; here for the list of subcommands.
   app.add_subcommand(

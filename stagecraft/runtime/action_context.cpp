@@ -51,10 +51,10 @@ void ActionContext::finish_backward(std::vector<c10::IValue> input_grads, std::s
 
 void Callbacks::replace(ActionType type, ActionHandler handler) {
   require<ArgumentError>(
-      !is_transfer(type) && type != ActionType::kIdle,
+      !is_transfer(type) && !is_send_wait(type) && type != ActionType::kIdle,
       "the handling of {} cannot be replaced: only F, I, W, B, UNSHARD, RESHARD, "
-      "REDUCE_GRAD and OVERLAP_F_B",
-      is_transfer(type) ? to_string(type) : "idle slots");
+      "REDUCE_GRAD, WAIT_REDUCE_GRAD and OVERLAP_F_B",
+      type == ActionType::kIdle ? "idle slots" : to_string(type));
   handlers_[static_cast<std::size_t>(type)] = std::move(handler);
 }
 

@@ -75,9 +75,10 @@ using ActionObserver = std::function<void(Rank rank, Action action, ActionPhase 
 /// What a program adds to the execution of actions.
 class Callbacks {
  public:
-  /// Replaces the handling of a kind of action: F, I, W, B, UNSHARD, RESHARD, REDUCE_GRAD or an
-  /// overlap; the parts of an overlap are handled by themselves unless the overlap is replaced. An
-  /// empty handler restores the built-in one. ArgumentError for a transfer.
+  /// Replaces the handling of a kind of action: F, I, W, B, UNSHARD, RESHARD, REDUCE_GRAD,
+  /// WAIT_REDUCE_GRAD or an overlap; the parts of an overlap are handled by themselves unless the
+  /// overlap is replaced. An empty handler restores the built-in one. ArgumentError for a transfer
+  /// or a wait for one.
   void replace(ActionType type, ActionHandler handler);
   void observe(ActionObserver observer) { observers_.push_back(std::move(observer)); }
 

@@ -22,7 +22,7 @@ struct StageMemory {
   int64_t gradients = 0;   ///< bytes of those that get one
   /// By type, those of has_microbatch: what is sent leaves the rank, what is received comes with F
   /// and B.
-  std::array<ActionMemory, 8> actions;
+  std::array<ActionMemory, kMicrobatchTypes> actions;
 
   ActionMemory& of(ActionType type) { return actions[static_cast<std::size_t>(type)]; }
   const ActionMemory& of(ActionType type) const { return actions[static_cast<std::size_t>(type)]; }

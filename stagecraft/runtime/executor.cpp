@@ -139,6 +139,13 @@ void Executor::exchange_grads() {
   is_exchanging_ = false;
 }
 
+void Executor::wait_reduced(StageId stage) {
+  is_exchanging_ = true;
+  reducer_.wait(stage,
+                Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout_)));
+  is_exchanging_ = false;
+}
+
 void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
   if (const auto reason = transport_.abort_reason()) {
     throw PeerError(reason->message, reason->rank, reason->cause);
@@ -223,6 +230,9 @@ void Executor::run_built_in(Action action) {
     case ActionType::kRecvForward:
     case ActionType::kRecvBackward:
       return router_.post_receives(action);
+    case ActionType::kWaitSendForward:
+    case ActionType::kWaitSendBackward:
+      return router_.wait_for_sends(action);
     case ActionType::kUnshard:
       if (const auto& hook = stage(action).options().on_unshard) hook();
       return;
@@ -232,6 +242,10 @@ void Executor::run_built_in(Action action) {
     case ActionType::kReduceGrad:
       if (const auto& hook = stage(action).options().on_reduce_grad) hook();
       return reducer_.reduce(action.stage(), plan_.step);
+    case ActionType::kWaitReduceGrad:
+      wait_reduced(action.stage());
+      if (const auto& hook = stage(action).options().on_wait_reduce_grad) hook();
+      return;
     case ActionType::kOverlap:
     case ActionType::kIdle:
       return;

@@ -94,6 +94,7 @@ class Executor {
 
   void run_list(std::span<const Action> list);
   void exchange_grads();
+  void wait_reduced(StageId stage);
   void run_slot(std::span<const Action> actions, std::size_t offset);
   void run_action(Action action, std::size_t offset);
   void run_recorded(Action action, std::size_t offset);

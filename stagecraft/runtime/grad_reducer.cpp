@@ -87,6 +87,14 @@ void GradReducer::poll() {
   }
 }
 
+void GradReducer::wait(StageId stage, Deadline deadline) {
+  for (Bundle& bundle : bundles_) {
+    if (bundle.stage != stage) continue;
+    if (bundle.phase == Phase::kParts) add_up(bundle, deadline);
+    if (bundle.phase == Phase::kSums) take_sums(bundle, deadline);
+  }
+}
+
 void GradReducer::finish(uint64_t step, Deadline deadline) {
   if (place_.replicas == 1) return;
   for (const Stage& stage : stages_) reduce(stage.index(), step);

@@ -24,6 +24,7 @@ namespace stagecraft {
 ///   start   sets the gradients of earlier steps aside
 ///   reduce  of each stage, after its last gradient: sends them
 ///   poll    now and then: adds up what has come; never waits
+///   wait    of a stage, where the schedule waits for its reduction
 ///   finish  waits for the rest; the parameters have the sums, of this step alone
 ///   add_earlier  when the step is complete everywhere
 ///
@@ -38,6 +39,8 @@ class GradReducer {
   void start();
   void reduce(StageId stage, uint64_t step);
   void poll();
+  /// Waits until the gradients that set out with this stage are reduced.
+  void wait(StageId stage, Deadline deadline);
   /// Stages that were not reduced are.
   void finish(uint64_t step, Deadline deadline);
   void add_earlier();

@@ -101,7 +101,7 @@ void Router::clear() {
 }
 
 void Router::finish() {
-  for (const PendingPtr& send : sends_) wait_send(send);
+  for (const PostedSend& send : sends_) wait_send(send.pending);
   sends_.clear();
   // All microbatches at once: what lies behind them may be one graph.
   backward_into(std::exchange(model_grads_, {}));
@@ -340,7 +340,7 @@ void Router::send(Action send) {
       s.outgoing[e].clear();
       values.emplace_back(weight(m));
       values.emplace_back(static_cast<int64_t>(microbatches_));
-      post(edge.peer, {step_, Direction::kForward, edge.from, edge.to, m}, std::move(values));
+      post(send, edge.peer, {step_, Direction::kForward, edge.from, edge.to, m}, std::move(values));
     }
   } else {
     for (std::size_t e = 0; e < w.in.size(); ++e) {
@@ -348,19 +348,29 @@ void Router::send(Action send) {
       if (edge.is_local) continue;
       std::vector<c10::IValue> grads = std::move(s.outgoing_grads[e]);
       s.outgoing_grads[e].clear();
-      post(edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m}, std::move(grads));
+      post(send, edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m}, std::move(grads));
     }
   }
 }
 
-void Router::post(Rank to, const TransferId& id, std::vector<c10::IValue> values) {
+void Router::wait_for_sends(Action wait) {
+  const auto is_awaited = [send = wait.with_type(send_of(wait.type()))](const PostedSend& posted) {
+    return posted.action == send;
+  };
+  for (const PostedSend& posted : sends_) {
+    if (is_awaited(posted)) wait_send(posted.pending);
+  }
+  std::erase_if(sends_, is_awaited);
+}
+
+void Router::post(Action send, Rank to, const TransferId& id, std::vector<c10::IValue> values) {
   recorder_.add_sent(bytes_of(values));
   if (meter_ != nullptr) hand_over(meter_, values, meter_->accounts() - 1);
   PendingPtr pending = transport_.post_send(to, id, c10::ivalue::Tuple::create(std::move(values)));
   if (options_.wait_for_sends) {
     wait_send(pending);
   } else if (!pending->is_done()) {
-    sends_.push_back(std::move(pending));
+    sends_.push_back({send, std::move(pending)});
   }
 }
 

@@ -64,6 +64,8 @@ class Router {
 
   void post_receives(Action receive);
   void send(Action send);
+  /// For WAIT_SEND_F and WAIT_SEND_B: waits for what that SEND posted.
+  void wait_for_sends(Action wait);
 
   /// Whether a wait for another rank is under way, or was when it threw.
   bool is_waiting() const { return is_waiting_; }
@@ -106,7 +108,7 @@ class Router {
 
   std::vector<c10::IValue> receive(const PendingPtr& pending, Rank from, const TransferId& id);
   void wait_send(const PendingPtr& pending);
-  void post(Rank to, const TransferId& id, std::vector<c10::IValue> values);
+  void post(Action send, Rank to, const TransferId& id, std::vector<c10::IValue> values);
   void take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
   void take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
   const c10::IValue& model_input(const Ports::Feed& feed, MicrobatchId m) const;
@@ -133,7 +135,11 @@ class Router {
   bool is_waiting_ = false;
   std::vector<double> weights_;
   std::vector<Slot> slots_;  // by stage of this rank, then microbatch
-  std::vector<PendingPtr> sends_;
+  struct PostedSend {
+    Action action;  // SEND_F or SEND_B
+    PendingPtr pending;
+  };
+  std::vector<PostedSend> sends_;                               // that are not known to be complete
   std::vector<std::pair<at::Tensor, at::Tensor>> model_grads_;  // model inputs and their gradients
 };
 

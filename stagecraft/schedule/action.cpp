@@ -8,9 +8,15 @@
 namespace stagecraft {
 namespace {
 
-constexpr std::array<std::string_view, 13> kWords = {
-    "F",      "I",       "W",       "B",           "SEND_F",      "RECV_F", "SEND_B",
-    "RECV_B", "UNSHARD", "RESHARD", "REDUCE_GRAD", "OVERLAP_F_B", ""};
+constexpr std::array<std::string_view, 16> kWords = {"F",           "I",
+                                                     "W",           "B",
+                                                     "SEND_F",      "RECV_F",
+                                                     "SEND_B",      "RECV_B",
+                                                     "WAIT_SEND_F", "WAIT_SEND_B",
+                                                     "UNSHARD",     "RESHARD",
+                                                     "REDUCE_GRAD", "WAIT_REDUCE_GRAD",
+                                                     "OVERLAP_F_B", ""};
+static_assert(kWords.size() == static_cast<std::size_t>(ActionType::kIdle) + 1);
 
 // A schedule has millions of them: no string for each.
 void append_number(std::string& text, int32_t number) {

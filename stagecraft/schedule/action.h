@@ -15,19 +15,22 @@ namespace stagecraft {
 
 /// What a rank does. The comment is the word in a schedule's text.
 enum class ActionType : uint8_t {
-  kForward,         ///< F
-  kBackwardInput,   ///< I            gradients of the stage's inputs
-  kBackwardWeight,  ///< W            gradients of its parameters, after I
-  kBackward,        ///< B            both at once
-  kSendForward,     ///< SEND_F       outputs to every other rank that reads them
-  kRecvForward,     ///< RECV_F       posts the receive of all inputs that come from other ranks
-  kSendBackward,    ///< SEND_B       gradients of inputs that came from other ranks
-  kRecvBackward,    ///< RECV_B       posts the receive of gradients from other ranks
-  kUnshard,         ///< UNSHARD      gathers the parameters of a stage
-  kReshard,         ///< RESHARD      releases them
-  kReduceGrad,      ///< REDUCE_GRAD  reduces a stage's gradients over replicas
-  kOverlap,         ///< OVERLAP_F_B  the actions that follow run side by side
-  kIdle,            ///< (empty)      nothing, for one time step
+  kForward,           ///< F
+  kBackwardInput,     ///< I            gradients of the stage's inputs
+  kBackwardWeight,    ///< W            gradients of its parameters, after I
+  kBackward,          ///< B            both at once
+  kSendForward,       ///< SEND_F       outputs to every other rank that reads them
+  kRecvForward,       ///< RECV_F       posts the receive of all inputs that come from other ranks
+  kSendBackward,      ///< SEND_B       gradients of inputs that came from other ranks
+  kRecvBackward,      ///< RECV_B       posts the receive of gradients from other ranks
+  kWaitSendForward,   ///< WAIT_SEND_F  waits until the SEND_F is complete
+  kWaitSendBackward,  ///< WAIT_SEND_B  waits until the SEND_B is complete
+  kUnshard,           ///< UNSHARD      gathers the parameters of a stage
+  kReshard,           ///< RESHARD      releases them
+  kReduceGrad,        ///< REDUCE_GRAD  reduces a stage's gradients over replicas
+  kWaitReduceGrad,    ///< WAIT_REDUCE_GRAD  waits until that reduction is complete
+  kOverlap,           ///< OVERLAP_F_B  the actions that follow run side by side
+  kIdle,              ///< (empty)      nothing, for one time step
 };
 
 /// "F", "SEND_B", ...; empty for kIdle.
@@ -42,9 +45,25 @@ constexpr bool is_compute(ActionType type) {
 constexpr bool is_transfer(ActionType type) {
   return type >= ActionType::kSendForward && type <= ActionType::kRecvBackward;
 }
-/// Compute and transfers, which belong to one microbatch.
+/// WAIT_SEND_F and WAIT_SEND_B.
+constexpr bool is_send_wait(ActionType type) {
+  return type == ActionType::kWaitSendForward || type == ActionType::kWaitSendBackward;
+}
+/// Compute, transfers and waits for sends, which belong to one microbatch.
 constexpr bool has_microbatch(ActionType type) {
-  return type <= ActionType::kRecvBackward;
+  return type <= ActionType::kWaitSendBackward;
+}
+/// The number of types that have a microbatch: the first of ActionType.
+constexpr std::size_t kMicrobatchTypes =
+    static_cast<std::size_t>(ActionType::kWaitSendBackward) + 1;
+/// The SEND of a wait for a send, and the wait of a SEND.
+constexpr ActionType send_of(ActionType wait) {
+  return wait == ActionType::kWaitSendForward ? ActionType::kSendForward
+                                              : ActionType::kSendBackward;
+}
+constexpr ActionType wait_of(ActionType send) {
+  return send == ActionType::kSendForward ? ActionType::kWaitSendForward
+                                          : ActionType::kWaitSendBackward;
 }
 /// I and B, which make the gradients of a stage's inputs.
 constexpr bool makes_input_gradients(ActionType type) {
@@ -69,8 +88,8 @@ class Action {
 
   /// An idle slot.
   constexpr Action() : Action(0, ActionType::kIdle, -1) {}
-  /// For compute and transfers. ArgumentError for any other type, a stage outside [0, kMaxStage] or
-  /// a microbatch outside [0, kMaxMicrobatch].
+  /// For compute, transfers and waits for sends. ArgumentError for any other type, a stage outside
+  /// [0, kMaxStage] or a microbatch outside [0, kMaxMicrobatch].
   constexpr Action(StageId stage, ActionType type, MicrobatchId microbatch)
       : Action(stage.value(), type, microbatch.value()) {
     if (!has_microbatch(type) || !is_stage(stage) || microbatch.value() < 0 ||
@@ -78,9 +97,10 @@ class Action {
       refuse(stage, type, microbatch.value());
     }
   }
-  /// For UNSHARD, RESHARD and REDUCE_GRAD, which belong to a stage alone. ArgumentError likewise.
+  /// For UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD, which belong to a stage alone.
+  /// ArgumentError likewise.
   constexpr Action(StageId stage, ActionType type) : Action(stage.value(), type, -1) {
-    if (type < ActionType::kUnshard || type > ActionType::kReduceGrad || !is_stage(stage)) {
+    if (type < ActionType::kUnshard || type > ActionType::kWaitReduceGrad || !is_stage(stage)) {
       refuse(stage, type, -1);
     }
   }

@@ -9,9 +9,9 @@
 
 namespace stagecraft {
 
-/// Where each compute action and transfer of a schedule is, by type, stage and microbatch. Places
-/// are numbered through all lists, rank after rank. The schedule must outlive it and have at most
-/// 2^32 - 2 actions (ArgumentError).
+/// Where each action that has a microbatch is, by type, stage and microbatch. Places are numbered
+/// through all lists, rank after rank. The schedule must outlive it and have at most 2^32 - 2
+/// actions (ArgumentError).
 class ActionIndex {
  public:
   static constexpr uint32_t kNowhere = UINT32_MAX;
@@ -29,7 +29,7 @@ class ActionIndex {
     entry = place;
     return true;
   }
-  /// Remembers the places of all compute actions and transfers. Returns false, before all were
+  /// Remembers the places of all actions that have a microbatch. Returns false, before all were
   /// added, when an action is not on the rank of its stage or is there twice.
   bool add_all(const Schedule& schedule);
   /// The place of that action, or kNowhere.
@@ -44,12 +44,11 @@ class ActionIndex {
   }
 
  private:
-  static constexpr std::size_t kTypes = 8;  // F to RECV_B
   struct Row {
     Row() {
       for (uint32_t& place : places) place = kNowhere;
     }
-    uint32_t places[kTypes];
+    uint32_t places[kMicrobatchTypes];
   };
 
   static uint64_t key(StageId stage, MicrobatchId microbatch) {

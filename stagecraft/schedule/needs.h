@@ -18,6 +18,8 @@ namespace stagecraft {
 ///   W       own I
 ///   SEND_F  own F                                         RECV_F of consumers, if sends block
 ///   SEND_B  own gradients                                 RECV_B of producers, if sends block
+///   WAIT_SEND_F, WAIT_SEND_B
+///           own SEND                                      the same receives
 ///
 /// All other actions need nothing.
 ///
@@ -51,14 +53,31 @@ class Needs {
         return;
       case ActionType::kSendForward:
         if (!visit(ActionType::kForward, stage)) return;
-        visit_receives(stage, graph_.consumers(stage), ActionType::kRecvForward, visit);
+        if (blocking_sends_) visit_receives(action, visit);
         return;
       case ActionType::kSendBackward:
         if (!visit(ActionType::kBackward, stage)) return;
-        visit_receives(stage, graph_.producers(stage), ActionType::kRecvBackward, visit);
+        if (blocking_sends_) visit_receives(action, visit);
         return;
+      case ActionType::kWaitSendForward:
+      case ActionType::kWaitSendBackward: {
+        const Action send = action.with_type(send_of(action.type()));
+        if (visit(send.type(), stage) && blocking_sends_) visit_receives(send, visit);
+        return;
+      }
       default:
         return;
+    }
+  }
+
+  /// Calls visit(type, stage) for each receive of a SEND; stops when visit returns false.
+  template <typename Visit>
+  void visit_receives(Action send, Visit&& visit) const {
+    const bool is_forward = send.type() == ActionType::kSendForward;
+    const StageId stage = send.stage();
+    for (const StageId reader : is_forward ? graph_.consumers(stage) : graph_.producers(stage)) {
+      if (!is_elsewhere(stage, reader)) continue;
+      if (!visit(is_forward ? ActionType::kRecvForward : ActionType::kRecvBackward, reader)) return;
     }
   }
 
@@ -86,14 +105,6 @@ class Needs {
       if (!received && !visit(receive, stage)) return;
       received = true;
       if (!visit(send, source)) return;
-    }
-  }
-  template <typename Visit>
-  void visit_receives(StageId stage, std::span<const StageId> readers, ActionType receive,
-                      Visit&& visit) const {
-    if (!blocking_sends_) return;
-    for (const StageId reader : readers) {
-      if (is_elsewhere(stage, reader) && !visit(receive, reader)) return;
     }
   }
 

@@ -9,10 +9,11 @@
 
 namespace stagecraft {
 
-/// The bit of a compute action or transfer among those of its stage and microbatch.
-constexpr uint8_t type_bit(ActionType type) {
-  return static_cast<uint8_t>(1U << static_cast<unsigned>(type));
+/// The bit of a type among those that have a microbatch.
+constexpr uint16_t type_bit(ActionType type) {
+  return static_cast<uint16_t>(1U << static_cast<unsigned>(type));
 }
+static_assert(kMicrobatchTypes <= 16);
 
 /// A few bits for each stage and microbatch of a schedule.
 class PairFlags {
@@ -21,13 +22,13 @@ class PairFlags {
   /// schedule, because few of its stages and microbatches have an action.
   PairFlags(const Schedule& schedule, std::string_view who);
 
-  uint8_t& at(StageId stage, MicrobatchId microbatch) {
+  uint16_t& at(StageId stage, MicrobatchId microbatch) {
     return flags_[stage.position() * columns_ + microbatch.position()];
   }
 
  private:
   std::size_t columns_;
-  std::vector<uint8_t> flags_;
+  std::vector<uint16_t> flags_;
 };
 
 }  // namespace stagecraft

@@ -55,7 +55,7 @@ std::span<const Action> Schedule::actions(Rank rank) const {
 Level infer_level(std::span<const ActionList> lists) {
   for (const ActionList& list : lists) {
     for (const Action action : list) {
-      if (is_transfer(action.type())) return Level::kLowered;
+      if (is_transfer(action.type()) || is_send_wait(action.type())) return Level::kLowered;
     }
   }
   return Level::kCompute;

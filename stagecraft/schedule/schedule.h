@@ -18,7 +18,8 @@ using ActionList = std::vector<Action>;
 /// How much of a rank's work a schedule contains.
 enum class Level : uint8_t {
   /// What each rank computes, in which order. Values travel between ranks by themselves, and idle
-  /// slots show where a rank waits. UNSHARD, RESHARD and REDUCE_GRAD may be there already.
+  /// slots show where a rank waits. UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD may be there
+  /// already.
   kCompute,
   /// All that a rank does, transfers included; no idle slots.
   kLowered,
@@ -62,8 +63,8 @@ class Schedule {
   int64_t num_actions_ = 0;
 };
 
-/// Level and placement of lists that come from outside: the level is lowered if a transfer occurs;
-/// a stage is on the first rank that has an action of it.
+/// Level and placement of lists that come from outside: the level is lowered if a transfer or
+/// a wait for a send occurs; a stage is on the first rank that has an action of it.
 Level infer_level(std::span<const ActionList> lists);
 Placement infer_placement(std::span<const ActionList> lists);
 

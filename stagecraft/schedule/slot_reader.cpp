@@ -84,7 +84,8 @@ Action SlotReader::read_action() {
   const std::optional<ActionType> type = type_of(word);
   if (!type || *type == ActionType::kOverlap) {
     const std::string_view known =
-        "F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, UNSHARD, RESHARD or REDUCE_GRAD";
+        "F, I, W, B, SEND_F, RECV_F, SEND_B, RECV_B, WAIT_SEND_F, WAIT_SEND_B, UNSHARD, RESHARD, "
+        "REDUCE_GRAD or WAIT_REDUCE_GRAD";
     position_ = begin;
     if (word.empty()) fail_expected(known);
     fail(fmt::format("expected {} after a stage number, got {}", known, quote(word)), begin);

@@ -48,7 +48,7 @@ enum class FindingKind : uint8_t {
   kDeadlock,    ///< ranks that wait for each other for ever
   kSharding,    ///< UNSHARD and RESHARD that do not pair up, or compute on a resharded stage
   kReduceGrad,  ///< REDUCE_GRAD before the last backward of its stage, twice, or for some stages
-                ///< only
+                ///< only; its wait without it, twice, or for some stages only
 };
 
 std::string_view to_string(FindingKind kind);
@@ -82,12 +82,13 @@ struct Verdict {
 /// - the schedule is complete for its mode and says nothing twice;
 /// - lowered: each value or gradient that goes to another rank has one SEND after the action that
 ///   makes it and one RECV before the action that needs it; there are no other transfers and no
-///   idle slots;
+///   idle slots; there is a wait after each SEND, once, or no wait for a send at all;
 /// - UNSHARD and RESHARD of a stage alternate, all its compute is between them, and it ends
 ///   resharded; REDUCE_GRAD is there for no stage, or once for each stage after its last backward;
+///   its wait is there for no stage, or once for each stage after its REDUCE_GRAD;
 /// - the parts of an overlap do not need each other;
-/// - run in order, no rank waits for ever, even when nothing is buffered: a SEND ends when its
-///   receives are posted, a RECV only posts, compute waits for its values.
+/// - run in order, no rank waits for ever, even when nothing is buffered: a SEND and
+///   its wait end when its receives are posted, a RECV only posts, compute waits for its values.
 ///
 /// A schedule with misplaced or repeated actions is not examined for deadlocks. Linear in the
 /// number of actions. `graph` must have as many stages as the schedule (ArgumentError).

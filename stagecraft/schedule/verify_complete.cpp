@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/schedule/needs.h"
+#include "stagecraft/schedule/passes/pass_input.h"
 #include "stagecraft/schedule/verify_parts.h"
 
 namespace stagecraft {
@@ -20,7 +21,9 @@ class Completeness {
         mode_(options.mode),
         microbatches_(options.microbatches.value_or(schedule.num_microbatches())),
         index_(index),
-        findings_(findings) {}
+        findings_(findings),
+        has_waits_(
+            has_any(schedule, {ActionType::kWaitSendForward, ActionType::kWaitSendBackward})) {}
 
   // A text may name stage 10^7 or microbatch 10^9 with a handful of actions: then most are missing,
   // and the first ones tell as much as all of them. `limit` bounds how many are looked at.
@@ -98,9 +101,24 @@ class Completeness {
     const bool has_backward = mode_ != VerifyMode::kForwardOnly;
     check_transfer(ActionType::kSendForward, stage, m, to_other_ranks_);
     check_transfer(ActionType::kRecvForward, stage, m, from_other_ranks_);
+    if (has_waits_) check_wait(ActionType::kSendForward, stage, m);
     if (!has_backward) return;
     check_transfer(ActionType::kSendBackward, stage, m, from_other_ranks_);
     check_transfer(ActionType::kRecvBackward, stage, m, to_other_ranks_);
+    if (has_waits_) check_wait(ActionType::kSendBackward, stage, m);
+  }
+
+  // A schedule has a wait for each of its sends, or none at all. A piece of one may have either.
+  void check_wait(ActionType send, StageId stage, MicrobatchId m) {
+    if (mode_ == VerifyMode::kPartial) return;
+    const bool is_sent = find(send, stage, m) != kNotFound;
+    const uint32_t wait = find(wait_of(send), stage, m);
+    if (is_sent && wait == kNotFound) add_missing(wait_of(send), stage, m);
+    if (is_sent || wait == kNotFound) return;
+    const auto [rank, offset] = findings_.locate(index_, wait);
+    findings_.add_at(FindingKind::kUnexpected, rank, offset, [&] {
+      return fmt::format("there is no {} to wait for", to_string(Action(stage, send, m)));
+    });
   }
 
   void check_transfer(ActionType type, StageId stage, MicrobatchId m, bool expected) {
@@ -153,6 +171,7 @@ class Completeness {
   int32_t microbatches_;
   const ActionIndex& index_;
   Findings& findings_;
+  bool has_waits_;
   bool to_other_ranks_ = false;
   bool from_other_ranks_ = false;
 };

@@ -5,14 +5,29 @@
 namespace stagecraft {
 namespace {
 
+// What a forward-only schedule may have.
+bool is_forward_type(ActionType type) {
+  switch (type) {
+    case ActionType::kForward:
+    case ActionType::kSendForward:
+    case ActionType::kRecvForward:
+    case ActionType::kWaitSendForward:
+    case ActionType::kUnshard:
+    case ActionType::kReshard:
+    case ActionType::kIdle:
+      return true;
+    default:
+      return false;
+  }
+}
+
 // Why an action does not belong in the schedule.
 std::string why_unexpected(Action action, Level level, const VerifyOptions& options) {
   const ActionType type = action.type();
   if (type == ActionType::kIdle) return "a lowered schedule has no idle slots";
-  if (level == Level::kCompute && is_transfer(type)) return "a compute schedule has no transfers";
-  if (options.mode == VerifyMode::kForwardOnly &&
-      (type == ActionType::kSendBackward || type == ActionType::kRecvBackward ||
-       type == ActionType::kReduceGrad || (is_compute(type) && type != ActionType::kForward))) {
+  if (level == Level::kCompute && (is_transfer(type) || is_send_wait(type)))
+    return "a compute schedule has no transfers";
+  if (options.mode == VerifyMode::kForwardOnly && !is_forward_type(type)) {
     return "a forward-only schedule has no backward";
   }
   return fmt::format("there are {} microbatches", options.microbatches.value_or(0));
@@ -36,10 +51,9 @@ bool verify_places(const Schedule& schedule, const VerifyOptions& options, Actio
       const ActionType type = action.type();
       if (type == ActionType::kOverlap) continue;
       const bool is_unexpected =
-          (type == ActionType::kIdle && is_lowered) || (is_transfer(type) && !is_lowered) ||
-          (is_forward_only && type != ActionType::kForward && type != ActionType::kSendForward &&
-           type != ActionType::kRecvForward && type != ActionType::kUnshard &&
-           type != ActionType::kReshard && type != ActionType::kIdle) ||
+          (type == ActionType::kIdle && is_lowered) ||
+          ((is_transfer(type) || is_send_wait(type)) && !is_lowered) ||
+          (is_forward_only && !is_forward_type(type)) ||
           (has_microbatch(type) && action.microbatch().value() >= microbatches);
       if (is_unexpected) {
         findings.add_at(FindingKind::kUnexpected, r, i,

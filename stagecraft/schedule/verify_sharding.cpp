@@ -13,6 +13,7 @@ struct StageState {
   std::size_t first_compute = kNone;  // before any UNSHARD
   std::size_t last_unshard = kNone;
   std::size_t reduce_grad = kNone;
+  std::size_t wait = kNone;  // for REDUCE_GRAD
   bool ever_unsharded = false;
   bool is_unsharded = false;
 };
@@ -24,13 +25,16 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
   const bool is_partial = options.mode == VerifyMode::kPartial;
   IndexedVector<StageId, StageState> stages(schedule.num_stages());
   bool any_reduce_grad = false;
+  bool any_wait = false;
 
   for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
     const ActionList& list = schedule.lists()[r];
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Action action = list[i];
       const ActionType type = action.type();
-      if (action.is_idle() || action.is_overlap() || is_transfer(type)) continue;
+      if (action.is_idle() || action.is_overlap() || is_transfer(type) || is_send_wait(type)) {
+        continue;
+      }
       const StageId stage = action.stage();
       if (!stages.contains(stage)) continue;
       if (rank_of[stage.position()] != static_cast<int32_t>(r)) continue;
@@ -71,14 +75,23 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
         state.ever_unsharded = true;
         state.is_unsharded = false;
       } else {
-        any_reduce_grad = true;
-        if (state.reduce_grad != kNone) {
+        const bool is_wait = type == ActionType::kWaitReduceGrad;
+        std::size_t& earlier = is_wait ? state.wait : state.reduce_grad;
+        (is_wait ? any_wait : any_reduce_grad) = true;
+        if (earlier != kNone) {
           findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
-            return fmt::format("comes a second time; first at {}",
-                               findings.slot_text(r, state.reduce_grad));
+            return fmt::format("comes a second time; first at {}", findings.slot_text(r, earlier));
+          });
+        } else if (is_wait && state.reduce_grad == kNone && !is_partial) {
+          findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
+            return fmt::format("there is no earlier {}REDUCE_GRAD to wait for", stage.value());
+          });
+        } else if (!is_wait && state.wait != kNone && is_partial) {
+          findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
+            return fmt::format("comes after its wait, at {}", findings.slot_text(r, state.wait));
           });
         }
-        state.reduce_grad = i;
+        earlier = i;
       }
     }
   }
@@ -91,6 +104,10 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
     }
     if (any_reduce_grad && stages[stage].reduce_grad == kNone && rank >= 0) {
       findings.add(FindingKind::kReduceGrad, fmt::format("{}REDUCE_GRAD", stage.value()),
+                   [&] { return "is missing, but other stages have it"; });
+    }
+    if (any_wait && stages[stage].reduce_grad != kNone && stages[stage].wait == kNone) {
+      findings.add(FindingKind::kReduceGrad, fmt::format("{}WAIT_REDUCE_GRAD", stage.value()),
                    [&] { return "is missing, but other stages have it"; });
     }
   }

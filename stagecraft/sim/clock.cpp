@@ -1,6 +1,7 @@
 #include "stagecraft/sim/clock.h"
 
 #include <algorithm>
+#include <limits>
 #include <utility>
 
 namespace stagecraft {
@@ -44,7 +45,8 @@ Clock::Clock(const Schedule& schedule, const StageGraph& graph, const CostModel&
       table_(costs, schedule.num_stages()),
       transfers_(schedule, graph, costs),
       now_(schedule.lists().size(), 0),
-      is_over_cap_(schedule.lists().size(), false) {
+      is_over_cap_(schedule.lists().size(), false),
+      leaving_values_(schedule.lists().size()) {
   const std::size_t ranks = schedule.lists().size();
   result_.ranks.resize(ranks);
   result_.timeline.resize(ranks);
@@ -67,10 +69,13 @@ void Clock::execute(std::size_t rank, std::size_t offset, std::size_t length) {
     compute(rank, offset, length);
     return;
   }
+  const double start = now_[rank];
   if (action.type() == ActionType::kSendForward || action.type() == ActionType::kSendBackward) {
-    send(rank, action);
+    send(rank, offset);
+  } else if (is_send_wait(action.type())) {
+    wait_for_send(rank, offset);
   }
-  result_.timeline[rank][offset] = {now_[rank], now_[rank]};
+  result_.timeline[rank][offset] = {start, now_[rank]};
 }
 
 double Clock::end_of(uint32_t place, StageId stage) const {
@@ -149,10 +154,12 @@ void Clock::send_results(std::size_t rank, std::size_t first, std::size_t end) {
       for (const Transfers::End& to : transfers_.out_edges(action.stage())) {
         send_along(rank, Direction::kForward, to, action.microbatch(), time);
       }
+      hold_sent(rank, i, action.with_type(ActionType::kSendForward), now_[rank]);
     } else if (makes_input_gradients(action.type())) {
       for (const Transfers::End& to : transfers_.in_edges(action.stage())) {
         send_along(rank, Direction::kBackward, to, action.microbatch(), time);
       }
+      hold_sent(rank, i, action.with_type(ActionType::kSendBackward), now_[rank]);
     }
   }
 }
@@ -183,13 +190,64 @@ void Clock::account_memory(std::size_t rank, std::size_t first, std::size_t end)
   }
 }
 
-void Clock::send(std::size_t rank, Action action) {
+void Clock::send(std::size_t rank, std::size_t offset) {
+  const Action action = schedule_.lists()[rank][offset];
   const bool is_forward = action.type() == ActionType::kSendForward;
   const Direction direction = is_forward ? Direction::kForward : Direction::kBackward;
   const auto ends =
       is_forward ? transfers_.out_edges(action.stage()) : transfers_.in_edges(action.stage());
   for (const Transfers::End& to : ends) {
     send_along(rank, direction, to, action.microbatch(), now_[rank]);
+  }
+  hold_sent(rank, offset, action, now_[rank]);
+}
+
+void Clock::wait_for_send(std::size_t rank, std::size_t offset) {
+  const Action wait = schedule_.lists()[rank][offset];
+  const Action send = wait.with_type(send_of(wait.type()));
+  const bool is_here =
+      index_.find(send.type(), send.stage(), send.microbatch()) != ActionIndex::kNowhere;
+  const std::optional<double> left = time_left(send);
+  if (!is_here || !left) return;  // was sent before this piece of a schedule
+  const double end = std::max(now_[rank], *left);
+  result_.ranks[rank].exposed_transfer += end - now_[rank];
+  now_[rank] = end;
+  const double held = table_.get(send).memory_sent;
+  if (held > 0) change_memory(rank, offset, end, -held);
+}
+
+std::optional<double> Clock::time_left(Action send) const {
+  const bool is_forward = send.type() == ActionType::kSendForward;
+  const Direction direction = is_forward ? Direction::kForward : Direction::kBackward;
+  const auto ends =
+      is_forward ? transfers_.out_edges(send.stage()) : transfers_.in_edges(send.stage());
+  std::optional<double> left;
+  for (const Transfers::End& to : ends) {
+    if (!transfers_.is_elsewhere(to.edge)) continue;
+    const double one = transfers_.get(direction, to.edge, send.microbatch()).left;
+    left = std::max(left.value_or(0), one);
+  }
+  return left;
+}
+
+void Clock::hold_sent(std::size_t rank, std::size_t offset, Action send, double now) {
+  const double held = table_.get(send).memory_sent;
+  if (held <= 0) return;
+  const std::optional<double> left = time_left(send);
+  if (!left) return;
+  const bool has_wait =
+      index_.find(wait_of(send.type()), send.stage(), send.microbatch()) != ActionIndex::kNowhere;
+  if (!has_wait && *left <= now) return;
+  change_memory(rank, offset, now, held);
+  if (!has_wait) leaving_values_[rank].emplace(*left, held);
+}
+
+void Clock::release_until(std::size_t rank, double time) {
+  auto& values = leaving_values_[rank];
+  while (!values.empty() && values.top().first <= time) {
+    const auto [left, held] = values.top();
+    values.pop();
+    add_sample(rank, std::nullopt, left, -held);
   }
 }
 
@@ -209,6 +267,12 @@ void Clock::send_along(std::size_t rank, Direction direction, const Transfers::E
 
 void Clock::change_memory(std::size_t rank, std::optional<std::size_t> offset, double time,
                           double amount) {
+  release_until(rank, time);
+  add_sample(rank, offset, time, amount);
+}
+
+void Clock::add_sample(std::size_t rank, std::optional<std::size_t> offset, double time,
+                       double amount) {
   std::vector<MemorySample>& samples = result_.memory[rank];
   const double memory = samples.back().memory + amount;
   if (samples.back().time == time) {
@@ -226,6 +290,9 @@ void Clock::change_memory(std::size_t rank, std::optional<std::size_t> offset, d
 
 Simulation Clock::finish() {
   double busy = 0;
+  for (std::size_t r = 0; r < result_.ranks.size(); ++r) {
+    release_until(r, std::numeric_limits<double>::infinity());
+  }
   for (RankStats& stats : result_.ranks) {
     stats.first_start = std::max(stats.first_start, 0.0);
     result_.makespan = std::max(result_.makespan, stats.last_end);

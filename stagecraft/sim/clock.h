@@ -1,7 +1,9 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <optional>
+#include <queue>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -66,12 +68,19 @@ class Clock {
   Readiness ready(Action action) const;
   void compute(std::size_t rank, std::size_t offset, std::size_t length);
   void send_results(std::size_t rank, std::size_t first, std::size_t end);
-  void send(std::size_t rank, Action action);
+  void send(std::size_t rank, std::size_t offset);
+  void wait_for_send(std::size_t rank, std::size_t offset);
+  // When all readers' transfers of a SEND have left; nothing if it has no reader elsewhere.
+  std::optional<double> time_left(Action send) const;
+  // Takes the memory of a value that is sent, until it has left or until the wait for it.
+  void hold_sent(std::size_t rank, std::size_t offset, Action send, double now);
+  void release_until(std::size_t rank, double time);
   void account_memory(std::size_t rank, std::size_t first, std::size_t end);
   void send_along(std::size_t rank, Transfers::Direction direction, const Transfers::End& end,
                   MicrobatchId m, double now);
   void change_memory(std::size_t rank, std::optional<std::size_t> offset, double time,
                      double amount);
+  void add_sample(std::size_t rank, std::optional<std::size_t> offset, double time, double amount);
   double end_of(uint32_t place, StageId stage) const;
 
   const Schedule& schedule_;
@@ -83,6 +92,10 @@ class Clock {
   std::vector<double> now_;  // by rank: when it is free
   std::vector<Change> changes_;
   std::vector<bool> is_over_cap_;  // by rank
+  // By rank: values that have been sent and that no wait releases. The first to leave is on top.
+  std::vector<std::priority_queue<std::pair<double, double>, std::vector<std::pair<double, double>>,
+                                  std::greater<>>>
+      leaving_values_;
   std::vector<std::pair<double, std::size_t>> leaving_;
   Simulation result_;
 };

@@ -20,6 +20,7 @@ void check_stage(const StageCost& cost, const std::string& what) {
   check_number(cost.memory_forward, "MF" + what);
   check_number(cost.memory_freed_by_input, "MI" + what);
   check_number(cost.memory_freed_by_weight, "MW" + what);
+  check_number(cost.memory_sent, "MS" + what);
 }
 
 void check_link(const LinkCost& cost, const std::string& what) {

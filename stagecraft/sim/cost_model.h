@@ -24,6 +24,9 @@ struct StageCost {
   double memory_forward = 1;
   double memory_freed_by_input = 0;
   double memory_freed_by_weight = 1;
+  /// What an output or a gradient that is sent takes on the sending rank, until it has left or,
+  /// where the schedule waits for its send, until that wait.
+  double memory_sent = 0;
 
   double full_backward() const { return backward.value_or(backward_input + backward_weight); }
 
@@ -94,8 +97,8 @@ void check_costs(const CostModel& costs, int32_t ranks, int32_t stages, int32_t 
 
 /// Reads "F=18522,B=18086,W=9337,C=601". Keys: F, I (or B, as the papers name it), W, FULL (the
 /// whole backward), C (latency), BW (bandwidth), BYTES, MF, MI (or MB), MW (memory of F, freed by
-/// I, by W), WEIGHTS, CAP, OVERLAP. ParseError, with the column, on anything else or a key that
-/// comes twice.
+/// I, by W), MS (of what is sent), WEIGHTS, CAP, OVERLAP. ParseError, with the column, on anything
+/// else or a key that comes twice.
 CostModel parse_costs(std::string_view text);
 
 /// Reads a cost file: JSON with the members of CostModel under the keys of parse_costs. See

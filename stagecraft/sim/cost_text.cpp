@@ -15,7 +15,7 @@ std::string_view canonical_cost_key(std::string_view key) {
 }
 
 std::string_view cost_key_list() {
-  return "F, I (or B), W, FULL, C, BW, BYTES, MF, MI (or MB), MW, WEIGHTS, CAP, OVERLAP";
+  return "F, I (or B), W, FULL, C, BW, BYTES, MF, MI (or MB), MW, MS, WEIGHTS, CAP, OVERLAP";
 }
 
 bool set_stage_cost(StageCost& cost, std::string_view key, double value) {
@@ -34,6 +34,8 @@ bool set_stage_cost(StageCost& cost, std::string_view key, double value) {
     cost.memory_freed_by_input = value;
   } else if (key == "MW") {
     cost.memory_freed_by_weight = value;
+  } else if (key == "MS") {
+    cost.memory_sent = value;
   } else {
     return false;
   }

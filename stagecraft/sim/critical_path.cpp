@@ -82,6 +82,10 @@ class PathTracer {
         return maker;
       }
     }
+    if (const std::optional<Place> maker = maker_of_awaited_send(rank, slot.offset(), start)) {
+      cause = PathStep::Cause::kTransfer;
+      return maker;
+    }
     cause = PathStep::Cause::kStart;
     return std::nullopt;
   }
@@ -97,6 +101,25 @@ class PathTracer {
         if (interval(rank, part).end == time) return Place{rank, part};
       }
       return std::nullopt;
+    }
+    return std::nullopt;
+  }
+
+  // If the rank waited for a send before `offset`, until `time`: the action that made the value.
+  std::optional<Place> maker_of_awaited_send(std::size_t rank, std::size_t offset,
+                                             double time) const {
+    const ActionList& list = schedule_.lists()[rank];
+    while (offset-- > 0 && !is_compute(list[offset].type())) {
+      const Action action = list[offset];
+      if (!is_send_wait(action.type())) continue;
+      const Interval& waited = interval(rank, offset);
+      if (waited.end != time || waited.start == waited.end) continue;
+      const uint32_t place =
+          action.type() == ActionType::kWaitSendForward
+              ? index_.find(ActionType::kForward, action.stage(), action.microbatch())
+              : index_.find_gradient_maker(action.stage(), action.microbatch());
+      if (place == ActionIndex::kNowhere) return std::nullopt;
+      return Place{rank, place - index_.first_place(rank)};
     }
     return std::nullopt;
   }

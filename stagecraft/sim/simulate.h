@@ -50,7 +50,8 @@ struct PathStep {
     kStart,     ///< it started at time 0
     kRank,      ///< its rank was busy with the step before
     kValue,     ///< it needed the result of the step before, on the same rank
-    kTransfer,  ///< it needed the result of the step before, from another rank
+    kTransfer,  ///< it needed the result of the step before, from another rank, or its rank waited
+                ///< until that result was sent
   };
   Rank rank;
   std::size_t offset = 0;  ///< of the action in its rank's list
@@ -86,7 +87,7 @@ struct Simulation {
 
 /// Runs the schedule on a clock. A rank does its actions in order; a compute action waits for the
 /// values it needs, a transfer goes on beside compute, and a value that stays on its rank arrives
-/// at once. Linear in the number of actions.
+/// at once. A wait for a send ends when the last byte has left. Linear in the number of actions.
 ///
 /// ScheduleError when the schedule cannot be executed (`verify` says why), ArgumentError for costs
 /// that do not fit it.

@@ -69,7 +69,7 @@ void Transfers::send(Direction direction, std::size_t edge, MicrobatchId m, doub
     left = std::max(left, link.free_at) + bytes_[edge] / *link.cost.bandwidth;
     link.free_at = left;
   }
-  transfers_[d][edge * columns_ + m.position()] = {ready, left + link.cost.latency};
+  transfers_[d][edge * columns_ + m.position()] = {ready, left, left + link.cost.latency};
 }
 
 }  // namespace stagecraft

@@ -19,6 +19,7 @@ class Transfers {
 
   struct Transfer {
     double ready = 0;    ///< when it could have been sent
+    double left = 0;     ///< when its last byte left, so that the sender can release it
     double arrived = 0;  ///< when it can be read
   };
 

@@ -95,7 +95,7 @@ class LockStep {
  private:
   struct Wait {
     Action action;  // any of `wanted` of its stage and microbatch
-    uint8_t wanted = 0;
+    uint16_t wanted = 0;
   };
 
   void visit(std::size_t r) {
@@ -141,6 +141,10 @@ class LockStep {
       check_send(action, graph_.consumers(action.stage()), ActionType::kSendBackward, check);
     } else {
       needs_.visit(action, check);
+      // A send is complete when its receives are done.
+      if (ready && is_send_wait(action.type())) {
+        needs_.visit_receives(action.with_type(send_of(action.type())), check);
+      }
     }
     return ready;
   }
@@ -159,7 +163,7 @@ class LockStep {
 
   // If not, `r` sleeps until it is.
   bool is_done(ActionType type, StageId stage, MicrobatchId m, std::size_t r) {
-    uint8_t wanted = type_bit(type);
+    uint16_t wanted = type_bit(type);
     if (type == ActionType::kBackward) wanted |= type_bit(ActionType::kBackwardInput);
     if ((done_.at(stage, m) & wanted) != 0 || (present_.at(stage, m) & wanted) == 0) return true;
     waits_[r] = {Action(stage, type, m), wanted};

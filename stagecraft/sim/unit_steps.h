@@ -24,11 +24,11 @@ struct UnitSteps {
   int64_t steps = 0;
 };
 
-/// UNSHARD, RESHARD, REDUCE_GRAD and idle slots take no step; an overlap takes one. A receive waits
-/// for its send. A receive of several values, which PyTorch does not have, does not wait: the
-/// compute after it does. In one step a rank sees what ranks of lower number did in the same step,
-/// and a rank that could not act gets a second chance after all others. ScheduleError when the
-/// ranks wait for each other.
+/// UNSHARD, RESHARD, REDUCE_GRAD, its wait and idle slots take no step; an overlap takes one. A
+/// receive waits for its send, and a wait for a send waits for the receives of that send. A receive
+/// of several values, which PyTorch does not have, does not wait: the compute after it does. In one
+/// step a rank sees what ranks of lower number did in the same step, and a rank that could not act
+/// gets a second chance after all others. ScheduleError when the ranks wait for each other.
 UnitSteps simulate_unit_steps(const Schedule& schedule, const StageGraph& graph);
 /// For a chain of stages.
 UnitSteps simulate_unit_steps(const Schedule& schedule);

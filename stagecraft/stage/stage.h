@@ -35,10 +35,12 @@ struct StageOptions {
   /// this function is called. B calls the returned function at once, W calls it after an I.
   std::function<std::function<void()>()> weight_work = {};
 
-  /// Handlers of UNSHARD, RESHARD and REDUCE_GRAD of this stage. Empty: they do nothing.
+  /// Handlers of UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD of this stage. Empty: they do
+  /// nothing. The last one is called after the gradients are reduced over the replicas.
   std::function<void()> on_unshard = {};
   std::function<void()> on_reshard = {};
   std::function<void()> on_reduce_grad = {};
+  std::function<void()> on_wait_reduce_grad = {};
 };
 
 /// Options of one forward.

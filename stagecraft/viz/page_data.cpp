@@ -6,10 +6,14 @@
 #include <map>
 #include <set>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include <fmt/format.h>
 
+#include "stagecraft/base/error.h"
+#include "stagecraft/schedule/activation_slots.h"
+#include "stagecraft/schedule/verify.h"
 #include "stagecraft/viz/bars.h"
 #include "stagecraft/viz/markup.h"
 #include "stagecraft/viz/pack.h"
@@ -84,6 +88,31 @@ void add_marks(Members& data, const std::vector<Lane>& lanes) {
                  return has_microbatch(mark.action.type())
                             ? static_cast<double>(mark.action.microbatch().value()) + 1
                             : 0;
+               }));
+}
+
+/// In which buffer the activation of each forward is, from 1; 0 for other bars. Only for schedules
+/// in which every activation ends.
+void add_slots(Members& data, const std::vector<Lane>& lanes, const Schedule& schedule) {
+  if (schedule.num_stages() == 0 || infer_mode(schedule) != VerifyMode::kTraining) return;
+  std::vector<double> counts;
+  std::map<std::pair<StageId, MicrobatchId>, int32_t> slot_of;
+  try {
+    for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
+      const ActivationSlots slots = activation_slots(schedule, rank);
+      counts.push_back(slots.num_slots());
+      for (const auto& each : slots.activations()) {
+        slot_of[{each.stage, each.microbatch}] = each.slot + 1;
+      }
+    }
+  } catch (const ArgumentError&) {
+    return;  // a piece of a schedule
+  }
+  data.numbers("rankSlots", counts);
+  data.numbers("barSlot", collect(lanes, &Lane::bars, [&](const Bar& bar) {
+                 const Action action = bar.action;
+                 if (action.type() != ActionType::kForward) return 0;
+                 return slot_of.at({action.stage(), action.microbatch()});
                }));
 }
 
@@ -205,6 +234,7 @@ std::string page_data(const Schedule& schedule, const Simulation& simulation,
   data.numbers("laneChunks", chunks);
   add_bars(data, lanes);
   add_marks(data, lanes);
+  add_slots(data, lanes, schedule);
   add_memory(data, simulation);
   add_ranks(data, simulation);
   add_path(data, lanes, simulation);

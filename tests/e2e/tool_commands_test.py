@@ -19,7 +19,7 @@ import tool_support
 from tool_support import DOCS, GOLDEN, ToolTest
 
 SHAPE = ["--ranks", "4", "--microbatches", "8"]
-COMMANDS = ["schedule", "lower", "verify", "simulate", "draw", "compare"]
+COMMANDS = ["schedule", "lower", "verify", "simulate", "draw", "slots", "compare"]
 
 
 def facts(report):
@@ -100,7 +100,8 @@ class Schedule(ToolTest):
 
     def test_takes_the_options_of_lowering(self):
         lowered = self.good("schedule", "Interleaved1F1B", *SHAPE, "--lower")
-        for option in (["--prefetch", 0], ["--max-active-stages", 1], ["--edges", "0-2,1-7"]):
+        for option in (["--prefetch", 0], ["--max-active-stages", 1], ["--edges", "0-2,1-7"], ["--for", "torch-2.15"],
+                       ["--unshard-lookahead", "1,1,2,2"], ["--defer-reduction-waits"], ["--limit-sends", 2]):
             changed = self.good("schedule", "Interleaved1F1B", *SHAPE, "--lower", *option)
             self.assertNotEqual(changed, lowered, option)
             graph = option if option[0] == "--edges" else []
@@ -165,6 +166,55 @@ class Lower(ToolTest):
         printed = "0F0,0F1,0B0,0B1,0REDUCE_GRAD\n1F0,1F1,1B0,1B1,1REDUCE_GRAD\n"
         lowered = self.good("lower", "-", stdin=printed.encode())
         self.assertEqual(lowered, self.good("schedule", "GPipe", "--ranks", 2, "--microbatches", 2, "--lower"))
+
+
+    def test_lowers_for_a_version_of_pytorch(self):
+        compared = 0
+        for path in sorted((GOLDEN / "torch-2.15").glob("*.csv")):
+            name, stages, microbatches, ranks = re.fullmatch(r"(\w+)_l(\d+)_mb(\d+)_pp(\d+)_comms.csv", path.name).groups()
+            shape = ["--ranks", ranks, "--microbatches", microbatches, "--stages-per-rank", stages]
+            self.assertEqual(self.good("schedule", name, *shape, "--lower", "--for", "torch-2.15"), path.read_text(), path.name)
+            compute = self.good("schedule", name, *shape).encode()
+            self.assertEqual(self.good("lower", "-", "--for", "torch-2.15", stdin=compute), path.read_text(), path.name)
+            self.assertEqual(self.good("lower", "-", "--for", "torch-2.13", stdin=compute), self.good("lower", "-", stdin=compute))
+            self.assertIn("at level lowered", self.good("verify", path))
+            self.good("draw", path, "--format", "html", "-o", "page.html")
+            compared += 1
+        self.assertGreaterEqual(compared, 8)
+
+    def test_auto_unshards_later_on_early_ranks(self):
+        shape = ["--ranks", 4, "--microbatches", 8, "--stages-per-rank", 4, "--lower"]
+        full = self.good("schedule", "LoopedBFS", *shape).splitlines()
+        auto = self.good("schedule", "LoopedBFS", *shape, "--unshard-lookahead", "auto").splitlines()
+        self.assertNotEqual(auto[0], full[0])
+        self.assertTrue(full[0].startswith("0UNSHARD,4UNSHARD,8UNSHARD,0F0"))
+        self.assertTrue(auto[0].startswith("0UNSHARD,4UNSHARD,0F0"))
+        self.assertEqual(self.good("schedule", "LoopedBFS", *shape, "--unshard-lookahead", "full").splitlines(), full)
+
+
+class Slots(ToolTest):
+    def test_counts_buffers(self):
+        text = self.good("slots", "Interleaved1F1B", *SHAPE)
+        self.assertRegex(text, r"rank +slots +activations\n +0 +11 +16\n +1 +9 +16\n +2 +7 +16\n +3 +5 +16\n$")
+        text = self.good("slots", "Interleaved1F1B", *SHAPE, "--granularity", "microbatch")
+        self.assertRegex(text, r"\n +0 +8 +16\n +1 +8 +16\n +2 +7 +16\n +3 +5 +16\n$")
+
+    def test_lists_what_is_in_a_buffer(self):
+        text = self.good("slots", "1F1B", "--ranks", 2, "--microbatches", 3, "--rank", 0)
+        self.assertTrue(text.endswith("slot 0: 0.0 0.2\nslot 1: 0.1\n"), text)
+
+    def test_json_has_every_activation(self):
+        data = json.loads(self.good("slots", "ZBVZeroBubble", *SHAPE, "--lower", "--json"))
+        self.assertEqual([rank["slots"] for rank in data["per_rank"]], [8, 8, 8, 8])
+        for rank in data["per_rank"]:
+            self.assertEqual(len(rank["activations"]), 16)
+            for each in rank["activations"]:
+                self.assertLess(each["slot"], rank["slots"])
+                self.assertLess(each["first"], each["last"])
+
+    def test_says_what_has_no_buffers(self):
+        self.bad(1, "slots", "ForwardOnly", *SHAPE, says="lacks the F, or the B or W, of microbatch 0")
+        self.bad(2, "slots", "1F1B", *SHAPE, "--rank", 4, says="there is no rank 4")
 
 
 class Documentation(ToolTest):

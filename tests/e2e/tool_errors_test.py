@@ -41,8 +41,14 @@ class BadUsage(ToolTest):
             self.bad(2, command, "1F1B", "--ranks", 4, says="--microbatches")
 
     def test_options_that_do_not_go_together(self):
-        for option in ("--prefetch=1", "--max-active-stages=1", "--edges=0-2"):
+        for option in ("--prefetch=1", "--max-active-stages=1", "--edges=0-2", "--for=torch-2.15", "--limit-sends=1",
+                       "--unshard-lookahead=auto", "--defer-reduction-waits"):
             self.bad(2, "schedule", "1F1B", *SHAPE, option, says="--lower")
+        self.bad(2, "schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.15", "--prefetch", 1, says="--prefetch")
+        self.bad(2, "schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.14", says="torch-2.13 or torch-2.15")
+        self.bad(1, "schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.13", "--limit-sends", 1, says="has no waits")
+        for lookahead in ("1", "1,2,3,4", "1,,2,3", "some", "0,1,1,1"):
+            self.bad(2, "schedule", "1F1B", *SHAPE, "--lower", "--unshard-lookahead", lookahead, says="lookahead")
         self.bad(2, "simulate", "1F1B", *SHAPE, "--unit", "--costs", "F=1", says="--unit")
         self.bad(2, "simulate", "1F1B", *SHAPE, "--costs", "F=1", "--cost-file", "x", says="--cost")
         self.bad(2, "simulate", "1F1B", *SHAPE, "--timeline", says="--json")

@@ -2,6 +2,8 @@
 
 usage: schedule_oracle_test.py TOOL [MEMORY]
 
+The tool lowers for the version of torch that runs this script.
+
 Torch takes minutes for all shapes. The file MEMORY remembers what the tool printed for a shape when torch agreed, as a digest;
 where the tool prints the same again and neither torch's version nor these scripts have changed, torch is not asked again.
 """
@@ -31,6 +33,7 @@ LARGEST = (4, 128, 64)
 # What torch refuses and we build.
 EXTENSIONS = ("1F1B", "Interleaved1F1B", "InterleavedZeroBubble")
 MOST_DIFFERENCES = 5
+FOR = ("--for", oracle.TARGET)
 
 
 def configurations():
@@ -120,13 +123,15 @@ def compare_built(configuration, order, folder):
 
     ours = run_well("schedule", name, *shape)
     expect_same("schedule", rows_of(ours), order)
-    ours_lowered = run_well("schedule", name, *shape, "--lower")
+    ours_lowered = run_well("schedule", name, *shape, "--lower", *FOR)
     expect_same("schedule --lower", rows_of(ours_lowered), lowered)
+    if oracle.HAS_WAITS and ranks <= 4 and microbatches <= 8:
+        compare_options(configuration, order)
 
     # Their files here.
     theirs = os.path.join(folder, "theirs.csv")
     write(theirs, order)
-    expect_same("lower of torch's file", rows_of(run_well("lower", theirs)), lowered)
+    expect_same("lower of torch's file", rows_of(run_well("lower", theirs, *FOR)), lowered)
     write(theirs, lowered)
     run_well("verify", theirs)
     simulated = json.loads(run_well("simulate", theirs, "--unit", "--json"))["steps"]
@@ -146,15 +151,28 @@ def compare_built(configuration, order, folder):
             expect_same(f"our file, read by torch as {kind}", read, lowered)
 
 
+def compare_options(configuration, order):
+    """What lowering can do beside, in a torch that has waits."""
+    name, ranks, stages, microbatches = configuration
+    shape = ("--ranks", ranks, "--stages-per-rank", stages, "--microbatches", microbatches)
+    ahead = [min(rank + 2, 3) for rank in range(ranks)]
+    for words, options in ((("--unshard-lookahead", "auto"), {"lookahead": ahead}),
+                           (("--defer-reduction-waits",), {"defer": True}),
+                           (("--limit-sends", 1), {"limit": 1}), (("--limit-sends", 3), {"limit": 3})):
+        ours = run_well("schedule", name, *shape, "--lower", *FOR, *words)
+        theirs = oracle.lowered(name, ranks, stages, microbatches, order, **options)
+        expect_same(f"schedule --lower {' '.join(map(str, words))}", rows_of(ours), theirs)
+
+
 def digest_of(configuration, folder):
     """A digest of all that the tool prints for a shape, if torch's files are what they are when both agree."""
     name, ranks, stages, microbatches = configuration
     shape = ("--ranks", ranks, "--stages-per-rank", stages, "--microbatches", microbatches)
-    done = [run("schedule", name, *shape), run("schedule", name, *shape, "--lower")]
+    done = [run("schedule", name, *shape), run("schedule", name, *shape, "--lower", *FOR)]
     if all(each.returncode == 0 for each in done):
         theirs = os.path.join(folder, "theirs.csv")
         write(theirs, rows_of(done[0].stdout))
-        done.append(run("lower", theirs))
+        done.append(run("lower", theirs, *FOR))
         write(theirs, rows_of(done[1].stdout))
         done += [run("verify", theirs), run("simulate", theirs, "--unit", "--json")]
     said = [(each.returncode, each.stdout.replace(folder, ""), each.stderr.replace(folder, "")) for each in done]
@@ -242,7 +260,8 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         built, refused, asked, differences = compare_all(folder, Memory(MEMORY))
     took = time.monotonic() - started
-    print(f"{built} configurations as torch has them, {refused} that torch refuses, in {took:.1f} s; torch was asked about {asked}")
+    print(f"{oracle.TARGET}: {built} configurations as torch has them, {refused} that torch refuses, in {took:.1f} s; "
+          f"torch was asked about {asked}")
     for difference in differences:
         print(difference)
     if built < 600 and not differences:

@@ -19,6 +19,9 @@ SINGLE = {
     "ForwardOnly": schedules._ScheduleForwardOnly,
 }
 V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+# The target of ours whose lists this torch makes. From 2.15 on it has waits.
+HAS_WAITS = hasattr(schedules, "_add_wait_send")
+TARGET = "torch-2.15" if HAS_WAITS else "torch-2.13"
 
 
 class Refused(Exception):
@@ -26,7 +29,8 @@ class Refused(Exception):
 
 
 def _stages(ranks, per_rank):
-    stage = types.SimpleNamespace(group_rank=0, group_size=ranks, num_stages=ranks * per_rank, submod=None)
+    stage = types.SimpleNamespace(group_rank=0, group_size=ranks, num_stages=ranks * per_rank, submod=None,
+                                  stage_index=0, device=None, p2p_per_edge=False)
     return [stage] * per_rank
 
 
@@ -41,6 +45,7 @@ class _RecordingStage:
         self.is_first = rank == 0
         self.is_last = rank == ranks - 1
         self.has_backward = True
+        self.p2p_per_edge = False
         self.recorded = []
 
     def forward_one_chunk(self, microbatch, *_, **__):
@@ -55,6 +60,9 @@ class _RecordingStage:
     get_fwd_recv_ops = get_fwd_send_ops = get_bwd_recv_ops = get_bwd_send_ops = _no_transfers
 
     def perform_reduce_grad(self, _):
+        pass
+
+    def release_fwd_send_outputs(self, _):
         pass
 
 
@@ -98,19 +106,26 @@ def _rank_of(name, ranks):
     return lambda stage: stage % ranks
 
 
-def lowered(name, ranks, per_rank, microbatches, order):
-    actions = {
-        rank: schedules._add_reduce_grad(schedules._add_unshard_reshard(row), microbatches)
-        for rank, row in _parse(order).items()
-    }
-    return _print(schedules._add_send_recv(actions, _rank_of(name, ranks), ranks * per_rank))
+def lowered(name, ranks, per_rank, microbatches, order, lookahead=None, defer=False, limit=None):
+    """The last three are for a torch that has waits: stages to unshard ahead by rank, deferred waits for reductions, the
+    most outstanding sends."""
+    actions = {}
+    for rank, row in _parse(order).items():
+        row = schedules._add_unshard_reshard(row, **({"unshard_lookahead": lookahead[rank]} if lookahead else {}))
+        actions[rank] = schedules._add_reduce_grad(row, microbatches, **({"defer_reduce_grad_wait": True} if defer else {}))
+    actions = schedules._add_send_recv(actions, _rank_of(name, ranks), ranks * per_rank)
+    if HAS_WAITS:
+        actions = schedules._add_wait_send(actions)
+    if limit is not None:
+        actions = schedules._add_wait_send_budget(actions, _rank_of(name, ranks), limit)
+    return _print(actions)
 
 
 def steps(name, ranks, per_rank, order):
     """The length of the simulation, or None where torch cannot simulate: it knows no overlaps."""
     if name == "DualPipeV":
         return None
-    known = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+    known = ("UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD")
     actions = {
         rank: [action for action in row if action.computation_type.value not in known]
         for rank, row in _parse(order).items()

@@ -12,6 +12,8 @@
 #include <gtest/gtest.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/slot.h"
 #include "tests/runtime/harness.h"
 #include "tests/support/expect_error.h"
@@ -283,6 +285,35 @@ TEST(Callbacks, ShardingHooksAreCalledInTheOrderOfTheList) {
   }
 }
 
+// The lists of torch 2.15, with its waits, give the same bits, and the waits are executed.
+TEST(Callbacks, WaitsAreExecuted) {
+  for (const ScheduleCase& shape : training_cases(2)) {
+    SCOPED_TRACE(to_string(shape));
+    TestModel model = chain_model(shape.stages());
+    std::atomic<int> hooks = 0;
+    for (int32_t s = 0; s < shape.stages(); ++s) {
+      model.options.push_back({.on_wait_reduce_grad = [&] { ++hooks; }});
+    }
+    const Schedule compute = build_schedule(shape.name, {.ranks = shape.ranks,
+                                                         .microbatches = shape.microbatches,
+                                                         .stages_per_rank = shape.stages_per_rank});
+    const Schedule lowered = lower(compute, {.target = LowerTarget::kTorch215, .max_sends = 2});
+    Pipeline pipeline = make_pipeline(model, {.source = ScheduleSource::fixed(lowered)});
+    std::mutex mutex;
+    std::vector<Action> done;
+    pipeline.callbacks().observe([&](Rank, Action action, ActionPhase phase) {
+      const std::lock_guard lock(mutex);
+      if (phase == ActionPhase::kEnd && is_send_wait(action.type())) done.push_back(action);
+    });
+    const Microbatches batch = random_batch(shape.microbatches, 2 * shape.microbatches, 5, 1);
+    EXPECT_EQ(check_step(pipeline, model, batch), "");
+    EXPECT_EQ(hooks, shape.stages());
+    EXPECT_EQ(static_cast<int64_t>(done.size()),
+              count_actions(lowered, ActionType::kSendForward) +
+                  count_actions(lowered, ActionType::kSendBackward));
+  }
+}
+
 // What a replica-parallel program does: the gradient that a hook sees is complete.
 TEST(Callbacks, ReduceGradSeesTheWholeGradient) {
   for (const ScheduleCase& shape : training_cases(2)) {
@@ -332,8 +363,9 @@ TEST(Callbacks, ShardingActionsCanBeReplacedForAllStagesAtOnce) {
 
 TEST(Callbacks, TransfersCannotBeReplaced) {
   Callbacks callbacks;
-  for (const ActionType type : {ActionType::kSendForward, ActionType::kRecvForward,
-                                ActionType::kSendBackward, ActionType::kRecvBackward}) {
+  for (const ActionType type :
+       {ActionType::kSendForward, ActionType::kRecvForward, ActionType::kSendBackward,
+        ActionType::kRecvBackward, ActionType::kWaitSendForward, ActionType::kWaitSendBackward}) {
     EXPECT_ERROR(callbacks.replace(type, [](ActionContext&) {}), ArgumentError,
                  std::string(to_string(type)));
     EXPECT_EQ(callbacks.find_handler(type), nullptr);
@@ -342,7 +374,7 @@ TEST(Callbacks, TransfersCannotBeReplaced) {
   for (const ActionType type :
        {ActionType::kForward, ActionType::kBackwardInput, ActionType::kBackwardWeight,
         ActionType::kBackward, ActionType::kUnshard, ActionType::kReshard, ActionType::kReduceGrad,
-        ActionType::kOverlap}) {
+        ActionType::kWaitReduceGrad, ActionType::kOverlap}) {
     callbacks.replace(type, [](ActionContext&) {});
     EXPECT_NE(callbacks.find_handler(type), nullptr);
   }

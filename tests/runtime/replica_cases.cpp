@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -34,6 +35,17 @@ Microbatches whole_batch(const ReplicaCase& c, int32_t step) {
   return all;
 }
 
+ScheduleSource source_of(const ReplicaCase& c) {
+  if (!c.lowering) return c.schedule.source();
+  const auto make = [&c](int32_t microbatches) {
+    return lower(build_schedule(c.schedule.name, {.ranks = c.schedule.ranks,
+                                                  .microbatches = microbatches,
+                                                  .stages_per_rank = c.schedule.stages_per_rank}),
+                 *c.lowering);
+  };
+  return ScheduleSource::made_by(make, c.schedule.source().placement());
+}
+
 struct Outcome {
   std::vector<at::Tensor> losses;
   std::vector<at::Tensor> grads;
@@ -57,7 +69,7 @@ Outcome train_whole(const ReplicaCase& c) {
 void check_replicas(Transport& transport, const ReplicaCase& c) {
   SCOPED_TRACE(to_string(c.schedule) + ", replicas: " + std::to_string(c.replicas));
   const TestModel model = c.make_model();
-  const ScheduleSource source = c.schedule.source();
+  const ScheduleSource source = source_of(c);
   const Placement& placement = source.placement();
   const Rank own(transport.rank().value() % c.schedule.ranks);
   const int32_t replica = transport.rank().value() / c.schedule.ranks;

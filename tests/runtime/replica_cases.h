@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <functional>
+#include <optional>
 
+#include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/transport/transport.h"
 #include "tests/runtime/harness.h"
 
@@ -15,6 +17,8 @@ struct ReplicaCase {
   /// Rows of each microbatch, by replica.
   std::vector<int64_t> rows = {3, 3};
   std::function<TestModel()> make_model;
+  /// How the schedule is lowered; without it, as by default.
+  std::optional<LowerOptions> lowering = std::nullopt;
 };
 
 /// Called on every rank of a world of replicas * ranks: trains two steps, and expects losses in the

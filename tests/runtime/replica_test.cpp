@@ -38,6 +38,22 @@ TEST(Replicas, HaveTheGradientsOfOnePipeline) {
   }
 }
 
+// Waits for reductions, at once or deferred, change no bit.
+TEST(Replicas, WaitForTheirReductions) {
+  for (const ReductionWait wait : {ReductionWait::kAtOnce, ReductionWait::kDeferred}) {
+    for (const int32_t replicas : {2, 3}) {
+      check_on_threads({.schedule = {"Interleaved1F1B", 2, 2, 4},
+                        .replicas = replicas,
+                        .rows = std::vector<int64_t>(static_cast<std::size_t>(replicas), 3),
+                        .make_model = chain(4),
+                        .lowering = LowerOptions{.reduction_wait = wait, .max_sends = 1}});
+    }
+  }
+  check_on_threads({.schedule = {"ZBVZeroBubble", 2, 2, 4},
+                    .make_model = chain(4),
+                    .lowering = LowerOptions{.target = LowerTarget::kTorch215}});
+}
+
 // Three and more share the work of adding up.
 TEST(Replicas, AnyNumberOfThem) {
   const ScheduleCase two{"1F1B", 2, 1, 4};

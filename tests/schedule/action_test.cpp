@@ -25,12 +25,12 @@ TEST(Action, HashesApartFromItsNeighbours) {
   std::unordered_set<Action> all;
   for (int32_t s = 0; s < 20; ++s) {
     for (int32_t m = 0; m < 20; ++m) {
-      for (int type = 0; type < 8; ++type) {
+      for (std::size_t type = 0; type < kMicrobatchTypes; ++type) {
         all.emplace(StageId(s), static_cast<ActionType>(type), MicrobatchId(m));
       }
     }
   }
-  EXPECT_EQ(all.size(), 20U * 20U * 8U);
+  EXPECT_EQ(all.size(), 20U * 20U * 10U);
 }
 
 TEST(Action, HoldsTheLargestIndices) {
@@ -48,6 +48,18 @@ TEST(Action, RefusesWhatNoActionIs) {
   EXPECT_ERROR(Action(StageId(3), ActionType::kForward), ArgumentError, "needs a microbatch");
   EXPECT_ERROR(Action(StageId(3), ActionType::kReshard, MicrobatchId(0)), ArgumentError,
                "RESHARD has no microbatch");
+}
+
+TEST(Action, KnowsTheWaitOfASend) {
+  EXPECT_EQ(to_string(Action(StageId(0), ActionType::kWaitSendForward, MicrobatchId(3))),
+            "0WAIT_SEND_F3");
+  EXPECT_EQ(to_string(Action(StageId(1), ActionType::kWaitReduceGrad)), "1WAIT_REDUCE_GRAD");
+  for (const ActionType send : {ActionType::kSendForward, ActionType::kSendBackward}) {
+    EXPECT_EQ(send_of(wait_of(send)), send);
+    EXPECT_EQ(to_string(wait_of(send)), "WAIT_" + std::string(to_string(send)));
+    EXPECT_TRUE(is_send_wait(wait_of(send)));
+    EXPECT_FALSE(is_transfer(wait_of(send)));
+  }
 }
 
 TEST(Slot, TakesAnOverlapAndItsPartsTogether) {

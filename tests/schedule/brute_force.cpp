@@ -15,19 +15,26 @@ enum Word {
   kRecvF,
   kSendB,
   kRecvB,
+  kWaitSendF,
+  kWaitSendB,
   kUnshard,
   kReshard,
   kReduceGrad,
+  kWaitReduceGrad,
   kWords
 };
-constexpr const char* kTexts[kWords] = {"F",       "I",       "W",          "B",
-                                        "SEND_F",  "RECV_F",  "SEND_B",     "RECV_B",
-                                        "UNSHARD", "RESHARD", "REDUCE_GRAD"};
+constexpr const char* kTexts[kWords] = {"F",           "I",
+                                        "W",           "B",
+                                        "SEND_F",      "RECV_F",
+                                        "SEND_B",      "RECV_B",
+                                        "WAIT_SEND_F", "WAIT_SEND_B",
+                                        "UNSHARD",     "RESHARD",
+                                        "REDUCE_GRAD", "WAIT_REDUCE_GRAD"};
 
 struct Act {
   int stage = 0;
   Word word = kF;
-  int microbatch = -1;  // none for UNSHARD, RESHARD and REDUCE_GRAD
+  int microbatch = -1;  // none for UNSHARD and those after it
 
   bool is_compute() const { return word <= kB; }
 };
@@ -177,6 +184,14 @@ class Executor {
   }
 
   bool complete() const {
+    bool waits = false;
+    for (const std::vector<Slot>& list : slots_) {
+      for (const Slot& slot : list) {
+        for (const Act& act : slot) {
+          waits = waits || act.word == kWaitSendF || act.word == kWaitSendB;
+        }
+      }
+    }
     for (int s = 0; s < stages(); ++s) {
       const bool sends = problem_.lowered && has_far_consumer(s);
       const bool receives = problem_.lowered && has_far_producer(s);
@@ -191,7 +206,9 @@ class Executor {
         if (count(s, kF, m) != 1 || !one_backward || count(s, kSendF, m) != (sends ? 1 : 0) ||
             count(s, kRecvF, m) != (receives ? 1 : 0) ||
             count(s, kSendB, m) != (back && receives ? 1 : 0) ||
-            count(s, kRecvB, m) != (back && sends ? 1 : 0)) {
+            count(s, kRecvB, m) != (back && sends ? 1 : 0) ||
+            count(s, kWaitSendF, m) != (waits ? count(s, kSendF, m) : 0) ||
+            count(s, kWaitSendB, m) != (waits ? count(s, kSendB, m) : 0)) {
           return false;
         }
       }
@@ -201,10 +218,12 @@ class Executor {
 
   bool sharding_fits() const {
     int reduced = 0;
+    int awaited = 0;
     for (int s = 0; s < stages(); ++s) {
       const bool sharded = count(s, kUnshard, -1) > 0 || count(s, kReshard, -1) > 0;
       bool open = false;
       bool reduced_this = false;
+      bool awaited_this = false;
       for (const Slot& slot : slots_[static_cast<std::size_t>(rank_of(s))]) {
         for (const Act& act : slot) {
           if (act.stage != s) {
@@ -221,6 +240,12 @@ class Executor {
             }
             reduced_this = true;
             ++reduced;
+          } else if (act.word == kWaitReduceGrad) {
+            if (awaited_this || !reduced_this) {
+              return false;
+            }
+            awaited_this = true;
+            ++awaited;
           } else if (act.is_compute()) {
             if ((sharded && !open) || (reduced_this && (act.word == kB || act.word == kW))) {
               return false;
@@ -232,7 +257,8 @@ class Executor {
         return false;
       }
     }
-    return reduced == 0 || (problem_.backward && reduced == stages());
+    return (awaited == 0 || awaited == reduced) &&
+           (reduced == 0 || (problem_.backward && reduced == stages()));
   }
 
   // Everything that has to be done before the action can be.
@@ -247,6 +273,9 @@ class Executor {
       return false;
     }
     if (w == kSendB && !backward_done(s, m)) {
+      return false;
+    }
+    if ((w == kWaitSendF && !done(s, kSendF, m)) || (w == kWaitSendB && !done(s, kSendB, m))) {
       return false;
     }
     const bool backward = w == kB || w == kI;

@@ -15,6 +15,7 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/passes/add_waits.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/passes/reduce_grads.h"
 #include "stagecraft/schedule/passes/shard_stages.h"
@@ -110,6 +111,14 @@ Case random_case(Level level, Random& random) {
     options.reduce_grads = random.one_in(2);
     if (random.one_in(3)) {
       options.prefetch = random.between(0, 3);
+    } else if (random.one_in(2)) {
+      options.target = LowerTarget::kTorch215;
+    }
+    if (options.target == LowerTarget::kTorch215 && random.one_in(2)) {
+      options.max_sends = random.between(5, 6);
+    }
+    if (random.one_in(2)) {
+      options.reduction_wait = random.one_in(2) ? ReductionWait::kAtOnce : ReductionWait::kDeferred;
     }
     Schedule schedule = *built;
     if (level == Level::kLowered) {
@@ -117,6 +126,8 @@ Case random_case(Level level, Random& random) {
     } else {
       schedule = options.shard ? shard_stages(schedule, options.max_active_stages) : schedule;
       schedule = options.reduce_grads ? reduce_grads(schedule) : schedule;
+      schedule = options.reduction_wait ? add_reduction_waits(schedule, *options.reduction_wait)
+                                        : schedule;
     }
     brute_force::Problem problem;
     problem.rank_of.assign(schedule.placement().ranks().begin(),

@@ -32,15 +32,17 @@ void insert(List& list, Field field, Random& random) {
 }
 
 std::string random_stage_word(Random& random) {
-  static constexpr std::array<std::string_view, 3> kWords = {"UNSHARD", "RESHARD", "REDUCE_GRAD"};
+  static constexpr std::array<std::string_view, 4> kWords = {"UNSHARD", "RESHARD", "REDUCE_GRAD",
+                                                             "WAIT_REDUCE_GRAD"};
   return std::string(kWords[random.below(kWords.size())]);
 }
 
 void change_word(Part& part, bool in_overlap, Random& random) {
-  static constexpr std::array<std::string_view, 8> kWords = {
-      "F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B"};
-  part.word = part.microbatch < 0 ? random_stage_word(random)
-                                  : std::string(kWords[random.below(in_overlap ? 4 : 8)]);
+  static constexpr std::array<std::string_view, 10> kWords = {
+      "F", "I", "W", "B", "SEND_F", "RECV_F", "SEND_B", "RECV_B", "WAIT_SEND_F", "WAIT_SEND_B"};
+  part.word = part.microbatch < 0
+                  ? random_stage_word(random)
+                  : std::string(kWords[random.below(in_overlap ? 4 : kWords.size())]);
 }
 
 // Another stage, microbatch or word for one action; numbers may be one too large.

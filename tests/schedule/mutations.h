@@ -10,7 +10,7 @@
 /// Small changes to a schedule's text, for tests that ask whether a changed schedule is still good.
 namespace stagecraft {
 
-/// One action; no microbatch (-1) for UNSHARD, RESHARD and REDUCE_GRAD.
+/// One action; no microbatch (-1) for UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD.
 struct Part {
   int32_t stage = 0;
   std::string word;

@@ -4,6 +4,7 @@
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/csv.h"
 #include "stagecraft/schedule/passes/add_transfers.h"
+#include "stagecraft/schedule/passes/add_waits.h"
 #include "stagecraft/schedule/passes/keep_forwards.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/passes/merge_backward.h"
@@ -29,6 +30,55 @@ TEST(ShardStages, KeepsTheNextStagesUnsharded) {
   EXPECT_EQ(to_csv(shard_stages(schedule, 9)),
             "0UNSHARD,1UNSHARD,2UNSHARD,3UNSHARD,0F0,1F0,2F0,3F0,3B0,3RESHARD,2B0,2RESHARD,1B0,"
             "1RESHARD,0B0,0RESHARD\n");
+}
+
+TEST(ShardStages, LooksAheadAsFarAsAsked) {
+  const Schedule schedule = parse_csv("0F0,,1F0,2F0,3F0,3B0,2B0,1B0,0B0\n");
+  const auto sharded = [&](const UnshardLookahead& lookahead) {
+    return to_csv(shard_stages(schedule, 3, lookahead));
+  };
+  EXPECT_EQ(sharded(Lookahead::kFull), to_csv(shard_stages(schedule, 3)));
+  EXPECT_EQ(sharded(std::vector<int32_t>{3}), to_csv(shard_stages(schedule, 3)));
+  EXPECT_EQ(sharded(Lookahead::kAuto), sharded(std::vector<int32_t>{2}));
+  // Unsharded when it is needed, resharded when it leaves the next three.
+  EXPECT_EQ(sharded(std::vector<int32_t>{1}),
+            "0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,2UNSHARD,2F0,3UNSHARD,3F0,3B0,3RESHARD,2B0,"
+            "2RESHARD,1B0,1RESHARD,0UNSHARD,0B0,0RESHARD\n");
+  EXPECT_EQ(resolve_lookahead(Lookahead::kAuto, 4, 3), (std::vector<int32_t>{2, 3, 3, 3}));
+  EXPECT_ERROR(sharded(std::vector<int32_t>{1, 2}), ArgumentError,
+               "the lookahead has 2 numbers, expected one for each of 1 ranks");
+  EXPECT_ERROR(sharded(std::vector<int32_t>{4}), ArgumentError,
+               "a lookahead is a number from 1 to 3, the most active stages, got 4");
+  EXPECT_ERROR(sharded(std::vector<int32_t>{0}), ArgumentError, "got 0");
+}
+
+// Neither the compute order nor RESHARD depend on the lookahead, and what is computed is unsharded.
+TEST(ShardStages, LookaheadMovesUnshardAlone) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const Schedule schedule = build_schedule(kind.name, {.ranks = 3, .microbatches = 7});
+    for (const int32_t most : {2, 3, 4}) {
+      const auto without_unshard = [](const Schedule& sharded) {
+        std::vector<ActionList> lists = sharded.lists();
+        for (ActionList& list : lists) {
+          std::erase_if(list, [](Action a) { return a.type() == ActionType::kUnshard; });
+        }
+        return lists;
+      };
+      const Schedule full = shard_stages(schedule, most);
+      for (int32_t ahead = 1; ahead <= most; ++ahead) {
+        const Schedule sharded = shard_stages(schedule, most, std::vector<int32_t>(3, ahead));
+        EXPECT_TRUE(verify(sharded, {.mode = infer_mode(sharded)}).ok()) << kind.name;
+        if (ahead == most) {
+          EXPECT_EQ(sharded, full) << kind.name;
+        }
+        // A window that an overlap exceeds may lose a stage before its use.
+        if (kind.name != "DualPipeV") {
+          EXPECT_EQ(sharded.num_actions(), full.num_actions()) << kind.name;
+          EXPECT_EQ(without_unshard(sharded), without_unshard(full)) << kind.name;
+        }
+      }
+    }
+  }
 }
 
 // In time linear in the list, also with many stages: 10^5 stages would take 10^10 steps otherwise.
@@ -144,6 +194,65 @@ TEST(KeepForwards, KeepsTheirOrderOnEachRank) {
   const Schedule lowered = lower(build_schedule("1F1B", {.ranks = 2, .microbatches = 2}));
   EXPECT_EQ(to_csv(keep_forwards(lowered)), "0F0,0F1\n1F0,1F1\n");
   EXPECT_EQ(keep_forwards(lowered).level(), Level::kCompute);
+}
+
+TEST(AddWaits, PutsThemWhereTheyCostNothing) {
+  const Schedule schedule = parse_csv("0F0,0F1,0B0,0B1\n1F0,1B0,1F1,1B1\n");
+  EXPECT_EQ(to_csv(add_send_waits(add_transfers(schedule))),
+            "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0B0,0WAIT_SEND_F0,0RECV_B1,0B1,0WAIT_SEND_F1\n"
+            "1RECV_F0,1F0,1RECV_F1,1B0,1SEND_B0,1F1,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n");
+  const Schedule forward = add_transfers(parse_csv("0F0,0F1\n1F0,1F1\n"));
+  EXPECT_EQ(to_csv(add_send_waits(forward)),
+            "0F0,0SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F0,0WAIT_SEND_F1\n"
+            "1RECV_F0,1F0,1RECV_F1,1F1\n");
+  // After an overlap, before its sends.
+  const Schedule overlap = parse_csv(
+      "0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,(0F2;0B0)OVERLAP_F_B,0SEND_F2,0RECV_B1,0B1,0RECV_B2,"
+      "0B2\n1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1RECV_F2,1F2,1B2,1SEND_B2\n");
+  EXPECT_THAT(to_csv(add_send_waits(overlap)),
+              testing::HasSubstr(",(0F2;0B0)OVERLAP_F_B,0WAIT_SEND_F0,0SEND_F2,0RECV_B1,0B1,"));
+  EXPECT_ERROR(add_send_waits(schedule), ArgumentError, "add_send_waits: expected a lowered");
+  EXPECT_ERROR(add_send_waits(add_send_waits(forward)), ArgumentError,
+               "add_send_waits: the schedule has waits for sends already");
+}
+
+TEST(AddWaits, DefersReductionWaitsToTheNextReduction) {
+  const Schedule schedule = reduce_grads(parse_csv("0F0,1F0,2F0,2B0,1B0,0B0\n"));
+  EXPECT_EQ(to_csv(add_reduction_waits(schedule, ReductionWait::kAtOnce)),
+            "0F0,1F0,2F0,2B0,2REDUCE_GRAD,2WAIT_REDUCE_GRAD,1B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,"
+            "0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n");
+  const Schedule deferred = add_reduction_waits(schedule, ReductionWait::kDeferred);
+  EXPECT_EQ(to_csv(deferred),
+            "0F0,1F0,2F0,2B0,2REDUCE_GRAD,1B0,2WAIT_REDUCE_GRAD,1REDUCE_GRAD,0B0,"
+            "1WAIT_REDUCE_GRAD,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n");
+  EXPECT_TRUE(verify(deferred).ok());
+  EXPECT_ERROR(add_reduction_waits(deferred, ReductionWait::kAtOnce), ArgumentError,
+               "add_reduction_waits: the schedule has WAIT_REDUCE_GRAD already");
+}
+
+TEST(Lower, IsForAVersionOfTorch) {
+  const Schedule schedule = build_schedule("ZBVZeroBubble", {.ranks = 2, .microbatches = 2});
+  EXPECT_EQ(lower(schedule, {.target = LowerTarget::kTorch213}), lower(schedule));
+  const std::string csv = to_csv(lower(schedule, {.target = LowerTarget::kTorch215}));
+  EXPECT_NE(csv.find(",3W1,3REDUCE_GRAD,3WAIT_REDUCE_GRAD,3RESHARD,0I0,0WAIT_SEND_F0,0W0,0RECV_B1,"
+                     "0I1,0WAIT_SEND_F1,0W1,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0RESHARD,3WAIT_SEND_B0,"
+                     "3WAIT_SEND_B1\n"),
+            std::string::npos)
+      << csv;
+  // As torch 2.15 prints GPipe.
+  const Schedule printed =
+      parse_csv("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n1F0,1B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD\n");
+  EXPECT_EQ(to_csv(lower(printed, {.target = LowerTarget::kTorch213, .shard = false})),
+            "0F0,0SEND_F0,0RECV_B0,0B0,0REDUCE_GRAD\n1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD\n");
+  for (const LowerTarget target : {LowerTarget::kTorch213, LowerTarget::kTorch215}) {
+    EXPECT_EQ(find_lower_target(to_string(target)), target);
+    EXPECT_ERROR(lower(schedule, {.target = target, .prefetch = 1}), ArgumentError,
+                 "lower: prefetch is not for torch-2.1");
+  }
+  EXPECT_EQ(find_lower_target("torch-2.14"), std::nullopt);
+  EXPECT_ERROR(lower(schedule, {.target = LowerTarget::kTorch213,
+                                .reduction_wait = ReductionWait::kDeferred}),
+               ArgumentError, "lower: torch-2.13 has no waits");
 }
 
 TEST(Lower, KeepsWhatIsThereAlready) {

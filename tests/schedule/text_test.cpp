@@ -31,6 +31,8 @@ TEST(Csv, InfersLevelAndPlacement) {
   EXPECT_EQ(parse_csv("0UNSHARD,0F0,,0B0,0REDUCE_GRAD,0RESHARD\n").level(), Level::kCompute);
   EXPECT_EQ(parse_csv("0F0,0SEND_F0\n1F0\n").level(), Level::kLowered);
   EXPECT_EQ(parse_csv("0F0\n1RECV_F0\n").level(), Level::kLowered);
+  EXPECT_EQ(parse_csv("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n").level(), Level::kCompute);
+  EXPECT_EQ(parse_csv("0WAIT_SEND_F0\n").level(), Level::kLowered);
   EXPECT_EQ(to_string(parse_csv("0F0,3F0\n1F0,2F0\n").placement()), "0 1 1 0");
   EXPECT_EQ(to_string(parse_csv("0F0,3F0\n").placement()), "0 - - 0");
 }
@@ -42,6 +44,11 @@ TEST(Csv, NamesLineAndColumn) {
   EXPECT_ERROR(parse_csv("0F\n"), ParseError, "line 1, column 3: expected a microbatch number");
   EXPECT_ERROR(parse_csv("0F0,hello\n"), ParseError, "line 1, column 5: expected an action");
   EXPECT_ERROR(parse_csv("0FORWARD0\n"), ParseError, "got \"FORWARD\"");
+  // torch 2.13 reads these as 0W and drops the rest.
+  EXPECT_ERROR(parse_csv("0WAIT0\n"), ParseError, "got \"WAIT\"");
+  EXPECT_ERROR(parse_csv("1WAIT_SEND_X0\n"), ParseError, "got \"WAIT_SEND_X\"");
+  EXPECT_ERROR(parse_csv("1WAIT_SEND_F\n"), ParseError, "expected a microbatch number");
+  EXPECT_ERROR(parse_csv("1WAIT_REDUCE_GRAD0\n"), ParseError, "WAIT_REDUCE_GRAD has no microbatch");
   EXPECT_ERROR(parse_csv("00F0\n"), ParseError, "a stage number has no leading zero");
   EXPECT_ERROR(parse_csv("0F4294967296\n"), ParseError, "at most 2147483646");
   EXPECT_ERROR(parse_csv(""), ArgumentError, "at least one line");
@@ -58,6 +65,17 @@ TEST(Json, IsReadBack) {
   EXPECT_ERROR(parse_json("{\"a\":\n 1,}"), ParseError, "line 2, column 4: this is not valid JSON");
   EXPECT_ERROR(parse_json("[]"), ArgumentError, "a schedule in JSON is an object");
   EXPECT_ERROR(parse_json("{\"stagecraft\": 2}"), ArgumentError, "this reads version 1, got 2");
+}
+
+TEST(Text, KeepsWaits) {
+  const std::string csv =
+      "0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+      "1RECV_F0,1F0,1B0,1SEND_B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,1WAIT_SEND_B0\n";
+  const Schedule schedule = parse_csv(csv);
+  EXPECT_EQ(to_csv(schedule), csv);
+  EXPECT_EQ(parse_json(to_json(schedule)), schedule);
+  EXPECT_NE(to_table(schedule).find("   4  0WAIT_SEND_F0      1REDUCE_GRAD"), std::string::npos)
+      << to_table(schedule);
 }
 
 TEST(Schedule, RefusesListsThatAreNone) {

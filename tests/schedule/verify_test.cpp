@@ -157,6 +157,58 @@ TEST(Verify, ChecksReduceGrad) {
               ElementsAre("1REDUCE_GRAD: is missing, but other stages have it"));
 }
 
+TEST(Verify, ChecksWaitsForReductions) {
+  EXPECT_THAT(findings("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"), ElementsAre());
+  EXPECT_THAT(
+      findings("0F0,0B0,0WAIT_REDUCE_GRAD,0REDUCE_GRAD\n"),
+      ElementsAre(
+          "rank 0, slot 2, 0WAIT_REDUCE_GRAD: there is no earlier 0REDUCE_GRAD to wait for"));
+  EXPECT_THAT(
+      findings("0F0,0B0,0WAIT_REDUCE_GRAD\n"),
+      ElementsAre(
+          "rank 0, slot 2, 0WAIT_REDUCE_GRAD: there is no earlier 0REDUCE_GRAD to wait for"));
+  EXPECT_THAT(
+      findings("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"),
+      ElementsAre("rank 0, slot 4, 0WAIT_REDUCE_GRAD: comes a second time; first at slot 3"));
+  EXPECT_THAT(findings("0F0,1F0,1B0,1REDUCE_GRAD,1WAIT_REDUCE_GRAD,0B0,0REDUCE_GRAD\n"),
+              ElementsAre("0WAIT_REDUCE_GRAD: is missing, but other stages have it"));
+  constexpr VerifyOptions kPartial{.mode = VerifyMode::kPartial};
+  EXPECT_THAT(findings("0WAIT_REDUCE_GRAD\n", kPartial), ElementsAre());
+  EXPECT_THAT(findings("0WAIT_REDUCE_GRAD,0REDUCE_GRAD\n", kPartial),
+              ElementsAre("rank 0, slot 1, 0REDUCE_GRAD: comes after its wait, at slot 0"));
+}
+
+TEST(Verify, ChecksWaitsForSends) {
+  const std::string other = "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0\n";
+  EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n" + other), ElementsAre());
+  EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0\n" + other),
+              ElementsAre("0WAIT_SEND_F0: is missing on rank 0"));
+  EXPECT_THAT(findings("0F0,0SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0,0WAIT_SEND_B0\n" + other),
+              ElementsAre("rank 0, slot 5, 0WAIT_SEND_B0: there is no 0SEND_B0 to wait for"));
+  EXPECT_THAT(findings("0F0,0SEND_F0,0WAIT_SEND_F0,0RECV_B0,0B0,0WAIT_SEND_F0\n" + other),
+              ElementsAre("rank 0, slot 5, 0WAIT_SEND_F0: comes a second time; first at slot 2"));
+  EXPECT_THAT(
+      findings("0F0,0WAIT_SEND_F0,0SEND_F0,0RECV_B0,0B0\n" + other),
+      ElementsAre("rank 0, slot 1, 0WAIT_SEND_F0: needs 0SEND_F0, which comes later, at slot 2"));
+  EXPECT_THAT(findings("0F0,0WAIT_SEND_F0,0B0\n", {.mode = VerifyMode::kPartial}), ElementsAre());
+  EXPECT_THAT(
+      verify(Schedule(Level::kCompute, Placement::loop(1, 1),
+                      {parse_actions("0F0,0B0,0WAIT_SEND_F0")}))
+          .findings,
+      testing::Contains(testing::Field(&Finding::message, "a compute schedule has no transfers")));
+  constexpr VerifyOptions kForward{.mode = VerifyMode::kForwardOnly};
+  EXPECT_THAT(findings("0F0,0SEND_F0,0WAIT_SEND_F0\n1RECV_F0,1F0\n", kForward), ElementsAre());
+}
+
+TEST(Verify, FindsRanksThatWaitForEachOtherThroughWaits) {
+  // Each rank waits for its send before it posts the receive that the other rank's send needs.
+  EXPECT_THAT(
+      findings("0F0,0SEND_F0,0WAIT_SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
+               "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1WAIT_SEND_B1\n"),
+      ElementsAre(testing::HasSubstr("ranks wait for each other: rank 0 at slot 4, 0SEND_F1, waits "
+                                     "for 1RECV_F1 (rank 1, slot 5); rank 1 at slot 3, 1SEND_B0")));
+}
+
 TEST(Verify, JudgesForwardOnlyAndPartialSchedulesInTheirOwnMode) {
   constexpr VerifyOptions kForward{.mode = VerifyMode::kForwardOnly};
   EXPECT_THAT(findings("0F0,0F1\n1F0,1F1\n", kForward), ElementsAre());

@@ -292,6 +292,34 @@ TEST(Simulate, FollowsSkipEdges) {
   EXPECT_EQ(simulate(schedule, costs, skip).transfers, 3);
 }
 
+// Rank 0 stands still from 11 to 21, until its first output has left.
+TEST(Simulate, AWaitEndsWhenTheValueHasLeft) {
+  const std::string rest = "\n1RECV_F0,1F0,1RECV_F1,1F1\n";
+  const CostModel costs = parse_costs("F=10,BW=1,BYTES=11,C=3,MF=0,MS=5");
+  const Simulation free = simulate(parse_csv("0F0,0SEND_F0,0F1,0SEND_F1" + rest), costs);
+  EXPECT_EQ(free.timeline[0][2], (Interval{10, 20}));
+  EXPECT_THAT(free.memory[0],
+              ElementsAre(MemorySample{0, 0}, MemorySample{10, 5}, MemorySample{20, 10},
+                          MemorySample{21, 5}, MemorySample{32, 0}));
+  const Simulation waits =
+      simulate(parse_csv("0F0,0SEND_F0,0WAIT_SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F1" + rest), costs);
+  EXPECT_EQ(waits.timeline[0][2], (Interval{10, 21}));
+  EXPECT_EQ(waits.timeline[0][3], (Interval{21, 31}));
+  EXPECT_EQ(waits.ranks[0].exposed_transfer, 11 + 11);
+  EXPECT_EQ(waits.ranks[0].peak_memory, 5);
+  EXPECT_THAT(waits.memory[0],
+              ElementsAre(MemorySample{0, 0}, MemorySample{10, 5}, MemorySample{21, 0},
+                          MemorySample{31, 5}, MemorySample{42, 0}));
+  // 0F0, whose output was waited for; 0F1; 1F1.
+  ASSERT_EQ(waits.critical_path.size(), 3U);
+  EXPECT_EQ(waits.critical_path[1].cause, PathStep::Cause::kTransfer);
+  // A late wait costs no time but holds the memory.
+  const Simulation late =
+      simulate(parse_csv("0F0,0SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F0,0WAIT_SEND_F1" + rest), costs);
+  EXPECT_EQ(late.makespan, free.makespan);
+  EXPECT_EQ(late.ranks[0].peak_memory, 10);
+}
+
 TEST(Simulate, RefusesWhatCannotRun) {
   EXPECT_ERROR(simulate(parse_csv("0B0,0F0\n")), ScheduleError, "simulate: rank 0, slot 0, 0B0");
   EXPECT_ERROR(simulate(parse_csv("0F0,0F0\n")), ScheduleError, "comes a second time");

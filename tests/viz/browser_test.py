@@ -112,6 +112,9 @@ class Page(unittest.TestCase):
                 self.assertEqual(result["overview"]["bars"], result["actions"])
                 self.assertEqual(result["overview"]["ranks"], 4)
                 self.assertGreater(result["overview"]["texts"], 30)
+                # With the layer of slots, every activation is drawn once.
+                stages = 1 if schedule in ("GPipe", "1F1B") else 2
+                self.assertEqual(result["slots"], 0 if schedule == "ForwardOnly" else 4 * 8 * stages)
 
     def test_lowered_and_real_costs(self):
         self.assert_runs(write_drawing("lowered", "html", "Interleaved1F1B", 4, 8, variant="lowered"))

@@ -47,6 +47,15 @@ TEST(DrawHtml, CarriesTheSimulation) {
   EXPECT_FALSE(data.contains("barParts"));
 }
 
+TEST(DrawHtml, CarriesTheSlotsOfActivations) {
+  const Case made = make_case("1F1B", 2, 2);
+  const auto data = data_of(draw_html(made.schedule, made.simulation));
+  EXPECT_EQ(data["rankSlots"], "u8:AgE=");        // 2 1
+  EXPECT_EQ(data["barSlot"], "u8:AQIAAAEAAQA=");  // 0F0 0F1 0B0 0B1 1F0 1B0 1F1 1B1
+  const Case forward = make_case("ForwardOnly", 2, 2);
+  EXPECT_FALSE(data_of(draw_html(forward.schedule, forward.simulation)).contains("barSlot"));
+}
+
 TEST(DrawHtml, CarriesOverlaps) {
   const Case made = make_case("DualPipeV", 2, 4);
   const auto data = data_of(draw_html(made.schedule, made.simulation));

@@ -11,10 +11,10 @@
 namespace stagecraft {
 namespace {
 
-constexpr uint8_t kForwardDue = 1;     // there is an F that was not done yet
-constexpr uint8_t kGradientDue = 2;    // there is a B or I that was not done yet
-constexpr uint8_t kForwardPosted = 4;  // the RECV_F is placed
-constexpr uint8_t kGradientPosted = 8;
+constexpr uint16_t kForwardDue = 1;     // there is an F that was not done yet
+constexpr uint16_t kGradientDue = 2;    // there is a B or I that was not done yet
+constexpr uint16_t kForwardPosted = 4;  // the RECV_F is placed
+constexpr uint16_t kGradientPosted = 8;
 
 class TransferWriter {
  public:
@@ -52,7 +52,7 @@ class TransferWriter {
   }
 
  private:
-  uint8_t& flags(Action action) { return flags_.at(action.stage(), action.microbatch()); }
+  uint16_t& flags(Action action) { return flags_.at(action.stage(), action.microbatch()); }
 
   bool step(std::size_t r) {
     const ActionList& list = schedule_.lists()[r];
@@ -76,25 +76,25 @@ class TransferWriter {
     if (!is_forward && !makes_input_gradients(action.type())) return true;
     const auto sources =
         is_forward ? graph_.producers(action.stage()) : graph_.consumers(action.stage());
-    const uint8_t due = is_forward ? kForwardDue : kGradientDue;
+    const uint16_t due = is_forward ? kForwardDue : kGradientDue;
     return std::none_of(sources.begin(), sources.end(),
                         [&](StageId source) { return (flags_.at(source, m) & due) != 0; });
   }
 
   void finish(Action action) {
     if (action.type() == ActionType::kForward) {
-      flags(action) &= static_cast<uint8_t>(~kForwardDue);
+      flags(action) &= static_cast<uint16_t>(~kForwardDue);
       send(action, ActionType::kSendForward, graph_.consumers(action.stage()),
            ActionType::kRecvForward, kForwardPosted);
     } else if (makes_input_gradients(action.type())) {
-      flags(action) &= static_cast<uint8_t>(~kGradientDue);
+      flags(action) &= static_cast<uint16_t>(~kGradientDue);
       send(action, ActionType::kSendBackward, graph_.producers(action.stage()),
            ActionType::kRecvBackward, kGradientPosted);
     }
   }
 
   void send(Action action, ActionType send_type, std::span<const StageId> readers,
-            ActionType receive_type, uint8_t posted) {
+            ActionType receive_type, uint16_t posted) {
     const int32_t rank = rank_of_[action.stage().value()];
     bool is_sent = false;
     for (const StageId reader : readers) {
@@ -102,7 +102,7 @@ class TransferWriter {
       if (other == rank || other < 0) continue;
       if (!is_sent) out_[rank].push_back(action.with_type(send_type));
       is_sent = true;
-      uint8_t& reader_flags = flags_.at(reader, action.microbatch());
+      uint16_t& reader_flags = flags_.at(reader, action.microbatch());
       if ((reader_flags & posted) != 0) continue;
       reader_flags |= posted;
       out_[other].emplace_back(reader, receive_type, action.microbatch());

@@ -1,16 +1,41 @@
 #include "stagecraft/schedule/passes/lower.h"
 
 #include <algorithm>
-#include <string_view>
+#include <array>
+#include <cstddef>
 #include <utility>
+#include <vector>
 
+#include "stagecraft/base/check.h"
 #include "stagecraft/schedule/passes/add_transfers.h"
+#include "stagecraft/schedule/passes/limit_sends.h"
 #include "stagecraft/schedule/passes/pass_input.h"
 #include "stagecraft/schedule/passes/place_receives.h"
 #include "stagecraft/schedule/passes/reduce_grads.h"
 
 namespace stagecraft {
 namespace {
+
+constexpr std::array<std::string_view, 3> kTargets = {"stagecraft", "torch-2.13", "torch-2.15"};
+
+void check_target(const LowerOptions& options) {
+  const bool is_torch = options.target != LowerTarget::kStagecraft;
+  require<ArgumentError>(!is_torch || !options.prefetch,
+                         "lower: prefetch is not for {}, which matches transfers by their order",
+                         to_string(options.target));
+  const bool has_waits = options.reduction_wait || options.max_sends;
+  require<ArgumentError>(options.target != LowerTarget::kTorch213 || !has_waits,
+                         "lower: {} has no waits", to_string(options.target));
+}
+
+// For torch 2.13, which does not know it.
+Schedule drop_reduction_waits(const Schedule& schedule) {
+  std::vector<ActionList> lists = schedule.lists();
+  for (ActionList& list : lists) {
+    std::erase_if(list, [](Action action) { return action.type() == ActionType::kWaitReduceGrad; });
+  }
+  return {schedule.level(), schedule.placement(), std::move(lists)};
+}
 
 // Carries a schedule through passes and verifies it after each.
 class Lowering {
@@ -37,23 +62,50 @@ class Lowering {
 
 }  // namespace
 
+std::string_view to_string(LowerTarget target) {
+  return kTargets[static_cast<std::size_t>(target)];
+}
+
+std::optional<LowerTarget> find_lower_target(std::string_view name) {
+  for (std::size_t i = 0; i < kTargets.size(); ++i) {
+    if (kTargets[i] == name) return static_cast<LowerTarget>(i);
+  }
+  return std::nullopt;
+}
+
 Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOptions& options) {
   require_level(schedule, Level::kCompute, "lower");
+  check_target(options);
+  const bool is_torch_215 = options.target == LowerTarget::kTorch215;
   Lowering lowering(schedule, graph, {.mode = options.mode.value_or(infer_mode(schedule))});
   if (options.shard && !has_any(schedule, {ActionType::kUnshard, ActionType::kReshard})) {
     lowering.apply("after shard_stages", [&](const Schedule& current) {
-      return shard_stages(current, options.max_active_stages);
+      return shard_stages(current, options.max_active_stages, options.unshard_lookahead);
     });
   }
   if (options.reduce_grads && !has_any(schedule, {ActionType::kReduceGrad})) {
     lowering.apply("after reduce_grads", reduce_grads);
   }
+  const bool has_waits = has_any(schedule, {ActionType::kWaitReduceGrad});
+  if (has_waits && options.target == LowerTarget::kTorch213) {
+    lowering.apply("without WAIT_REDUCE_GRAD", drop_reduction_waits);
+  } else if (!has_waits && (is_torch_215 || options.reduction_wait)) {
+    lowering.apply("after add_reduction_waits", [&](const Schedule& current) {
+      return add_reduction_waits(current, options.reduction_wait.value_or(ReductionWait::kAtOnce));
+    });
+  }
   lowering.apply("after add_transfers", [&](const Schedule& current) {
     return add_transfers(current, graph, Verified::kYes);
   });
+  if (is_torch_215) lowering.apply("after add_send_waits", add_send_waits);
   if (options.prefetch) {
     lowering.apply("after place_receives", [&](const Schedule& current) {
       return place_receives(current, *options.prefetch, graph, Verified::kYes);
+    });
+  }
+  if (options.max_sends) {
+    lowering.apply("after limit_sends", [&](const Schedule& current) {
+      return limit_sends(current, *options.max_sends, graph);
     });
   }
   return lowering.take();

@@ -2,7 +2,9 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 
+#include "stagecraft/schedule/passes/add_waits.h"
 #include "stagecraft/schedule/passes/shard_stages.h"
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/schedule/stage_graph.h"
@@ -10,22 +12,41 @@
 
 namespace stagecraft {
 
+/// What a lowered schedule is for.
+enum class LowerTarget : uint8_t {
+  kStagecraft,  ///< runs best here: no waits unless an option needs them
+  kTorch213,    ///< the lists of torch 2.13, which knows no waits
+  kTorch215,    ///< the lists of torch 2.15, which refuses lists without waits
+};
+
+/// "stagecraft", "torch-2.13" or "torch-2.15".
+std::string_view to_string(LowerTarget target);
+std::optional<LowerTarget> find_lower_target(std::string_view name);
+
 /// Which passes lower runs, and how.
 struct LowerOptions {
+  LowerTarget target = LowerTarget::kStagecraft;
   bool shard = true;  ///< UNSHARD and RESHARD (unless they are there already)
   int32_t max_active_stages = kDefaultActiveStages;
+  UnshardLookahead unshard_lookahead = Lookahead::kFull;
   bool reduce_grads = true;  ///< REDUCE_GRAD (unless it is there already)
+  /// WAIT_REDUCE_GRAD (unless it is there already). Without it: at once for torch 2.15, otherwise
+  /// none. Not for torch 2.13.
+  std::optional<ReductionWait> reduction_wait = std::nullopt;
   /// Move receives to `prefetch` slots of compute before their use; without it they stay where
-  /// add_transfers puts them.
+  /// add_transfers puts them. Not for torch, which matches transfers by their order.
   std::optional<int32_t> prefetch = std::nullopt;
+  /// The most outstanding sends of a rank (limit_sends). Not for torch 2.13.
+  std::optional<int32_t> max_sends = std::nullopt;
   /// What the schedule has to be complete for; without it, infer_mode decides.
   std::optional<VerifyMode> mode = std::nullopt;
 };
 
-/// Makes a lowered schedule: runs shard_stages, reduce_grads, add_transfers and, if asked,
-/// place_receives. Verifies the schedule before the first pass and after each (ScheduleError).
+/// Makes a lowered schedule: runs shard_stages, reduce_grads, add_reduction_waits, add_transfers,
+/// add_send_waits, place_receives and limit_sends, those that `options` ask for. Verifies the
+/// schedule before the first pass and after each (ScheduleError).
 ///
-/// REQUIRES level kCompute (ArgumentError).
+/// REQUIRES level kCompute and options that the target has (ArgumentError).
 Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOptions& options = {});
 /// For a chain of stages.
 Schedule lower(const Schedule& schedule, const LowerOptions& options = {});

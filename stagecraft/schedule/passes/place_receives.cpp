@@ -40,11 +40,11 @@ ActionList place_by_need(std::span<const Action> list, int32_t prefetch, PairFla
   for (const Slot& slot : SlotRange(list)) {
     const Action action = slot.actions().front();
     if (is_receive(action.type())) {
-      const uint8_t flags = present.at(action.stage(), action.microbatch());
-      const uint8_t readers = action.type() == ActionType::kRecvForward
-                                  ? type_bit(ActionType::kForward)
-                                  : static_cast<uint8_t>(type_bit(ActionType::kBackward) |
-                                                         type_bit(ActionType::kBackwardInput));
+      const unsigned flags = present.at(action.stage(), action.microbatch());
+      const unsigned readers =
+          action.type() == ActionType::kRecvForward
+              ? type_bit(ActionType::kForward)
+              : type_bit(ActionType::kBackward) | type_bit(ActionType::kBackwardInput);
       if ((flags & readers) != 0) continue;
     }
     if (has_compute(slot)) compute.push_back(slots.size());
@@ -58,7 +58,7 @@ ActionList place_by_need(std::span<const Action> list, int32_t prefetch, PairFla
     for (const Action part : slots[compute[reader]].parts()) {
       const std::optional<Action> receive = receive_of(part);
       if (!receive) continue;
-      const uint8_t flags = present.at(part.stage(), part.microbatch());
+      const unsigned flags = present.at(part.stage(), part.microbatch());
       if ((flags & type_bit(receive->type())) != 0) placed.push_back(*receive);
     }
     ++reader;

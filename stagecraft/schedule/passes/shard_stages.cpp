@@ -1,8 +1,9 @@
 #include "stagecraft/schedule/passes/shard_stages.h"
 
 #include <algorithm>
+#include <cstddef>
+#include <set>
 #include <utility>
-#include <vector>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/schedule/passes/pass_input.h"
@@ -10,133 +11,164 @@
 namespace stagecraft {
 namespace {
 
-// The stages that a list uses after a slot, in the order of their next use. The slot moves from the
-// end of the list to its begin. A linked list, so that a stage moves to the front in constant time.
+constexpr std::size_t kNoUse = SIZE_MAX;
+
+// The stages that a list uses from a slot on, in the order of their next use. The slot moves from
+// the begin of the list to its end.
 class NextStages {
  public:
-  explicit NextStages(std::size_t stages) : links_(stages) {}
+  explicit NextStages(std::size_t stages) : first_use_(stages, kNoUse) {}
 
-  void move_before(const Slot& slot) {
-    const std::span<const Action> parts = slot.parts();
-    for (std::size_t i = parts.size(); i-- > 0;) {
-      const int32_t stage = parts[i].stage().value();
-      if (first_ != stage) {
-        if (links_[stage].is_linked) unlink(stage);
-        link_in_front(stage);
+  // At the first slot of a list.
+  void start(const std::vector<Slot>& slots) {
+    uses_.clear();
+    for (std::size_t i = 0; i < slots.size(); ++i) {
+      for (const Action part : slots[i].parts()) {
+        uses_.push_back({.stage = part.stage(), .slot = i, .next = kNoUse});
       }
-      links_[stage].slot = slot.position();
     }
+    for (std::size_t end = uses_.size(); end > 0;) {
+      std::size_t begin = end;
+      while (begin > 0 && uses_[begin - 1].slot == uses_[end - 1].slot) --begin;
+      for (std::size_t use = begin; use < end; ++use) {
+        uses_[use].next = first_use_[uses_[use].stage.position()];
+      }
+      for (std::size_t use = end; use-- > begin;) first_use_[uses_[use].stage.position()] = use;
+      end = begin;
+    }
+    ahead_.clear();
+    for (std::size_t use = 0; use < uses_.size(); ++use) {
+      std::size_t& first = first_use_[uses_[use].stage.position()];
+      if (first == use) ahead_.insert(ahead_.end(), use);
+    }
+    for (const Use& use : uses_) first_use_[use.stage.position()] = kNoUse;  // for the next list
+    at_ = 0;
   }
 
   // The first `limit` stages, and all others of the last one's slot.
   void first(std::size_t limit, std::vector<StageId>& stages) const {
     stages.clear();
-    int64_t last_slot = -1;
-    for (int32_t stage = first_; stage != kNone; stage = links_[stage].next) {
-      if (stages.size() >= limit && links_[stage].slot != last_slot) return;
-      stages.emplace_back(stage);
-      last_slot = links_[stage].slot;
+    std::size_t last_slot = kNoUse;
+    for (const std::size_t use : ahead_) {
+      if (stages.size() >= limit && uses_[use].slot != last_slot) return;
+      stages.push_back(uses_[use].stage);
+      last_slot = uses_[use].slot;
     }
   }
 
-  // For the next list.
-  void clear() {
-    while (first_ != kNone) unlink(first_);
+  void pass_slot() {
+    for (const std::size_t slot = uses_[at_].slot; at_ < uses_.size() && uses_[at_].slot == slot;
+         ++at_) {
+      auto node = ahead_.extract(at_);
+      if (node.empty() || uses_[at_].next == kNoUse) continue;
+      node.value() = uses_[at_].next;
+      ahead_.insert(std::move(node));
+    }
   }
 
  private:
-  static constexpr int32_t kNone = -1;
-  struct Link {
-    int32_t previous = kNone;
-    int32_t next = kNone;
-    int64_t slot = 0;  // of the next use
-    bool is_linked = false;
+  struct Use {
+    StageId stage;
+    std::size_t slot = 0;
+    std::size_t next = kNoUse;  // use of the stage, after this slot
   };
 
-  void unlink(int32_t stage) {
-    Link& link = links_[stage];
-    (link.previous == kNone ? first_ : links_[link.previous].next) = link.next;
-    if (link.next != kNone) links_[link.next].previous = link.previous;
-    link = {};
-  }
-  void link_in_front(int32_t stage) {
-    links_[stage] = {.previous = kNone, .next = first_, .slot = 0, .is_linked = true};
-    if (first_ != kNone) links_[first_].previous = stage;
-    first_ = stage;
-  }
-
-  std::vector<Link> links_;  // by stage
-  int32_t first_ = kNone;
+  std::vector<Use> uses_;               // of the list, in order
+  std::vector<std::size_t> first_use_;  // by stage
+  std::set<std::size_t> ahead_;         // the next use of each stage that has one
+  std::size_t at_ = 0;                  // the first use of the slot
 };
 
-bool contains(const std::vector<StageId>& stages, StageId stage) {
-  return std::find(stages.begin(), stages.end(), stage) != stages.end();
-}
-
-// Writes a list from its end to its begin, and reverses it at last.
-class BackwardWriter {
+class ListSharder {
  public:
-  explicit BackwardWriter(std::size_t expected) { list_.reserve(expected); }
+  explicit ListSharder(std::size_t stages)
+      : next_(stages), is_active_(stages, false), resident_at_(stages, 0) {}
 
-  void slot(const Slot& slot) {
-    list_.insert(list_.end(), slot.actions().rbegin(), slot.actions().rend());
-  }
-  // In front of the list so far: reshards the stages of `before` that are not in `after`, then
-  // unshards those of `after` that are not in `before`.
-  void change(std::vector<StageId> before, const std::vector<StageId>& after) {
-    for (std::size_t i = after.size(); i-- > 0;) {
-      if (!contains(before, after[i])) list_.emplace_back(after[i], ActionType::kUnshard);
+  ActionList shard(std::span<const Action> list, int32_t max_active, int32_t lookahead) {
+    std::vector<Slot> slots;
+    slots.reserve(list.size());
+    for (const Slot& slot : SlotRange(list)) {
+      if (!slot.is_idle()) slots.push_back(slot);
     }
-    std::sort(before.begin(), before.end());
-    for (std::size_t i = before.size(); i-- > 0;) {
-      if (!contains(after, before[i])) list_.emplace_back(before[i], ActionType::kReshard);
+    ActionList out;
+    out.reserve(list.size() + 16);
+    next_.start(slots);
+    for (const Slot& slot : slots) {
+      next_.first(static_cast<std::size_t>(max_active), window_);
+      ++now_;
+      for (const StageId stage : window_) resident_at_[stage.position()] = now_;
+      reshard(out);
+      if (lookahead != max_active) next_.first(static_cast<std::size_t>(lookahead), window_);
+      for (const StageId stage : window_) {
+        if (is_active_[stage.position()]) continue;
+        is_active_[stage.position()] = true;
+        active_.push_back(stage);
+        out.emplace_back(stage, ActionType::kUnshard);
+      }
+      out.insert(out.end(), slot.actions().begin(), slot.actions().end());
+      next_.pass_slot();
     }
-  }
-  ActionList take() {
-    std::reverse(list_.begin(), list_.end());
-    return std::move(list_);
+    ++now_;
+    reshard(out);
+    return out;
   }
 
  private:
-  ActionList list_;
-};
+  // All active stages that are not resident now.
+  void reshard(ActionList& out) {
+    std::erase_if(active_, [&](StageId stage) {
+      if (resident_at_[stage.position()] == now_) return false;
+      is_active_[stage.position()] = false;
+      out.emplace_back(stage, ActionType::kReshard);
+      return true;
+    });
+  }
 
-ActionList shard_list(std::span<const Action> list, std::size_t limit, NextStages& next) {
-  std::vector<Slot> slots;
-  slots.reserve(list.size());
-  for (const Slot& slot : SlotRange(list)) {
-    if (!slot.is_idle()) slots.push_back(slot);
-  }
-  BackwardWriter out(list.size() + 16);
-  std::vector<StageId> active;  // unsharded from the slot that was written last
-  std::vector<StageId> wanted;
-  for (std::size_t i = slots.size(); i-- > 0;) {
-    next.move_before(slots[i]);
-    next.first(limit, wanted);
-    if (wanted != active) {
-      out.change(wanted, active);
-      std::swap(active, wanted);
-    }
-    out.slot(slots[i]);
-  }
-  out.change({}, active);
-  next.clear();
-  return out.take();
-}
+  NextStages next_;
+  std::vector<StageId> window_;
+  std::vector<StageId> active_;        // in the order in which they were unsharded
+  std::vector<bool> is_active_;        // by stage
+  std::vector<uint64_t> resident_at_;  // by stage: the last slot at which it was resident
+  uint64_t now_ = 0;                   // counts the slots of all lists
+};
 
 }  // namespace
 
-Schedule shard_stages(const Schedule& schedule, int32_t max_active_stages) {
+std::vector<int32_t> resolve_lookahead(const UnshardLookahead& lookahead, int32_t ranks,
+                                       int32_t max_active_stages) {
+  if (const auto* given = std::get_if<std::vector<int32_t>>(&lookahead)) {
+    require<ArgumentError>(given->size() == static_cast<std::size_t>(ranks),
+                           "the lookahead has {} numbers, expected one for each of {} ranks",
+                           given->size(), ranks);
+    for (const int32_t number : *given) {
+      require<ArgumentError>(number >= 1 && number <= max_active_stages,
+                             "a lookahead is a number from 1 to {}, the most active stages, got {}",
+                             max_active_stages, number);
+    }
+    return *given;
+  }
+  std::vector<int32_t> resolved;
+  for (int32_t r = 0; r < ranks; ++r) {
+    const bool is_full = std::get<Lookahead>(lookahead) == Lookahead::kFull;
+    resolved.push_back(is_full ? max_active_stages : std::min(r + 2, max_active_stages));
+  }
+  return resolved;
+}
+
+Schedule shard_stages(const Schedule& schedule, int32_t max_active_stages,
+                      const UnshardLookahead& lookahead) {
   require_level(schedule, Level::kCompute, "shard_stages");
   require<ArgumentError>(max_active_stages >= 1, "shard_stages: at least 1 active stage, got {}",
                          max_active_stages);
   require<ArgumentError>(!has_any(schedule, {ActionType::kUnshard, ActionType::kReshard}),
                          "shard_stages: the schedule has UNSHARD or RESHARD already");
-  NextStages next(static_cast<std::size_t>(infer_placement(schedule.lists()).num_stages()));
+  const std::vector<int32_t> ahead =
+      resolve_lookahead(lookahead, schedule.num_ranks(), max_active_stages);
+  ListSharder sharder(static_cast<std::size_t>(infer_placement(schedule.lists()).num_stages()));
   std::vector<ActionList> lists;
   lists.reserve(schedule.lists().size());
-  for (const ActionList& list : schedule.lists()) {
-    lists.push_back(shard_list(list, static_cast<std::size_t>(max_active_stages), next));
+  for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
+    lists.push_back(sharder.shard(schedule.lists()[r], max_active_stages, ahead[r]));
   }
   return {Level::kCompute, schedule.placement(), std::move(lists)};
 }

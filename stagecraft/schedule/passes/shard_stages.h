@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <variant>
+#include <vector>
 
 #include "stagecraft/schedule/schedule.h"
 
@@ -8,11 +10,26 @@ namespace stagecraft {
 
 constexpr int32_t kDefaultActiveStages = 3;
 
-/// Inserts UNSHARD and RESHARD for stages whose parameters are sharded over replicas: before each
-/// slot, the next `max_active_stages` different stages of the rank's list are unsharded (those of
-/// one overlap together, even beyond the limit) and all others resharded. Removes idle slots.
+/// How many of the next stages are unsharded ahead of their use.
+enum class Lookahead : uint8_t {
+  kFull,  ///< as many as may be active
+  kAuto,  ///< r + 2 on rank r, at most as many as may be active: early ranks unshard later
+};
+/// A policy, or one number a rank, from 1 to max_active_stages.
+using UnshardLookahead = std::variant<Lookahead, std::vector<int32_t>>;
+
+/// One number a rank. ArgumentError for numbers that do not fit.
+std::vector<int32_t> resolve_lookahead(const UnshardLookahead& lookahead, int32_t ranks,
+                                       int32_t max_active_stages);
+
+/// Inserts UNSHARD and RESHARD for stages whose parameters are sharded over replicas. Before each
+/// slot, the next `lookahead` different stages of the rank's list are unsharded, and those that are
+/// not among the next `max_active_stages` are resharded, in the order in which they were unsharded.
+/// The stages of one overlap go together, even beyond these limits. Removes idle slots.
 ///
-/// REQUIRES level kCompute without UNSHARD and RESHARD, max_active_stages >= 1 (ArgumentError).
-Schedule shard_stages(const Schedule& schedule, int32_t max_active_stages = kDefaultActiveStages);
+/// REQUIRES level kCompute without UNSHARD and RESHARD, max_active_stages >= 1, a lookahead that
+/// fits (ArgumentError).
+Schedule shard_stages(const Schedule& schedule, int32_t max_active_stages = kDefaultActiveStages,
+                      const UnshardLookahead& lookahead = Lookahead::kFull);
 
 }  // namespace stagecraft

@@ -127,7 +127,7 @@ function listenKeys(app) {
     ArrowUp: () => view.pan(0, -view.pitch), ArrowDown: () => view.pan(0, view.pitch),
     "[": () => view.zoomLanes(0.8), "]": () => view.zoomLanes(1.25),
     c: () => app.flipLayer("path"), m: () => app.flipLayer("memory"), t: () => app.flipLayer("transfers"),
-    o: () => app.flipLayer("marks"), l: () => app.flipLayer("plan"), d: () => app.switchTheme(), "?": () => app.toggleKeys(),
+    o: () => app.flipLayer("marks"), l: () => app.flipLayer("plan"), s: () => app.flipLayer("slots"), d: () => app.switchTheme(), "?": () => app.toggleKeys(),
     n: () => app.step(1), p: () => app.step(-1), Escape: () => app.select(-1),
   };
   document.addEventListener("keydown", (event) => {

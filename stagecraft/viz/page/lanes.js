@@ -40,7 +40,7 @@ function tickStep(length, count) {
 function drawLanes(app) {
   const { data, view, theme } = app;
   const context = prepare(app.lanesCanvas, view.width, view.height);
-  const stats = { bars: 0, bands: 0, ranks: 0, texts: 0, planned: 0 };
+  const stats = { bars: 0, bands: 0, ranks: 0, texts: 0, planned: 0, slots: 0 };
   const ticks = axisTicks(view);
   const [firstRank, lastRank] = view.visibleRanks();
 
@@ -61,7 +61,10 @@ function drawLanes(app) {
     stats.ranks++;
     drawLane(app, context, { bars: data, rank, top: view.topOf(rank), height: view.barHeight() }, stats);
     if (view.planHeight() > 0) drawPlan(app, context, rank, stats);
-    if (view.memoryHeight() > 0) drawMemory(app, context, rank);
+    if (view.memoryHeight() > 0) {
+      if (app.layers.slots) drawSlots(app, context, rank, stats);
+      else drawMemory(app, context, rank);
+    }
     if (app.layers.marks) drawMarks(app, context, rank);
   }
   context.restore();
@@ -208,6 +211,38 @@ function drawBands(app, context, lane) {
   }
   context.globalAlpha = 1;
   return shown.length;
+}
+
+// When the activation of each forward is released.
+function releaseTimes(data) {
+  if (data.slotEnd) return data.slotEnd;
+  data.slotEnd = new Float64Array(data.size);
+  for (let bar = 0; bar < data.size; bar++) {
+    if (!data.barSlot[bar]) continue;
+    const stage = data.barStage[bar], microbatch = data.barMicrobatch[bar];
+    const whole = findBar(data, stage, kBackward, microbatch);
+    const last = whole >= 0 ? whole : findBar(data, stage, kWeight, microbatch);
+    data.slotEnd[bar] = last >= 0 ? data.runEnd[last] : wholeTime(data);  // a step that failed
+  }
+  return data.slotEnd;
+}
+
+// A row for each buffer of the rank, and in it the activations that have it one after the other.
+function drawSlots(app, context, rank, stats) {
+  const { data, view } = app;
+  const ends = releaseTimes(data);
+  const height = view.memoryHeight() - 2;
+  const row = height / Math.max(1, data.rankSlots[rank]);
+  const top = view.memoryFloorOf(rank) - height;
+  const colors = data.palette[data.laneChunks[rank]][data.names[kForward]];
+  const until = view.lastTime();
+  for (let bar = data.first[rank]; bar < data.first[rank + 1] && data.barStart[bar] < until; bar++) {
+    if (!data.barSlot[bar] || ends[bar] < view.t0) continue;
+    const x0 = view.xOf(data.runStart[bar]), x1 = view.xOf(ends[bar]);
+    context.fillStyle = colors[data.barChunk[bar]][0];
+    context.fillRect(x0, top + row * (data.barSlot[bar] - 1), Math.max(0.5, x1 - x0 - 1), Math.max(0.5, row - (row >= 3 ? 1 : 0)));
+    stats.slots++;
+  }
 }
 
 function drawMemory(app, context, rank) {

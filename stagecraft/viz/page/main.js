@@ -12,8 +12,8 @@ const app = {
   errors,
   hover: -1,
   selected: -1,
-  drawn: { bars: 0, bands: 0, ranks: 0, texts: 0, planned: 0 },
-  layers: { memory: true, plan: true, path: false, transfers: false, marks: false },
+  drawn: { bars: 0, bands: 0, ranks: 0, texts: 0, planned: 0, slots: 0 },
+  layers: { memory: true, plan: true, path: false, transfers: false, marks: false, slots: false },
   shown: [true, true, true, true],
   chart: document.getElementById("chart"),
   footer: document.querySelector("footer"),
@@ -74,7 +74,8 @@ app.step = (by) => {
 
 app.setLayer = (name, on) => {
   app.layers[name] = on;
-  if (name === "memory" || name === "plan") app.view[name] = on;
+  if (name === "plan") app.view.plan = on;
+  app.view.memory = app.layers.slots || (app.layers.memory && app.data.memoryTime.length > 0);
   app.layerButtons[name]?.setAttribute("aria-pressed", on);
   app.redraw();
 };

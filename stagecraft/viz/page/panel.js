@@ -80,6 +80,7 @@ function fillTools(app) {
     layers.append(button);
   };
   if (data.memoryTime.length > 0) layer("memory", "Memory", "var(--memory)", "Memory of each rank under its lane ( m )");
+  if (data.barSlot) layer("slots", "Slots", "var(--accent)", "In which buffer each activation is, instead of memory ( s )");
   if (data.plan) layer("plan", "Plan", "var(--faint)", "What was planned, under each lane ( l )");
   if (data.path.length > 0) layer("path", "Critical path", "var(--path)", "What decides the makespan ( c )");
   layer("transfers", "Transfers", "var(--soft)", "What goes to another rank, where there is room ( t )");
@@ -92,6 +93,7 @@ function fillKeys(data) {
                 ["n p", "next, previous action of the rank"], ["0", "show all"], ["c m t", "critical path, memory, transfers"],
                 ["d", "light or dark"], ["Esc", "unmark"]];
   if (data.plan) keys.splice(-2, 0, ["l", "plan"]);
+  if (data.barSlot) keys.splice(-2, 0, ["s", "slots of activations"]);
   const table = make("table");
   for (const [key, effect] of keys) {
     const row = make("tr");

@@ -104,9 +104,11 @@ function selfTest(app) {
   }
 
   view.fit();
+  let slots = 0;
   for (const name of Object.keys(app.layers)) {
     app.flipLayer(name);
     paint();
+    slots = Math.max(slots, app.drawn.slots);
     app.flipLayer(name);
   }
   for (const type of data.types) {
@@ -127,6 +129,6 @@ function selfTest(app) {
   const fullFrame = frameTime(paint);
   const full = { ...app.drawn };
 
-  return { planned, actions: data.size, ranks: data.ranks, overview, zoomed, hits, tried, links, path: data.path.length,
+  return { planned, slots, actions: data.size, ranks: data.ranks, overview, zoomed, hits, tried, links, path: data.path.length,
            title: document.getElementById("title").textContent, frame, full, fullFrame, problems, errors: app.errors };
 }

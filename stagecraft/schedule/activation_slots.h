@@ -1,0 +1,63 @@
+#pragma once
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "stagecraft/base/index.h"
+#include "stagecraft/schedule/schedule.h"
+
+namespace stagecraft {
+
+/// What has a buffer of its own in activation_slots.
+enum class SlotGranularity : uint8_t {
+  kStageMicrobatch,  ///< each pair of a stage and a microbatch
+  kMicrobatch,       ///< each microbatch, for all chosen stages together
+};
+
+/// Which activations of a rank can share a buffer. Buffers are numbered from 0; an activation has
+/// the same one from its F to its B or W.
+class ActivationSlots {
+ public:
+  /// A stage and microbatch, its buffer, and the slots of the rank's list (Slot::position) from its
+  /// F to its B or W, both included.
+  struct Activation {
+    StageId stage;
+    MicrobatchId microbatch;
+    int32_t slot = 0;
+    int64_t first = 0;
+    int64_t last = 0;
+
+    friend bool operator==(const Activation&, const Activation&) = default;
+  };
+
+  /// Ordered by stage, then microbatch.
+  explicit ActivationSlots(std::vector<Activation> activations);
+
+  std::span<const Activation> activations() const { return activations_; }
+  /// The number of buffers: the most activations that are alive at a time.
+  int32_t num_slots() const { return num_slots_; }
+  /// ArgumentError for a pair that is not there.
+  const Activation& get(StageId stage, MicrobatchId microbatch) const;
+
+  friend bool operator==(const ActivationSlots&, const ActivationSlots&) = default;
+
+ private:
+  std::vector<Activation> activations_;
+  int32_t num_slots_ = 0;
+};
+
+/// Gives every activation of `stages` the lowest buffer that is free: one whose last activation
+/// ended in an earlier slot. I ends nothing, since W reads the activation too.
+///
+/// ArgumentError for a rank that does not exist, no stage, a stage twice or one of another rank;
+/// for an F, I, B or W that comes twice, a W without an earlier I, a B or W before its F; and for a
+/// microbatch below the schedule's number without an F, or without a B or W, on one of the stages.
+ActivationSlots activation_slots(const Schedule& schedule, Rank rank,
+                                 std::span<const StageId> stages,
+                                 SlotGranularity granularity = SlotGranularity::kStageMicrobatch);
+/// For all stages of the rank.
+ActivationSlots activation_slots(const Schedule& schedule, Rank rank,
+                                 SlotGranularity granularity = SlotGranularity::kStageMicrobatch);
+
+}  // namespace stagecraft

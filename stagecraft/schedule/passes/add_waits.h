@@ -1,0 +1,29 @@
+#pragma once
+
+#include <cstdint>
+
+#include "stagecraft/schedule/schedule.h"
+
+namespace stagecraft {
+
+/// Inserts a wait for each send, as torch 2.15 does: WAIT_SEND_F directly after the slot with the B
+/// or I of its stage and microbatch, before the sends of that slot. That backward could not run
+/// before the readers had the value, so the wait takes no time. The waits for all other sends come
+/// at the end of the list, in the order of the sends.
+///
+/// REQUIRES level kLowered without waits for sends (ArgumentError).
+Schedule add_send_waits(const Schedule& schedule);
+
+/// Where a WAIT_REDUCE_GRAD comes.
+enum class ReductionWait : uint8_t {
+  kAtOnce,    ///< directly after its REDUCE_GRAD
+  kDeferred,  ///< before the next REDUCE_GRAD of the rank; for the last one, at the end of the list
+};
+
+/// Inserts a WAIT_REDUCE_GRAD for each REDUCE_GRAD. Comes before add_transfers, which counts it as
+/// a turn of its rank.
+///
+/// REQUIRES level kCompute without WAIT_REDUCE_GRAD (ArgumentError).
+Schedule add_reduction_waits(const Schedule& schedule, ReductionWait where);
+
+}  // namespace stagecraft

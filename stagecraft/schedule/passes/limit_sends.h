@@ -1,0 +1,25 @@
+#pragma once
+
+#include <cstdint>
+
+#include "stagecraft/schedule/schedule.h"
+#include "stagecraft/schedule/stage_graph.h"
+
+namespace stagecraft {
+
+/// Bounds the number of outstanding sends of a rank, F and B together: before a send that would
+/// exceed `limit`, moves the wait for an earlier one there. Adds waits first if there are none.
+///
+/// Of the outstanding sends, the oldest goes first whose receives are known to be posted by then,
+/// so that the wait takes no time; otherwise the oldest whose wait cannot make ranks wait for each
+/// other. The choices are those of torch 2.15's `max_outstanding_sends` where torch finds one.
+///
+/// Takes time about linear in the number of actions, and memory for actions times ranks.
+///
+/// REQUIRES level kLowered, limit >= 1 (ArgumentError) and a schedule that `verify` finds good in
+/// kPartial mode (ScheduleError, also when no send can be waited for).
+Schedule limit_sends(const Schedule& schedule, int32_t limit, const StageGraph& graph);
+/// For a chain of stages.
+Schedule limit_sends(const Schedule& schedule, int32_t limit);
+
+}  // namespace stagecraft
