@@ -25,7 +25,8 @@ ALLOWED = {
     "stage": ["tree"],
     "partition": ["graph", "stage"],
     "transport": ["base"],
-    "runtime": ["schedule", "sim", "viz", "microbatch", "stage", "partition", "transport"],
+    "runtime": ["schedule", "sim", "microbatch", "stage", "partition", "transport"],
+    "report": ["runtime", "viz"],
     "train": ["runtime"],
 }
 # Which top folders quoted includes of a top folder may name.

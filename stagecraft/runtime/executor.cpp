@@ -55,20 +55,18 @@ int64_t bytes_held_by(std::span<const Stage> stages) {
 }  // namespace
 
 Executor::Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
-                   std::span<Stage> stages, const Loss& loss, const Callbacks& callbacks,
-                   const std::vector<TiedWeight>& ties, const Placement& placement,
-                   RouterOptions options)
+                   std::span<Stage> stages, const Placement& placement,
+                   const PipelineOptions& options, const Callbacks& callbacks)
     : transport_(transport),
       place_(place),
       wiring_(wiring),
       stages_(stages),
-      loss_(loss),
+      options_(options),
       callbacks_(callbacks),
       progress_(std::make_shared<ProgressMark>()),
       router_(transport, wiring_, recorder_, *progress_, options),
-      ties_(transport, placement, place, stages, ties),
-      reducer_(transport, place, stages, *progress_),
-      timeout_(options.timeout) {}
+      ties_(transport, placement, place, stages, options.ties),
+      reducer_(transport, place, stages, *progress_) {}
 
 void Executor::publish_progress() {
   transport_.publish([progress = progress_] { return progress->read(); });
@@ -130,11 +128,12 @@ void Executor::run_list(std::span<const Action> list) {
 // First over the replicas: then the copies of a tied weight have the same in each of them.
 void Executor::exchange_grads() {
   is_exchanging_ = true;
-  reducer_.finish(plan_.step,
-                  Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout_)));
+  reducer_.finish(
+      plan_.step,
+      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.timeout)));
   {
     const ProgressMark::Waiting waiting(*progress_, "gradients of tied weights");
-    ties_.finish(plan_.step, timeout_);
+    ties_.finish(plan_.step, options_.timeout);
   }
   is_exchanging_ = false;
 }
@@ -282,10 +281,10 @@ void Executor::finish_forward(Action action, const c10::IValue& output) {
 void Executor::compute_loss(Action action, const c10::IValue& output) {
   const auto m = static_cast<std::size_t>(action.microbatch().value());
   const bool has_target = m < plan_.batch->targets.size();
-  if (!loss_ || (!plan_.is_training && !has_target)) return;
+  if (!options_.loss || (!plan_.is_training && !has_target)) return;
   const c10::AutoGradMode grad_mode(plan_.is_training);
-  const at::Tensor loss = loss_(output, has_target ? plan_.batch->targets[m] : c10::IValue(),
-                                plan_.options->loss_arguments);
+  const at::Tensor loss = options_.loss(
+      output, has_target ? plan_.batch->targets[m] : c10::IValue(), plan_.options->loss_arguments);
   losses_[m] = alone(loss);
   if (plan_.is_training) stage(action).set_loss(action.microbatch(), loss);
 }

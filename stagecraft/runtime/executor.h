@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -16,8 +15,8 @@
 #include "stagecraft/runtime/action_context.h"
 #include "stagecraft/runtime/action_memory.h"
 #include "stagecraft/runtime/grad_reducer.h"
-#include "stagecraft/runtime/loss.h"
-#include "stagecraft/runtime/progress.h"
+#include "stagecraft/runtime/pipeline_options.h"
+#include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/record/recorder.h"
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/runtime/router.h"
@@ -50,8 +49,8 @@ class Executor {
  public:
   /// All must outlive it. `stages`: in the order of the wiring's.
   Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
-           std::span<Stage> stages, const Loss& loss, const Callbacks& callbacks,
-           const std::vector<TiedWeight>& ties, const Placement& placement, RouterOptions options);
+           std::span<Stage> stages, const Placement& placement, const PipelineOptions& options,
+           const Callbacks& callbacks);
 
   /// Executes this rank's part of a step. What goes wrong is thrown as StageError (it happened
   /// here), TimeoutError or PeerError (it happened elsewhere), after the world was told and all
@@ -119,14 +118,13 @@ class Executor {
   ReplicaPlace place_;
   const Wiring& wiring_;
   std::span<Stage> stages_;
-  const Loss& loss_;
+  const PipelineOptions& options_;
   const Callbacks& callbacks_;
   Recorder recorder_;
   const std::shared_ptr<ProgressMark> progress_;  // the transport may ask it for longer
   Router router_;
   TiedWeights ties_;
   GradReducer reducer_;
-  std::chrono::nanoseconds timeout_;
 
   StepPlan plan_;
   std::span<const Action> slot_;  // what is executed: an action, or an overlap with its parts

@@ -10,7 +10,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
-#include "stagecraft/runtime/progress.h"
+#include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/transport/transport.h"

@@ -48,7 +48,7 @@ double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::si
 }  // namespace
 
 Router::Router(Transport& transport, const Wiring& wiring, Recorder& recorder,
-               ProgressMark& progress, RouterOptions options)
+               ProgressMark& progress, const PipelineOptions& options)
     : transport_(transport),
       wiring_(wiring),
       recorder_(recorder),
@@ -357,7 +357,7 @@ void Router::post(Rank to, const TransferId& id, std::vector<c10::IValue> values
   recorder_.add_sent(bytes_of(values));
   if (meter_ != nullptr) hand_over(meter_, values, meter_->accounts() - 1);
   PendingPtr pending = transport_.post_send(to, id, c10::ivalue::Tuple::create(std::move(values)));
-  if (options_.wait_for_sends) {
+  if (options_.zero_buffering) {
     wait_send(pending);
   } else if (!pending->is_done()) {
     sends_.push_back(std::move(pending));

@@ -11,7 +11,8 @@
 #include <c10/core/TensorImpl.h>
 
 #include "stagecraft/runtime/argument_builder.h"
-#include "stagecraft/runtime/progress.h"
+#include "stagecraft/runtime/pipeline_options.h"
+#include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/record/recorder.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/runtime/wiring.h"
@@ -21,14 +22,6 @@
 #include "stagecraft/tree/arguments.h"
 
 namespace stagecraft {
-
-struct RouterOptions {
-  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
-  /// A send is waited for where it is posted, not at the end of the step.
-  bool wait_for_sends = false;
-  /// Of the pipeline: what is not known is the equal share of a microbatch of all of them.
-  int32_t replicas = 1;
-};
 
 /// Carries values and gradients between the stages of one rank and those of others, for one step at
 /// a time:
@@ -43,7 +36,7 @@ class Router {
  public:
   /// All must outlive it.
   Router(Transport& transport, const Wiring& wiring, Recorder& recorder, ProgressMark& progress,
-         RouterOptions options);
+         const PipelineOptions& options);
 
   /// A new step. `weights` may be empty: then they come with the values of other ranks.
   void start(uint64_t step, std::size_t microbatches, bool is_training, const Microbatches& batch,
@@ -122,7 +115,7 @@ class Router {
   const Wiring& wiring_;
   Recorder& recorder_;
   ProgressMark& progress_;
-  RouterOptions options_;
+  const PipelineOptions& options_;
 
   uint64_t step_ = 0;
   std::size_t microbatches_ = 0;

@@ -396,7 +396,7 @@ TEST(Runner, ResultsAreOnEveryRankThatAsks) {
     results[static_cast<std::size_t>(rank)] = rank == 0
                                                   ? runner.step({at::ones({4, 2})}, {}, {}, options)
                                                   : runner.step(Args{}, {}, {}, options);
-    const Recording recording = runner.gather_recording();
+    const Recording recording = runner.recorded_run().recording;
     EXPECT_EQ(recording.ranks.size(), 3u);
     EXPECT_EQ(make_report(recording).not_run, 0);
   });

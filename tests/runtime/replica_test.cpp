@@ -131,7 +131,7 @@ TEST(Replicas, AFailedStepChangesNoGradient) {
   world.run([&](Transport& transport) {
     const TestModel model = chain_model(2, 6);
     const Rank own(transport.rank().value() % 2);
-    RunnerOptions options = runner_options(model, {.seed = 7, .replicas = 2});
+    PipelineOptions options = runner_options(model, {.seed = 7, .replicas = 2});
     Runner runner(transport, source, stages_on(model, source.placement(), own), options);
     const Microbatches batch = part_of(random_batch(4, 8, 6, 0), source.placement(), own);
     runner.step(batch, {.microbatches = 4});

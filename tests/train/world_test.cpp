@@ -14,7 +14,7 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/runtime/run_report.h"
+#include "stagecraft/report/save_report.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "tests/support/expect_error.h"

@@ -1,4 +1,4 @@
-#include "stagecraft/runtime/run_report.h"
+#include "stagecraft/report/save_report.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/version.h"
 #include "stagecraft/base/write_file.h"
-#include "stagecraft/runtime/measured_comparison.h"
+#include "stagecraft/report/measured_comparison.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/record/stage_times.h"
@@ -158,19 +158,8 @@ RunReport make_run_report(const RecordedRun& run, const ReportOptions& options) 
   return report;
 }
 
-RecordedRun recorded_run_of(const Pipeline& pipeline) {
-  const std::span<const StageMemory> memory = pipeline.stage_memory();
-  RecordedRun run{.recording = pipeline.recording(),
-                  .schedule_name = pipeline.schedule_name(),
-                  .memory = {memory.begin(), memory.end()}};
-  for (int32_t s = 0; s < pipeline.num_stages(); ++s) {
-    run.stages.push_back(state_of(pipeline.stage(StageId(s))));
-  }
-  return run;
-}
-
 RunReport make_run_report(const Pipeline& pipeline, const ReportOptions& options) {
-  return make_run_report(recorded_run_of(pipeline), options);
+  return make_run_report(pipeline.recorded_run(), options);
 }
 
 void save_report(const std::string& path, const RunReport& report) {
