@@ -84,7 +84,7 @@ ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std
   if (source) {
     const int32_t own = source->placement().num_ranks();
     require<ArgumentError>(ranks.value_or(own) == own,
-                           "the schedule is for {} ranks, the options say {}", own,
+                           "the schedule is for {} ranks, but PipelineOptions::ranks is {}", own,
                            ranks.value_or(own));
     return *source;
   }

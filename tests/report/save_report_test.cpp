@@ -218,12 +218,15 @@ TEST(Runner, GathersARunOfAllRanks) {
   std::mutex mutex;
   std::vector<std::optional<RecordedRun>> runs(2);
   std::vector<RankRecording> own(2);
+  std::vector<int64_t> peaks(2);
   run_spmd(schedule.source(), model.stages, {}, [&](Runner& runner, Transport& transport) {
     const auto r = static_cast<std::size_t>(transport.rank().value());
     runner.step(part_of(batch_of(3), schedule.source().placement(), transport.rank()),
                 {.microbatches = 3, .measure_memory = true});
     RecordedRun run = runner.recorded_run();
+    const MemoryEstimate estimate = runner.peak_memory_estimate(3);
     const std::lock_guard lock(mutex);
+    peaks[r] = estimate.peak();
     own[r] = runner.recording();
     runs[r] = std::move(run);
   });
@@ -249,6 +252,8 @@ TEST(Runner, GathersARunOfAllRanks) {
   ASSERT_EQ(runs[0]->memory.size(), 2u);
   EXPECT_TRUE(runs[0]->memory[1].of(ActionType::kBackward).is_measured);
   EXPECT_GT(runs[0]->stages[1].parameters, 0);
+  const MemoryEstimate estimate = estimate_memory(runs[0]->recording.schedule, runs[0]->memory);
+  EXPECT_EQ(peaks, std::vector<int64_t>(2, estimate.peak()));
   const RunReport report = make_run_report(*runs[0]);
   EXPECT_TRUE(report.ranks[1].predicted_peak && report.ranks[1].recorded_peak);
 }

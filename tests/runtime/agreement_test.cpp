@@ -13,6 +13,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/runtime/progress_mark.h"
+#include "stagecraft/stage/callable.h"
 #include "tests/runtime/faults.h"
 #include "tests/runtime/harness.h"
 
@@ -97,6 +98,17 @@ TEST(Agreement, EveryRankIsToldWhichRankDiffersInWhat) {
   expect_difference({}, {.options = {.ties = {{{StageId(0), "weight"}, {StageId(1), "weight"}}}}},
                     "tied weights is none on rank 0, weight of stage 0 = weight of stage 1 on "
                     "rank 1");
+}
+
+TEST(Agreement, ARankWithoutParametersFitsAnyDeviceType) {
+  TestModel model = chain_model(2, 6);
+  model.bodies[0] = stage_body([](const at::Tensor& x) { return x.mul(2); });
+  const ScheduleSource source = ScheduleSource::named("1F1B", 2);
+  run_spmd(source, model, {.seed = 7}, [&](Runner& runner, Transport& transport) {
+    EXPECT_NO_THROW(
+        runner.step(part_of(random_batch(4, 12, 6, 0), source.placement(), transport.rank()),
+                    {.microbatches = 4}));
+  });
 }
 
 TEST(Agreement, OnEachStep) {

@@ -194,7 +194,7 @@ TEST(Replicas, NeedAWorldOfAllOfThem) {
            runner_options(model, {.replicas = replicas}));
   };
   EXPECT_ERROR(make(2), ArgumentError,
-               "the schedule is for 2 ranks in each of 2 replicas, the world has 3");
+               "the schedule is for 2 ranks in each of 2 replicas, but the world has 3");
   EXPECT_ERROR(make(0), ArgumentError, "expected at least one replica, got 0");
 }
 

@@ -297,9 +297,9 @@ TEST(TrainerWorld, RefusesRanksThatDoNotFit) {
   EXPECT_ERROR(two.make(nullptr, 2), ArgumentError, "2 replicas need the ranks of a world");
   LocalWorld world(3);
   EXPECT_ERROR(two.make(&world.transport(Rank(0)), 2), ArgumentError,
-               "a world of 3 ranks cannot be 2 replicas");
+               "a world of 3 ranks cannot hold 2 replicas");
   EXPECT_ERROR(two.make(&world.transport(Rank(0))), ArgumentError,
-               "the schedule is for 2 ranks, the world has 3");
+               "the schedule is for 2 ranks, but the world has 3");
 }
 
 TEST(TrainerWorld, RefusesRanksThatWouldUpdateInOtherWays) {
