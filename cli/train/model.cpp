@@ -57,7 +57,7 @@ Split make_split(const TrainCommand& command) {
   }
   if (stages % command.ranks != 0) {
     throw BadUsage(
-        fmt::format("--stages {} cannot be dealt out evenly to --ranks {}", stages, command.ranks));
+        fmt::format("--stages {} cannot be placed evenly on --ranks {}", stages, command.ranks));
   }
   split.policy = command.policy == "parameters"  ? equal_parameters(stages)
                  : command.policy == "operators" ? equal_operators(stages)
@@ -102,7 +102,7 @@ c10::Device parse_device(const std::string& text) {
     throw BadUsage(fmt::format("--device takes cpu, cuda or cuda:N, got {}", quote(text)));
   }
   throw BadUsage(fmt::format(
-      "--device {}: there is none on this machine, or this torch has no support for it", text));
+      "--device {}: this machine has no such device, or this torch does not support it", text));
 }
 
 Task make_gpt_task(const TrainCommand& command, const Split& split, c10::Device device) {

@@ -63,7 +63,7 @@ void take_launched_ranks(TrainCommand& command,
           : static_cast<int32_t>(detail::number_in("--replicas", replicas_then->second.front(), 1,
                                                    std::numeric_limits<int32_t>::max()));
   if (launch->num_ranks % replicas != 0) {
-    throw BadUsage(fmt::format("--replicas {} does not divide the {} processes that {} has started",
+    throw BadUsage(fmt::format("--replicas {} does not divide the {} processes that {} started",
                                replicas, launch->num_ranks, detail::name_of(launch->kind)));
   }
   command.ranks = launch->num_ranks / replicas;
@@ -79,7 +79,7 @@ Ranks::Ranks(const TrainCommand& command) : ranks_(command.ranks), replicas_(com
   const auto kind =
       is_launched || !is_local ? parse_transport_kind(command.transport) : TransportKind::kLocal;
   if (kind == TransportKind::kNccl && command.device == "cpu") {
-    throw BadUsage("--transport nccl carries tensors of a GPU: give --device cuda");
+    throw BadUsage("--transport nccl carries tensors of a GPU: pass --device cuda");
   }
   try {
     world_.emplace(World::from_environment(

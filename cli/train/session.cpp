@@ -51,11 +51,11 @@ void check_folder_is_writable(const std::string& folder) {
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
-    throw BadUsage(fmt::format("--checkpoint {}: it cannot be made: {}", folder, error.message()));
+    throw BadUsage(fmt::format("--checkpoint {}: cannot be created: {}", folder, error.message()));
   }
   if (::access(folder.c_str(), W_OK) != 0) {
     throw BadUsage(
-        fmt::format("--checkpoint {}: it cannot be written: {}", folder, std::strerror(errno)));
+        fmt::format("--checkpoint {}: cannot be written: {}", folder, std::strerror(errno)));
   }
 }
 
@@ -208,8 +208,9 @@ class Session {
   void restore(const Checkpoint& checkpoint) {
     const Json notes = json_from_text(checkpoint.notes);
     if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
-      throw BadUsage(fmt::format("--resume {}: it was trained on other data than --data has",
-                                 command_.resume));
+      throw BadUsage(
+          fmt::format("--resume {}: the checkpoint was trained on data different from --data",
+                      command_.resume));
     }
     trainer_.restore(checkpoint);
     rows_->set_position(notes.value("rows_drawn", int64_t{0}));
@@ -231,15 +232,15 @@ void check_folder(const TrainCommand& command, const std::optional<Checkpoint>& 
   const std::vector<std::string> all = list_checkpoints(command.checkpoint);
   if (all.empty()) return;
   if (!from) {
-    throw BadUsage(
-        fmt::format("--checkpoint {}: there are checkpoints already; --resume {} goes on from them",
-                    command.checkpoint, command.checkpoint));
+    throw BadUsage(fmt::format(
+        "--checkpoint {}: the folder has checkpoints; continue from them with --resume {}",
+        command.checkpoint, command.checkpoint));
   }
   if (step_of_checkpoint(all.back()) > from->step) {
-    throw BadUsage(fmt::format(
-        "--resume {}: there are later checkpoints ({}); move them away, or give another folder "
-        "with --checkpoint",
-        command.resume, fs::path(all.back()).filename().string()));
+    throw BadUsage(
+        fmt::format("--resume {}: there are later checkpoints ({}); move them away, or pass a "
+                    "different folder with --checkpoint",
+                    command.resume, fs::path(all.back()).filename().string()));
   }
 }
 
@@ -254,7 +255,7 @@ int train(TrainCommand command) {
       checkpoint = load_checkpoint(command.resume);
       const Json notes = json_from_text(checkpoint->notes);
       if (!notes.is_object() || !notes.contains("options")) {
-        throw BadUsage(fmt::format("--resume {}: that checkpoint was not written by this program",
+        throw BadUsage(fmt::format("--resume {}: the checkpoint was not written by this program",
                                    command.resume));
       }
       notes["options"].get_to(then);

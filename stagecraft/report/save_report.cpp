@@ -127,10 +127,10 @@ std::vector<ReportFact> report_facts(const RecordedRun& run, const ReportOptions
 RunReport make_run_report(const RecordedRun& run, const ReportOptions& options) {
   const auto stages = static_cast<std::size_t>(run.recording.schedule.num_stages());
   require<ArgumentError>(run.stages.size() == stages,
-                         "a report of {} stages was given the parameters of {}", stages,
+                         "expected the parameters of {} stages, got those of {}", stages,
                          run.stages.size());
   require<ArgumentError>(run.memory.empty() || run.memory.size() == stages,
-                         "a report of {} stages was given the memory of {}", stages,
+                         "expected the memory of {} stages, got that of {}", stages,
                          run.memory.size());
   RunReport report{.title = options.title.empty() ? run.schedule_name : options.title,
                    .command = options.command,
@@ -170,9 +170,9 @@ void save_report(const std::string& path, const RunReport& report) {
   } else if (name.ends_with(".json")) {
     write_file(path, report_json(report));
   } else {
-    require<ArgumentError>(name.ends_with(".html") || name.ends_with(".htm"),
-                           "a report's name ends with .html, .json or .trace.json, got \"{}\"",
-                           path);
+    require<ArgumentError>(
+        name.ends_with(".html") || name.ends_with(".htm"),
+        "expected a report path that ends with .html, .json or .trace.json, got \"{}\"", path);
     write_file(path, draw_report(report));
   }
 }

@@ -21,7 +21,7 @@ class Reader {
   explicit Reader(std::vector<int64_t> numbers) : numbers_(std::move(numbers)) {}
 
   int64_t next() {
-    require<MetadataError>(at_ < numbers_.size(), "a recording of another rank ends early");
+    require<MetadataError>(at_ < numbers_.size(), "the recording of a different rank is truncated");
     return numbers_[at_++];
   }
   std::size_t count() { return static_cast<std::size_t>(next()); }

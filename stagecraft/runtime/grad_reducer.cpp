@@ -189,10 +189,10 @@ std::vector<at::Tensor> GradReducer::take(Bundle& bundle, int32_t replica,
       continue;
     }
     const at::Tensor& parameter = parameters_[which[i]].tensor;
-    require<MetadataError>(
-        entry.isTensor() && entry.toTensor().sizes() == parameter.sizes(),
-        "stage {}: replica {} has a parameter of another shape: expected a gradient for {}, got {}",
-        bundle.stage.value(), replica, describe(parameter), describe(entry));
+    require<MetadataError>(entry.isTensor() && entry.toTensor().sizes() == parameter.sizes(),
+                           "stage {}: replica {} has a parameter of a different shape: expected a "
+                           "gradient for {}, got {}",
+                           bundle.stage.value(), replica, describe(parameter), describe(entry));
     grads.push_back(entry.toTensor().to(parameter.device()));
   }
   return grads;

@@ -77,8 +77,9 @@ void require_wait(std::chrono::nanoseconds timeout) {
 }
 
 void check_grad_mode() {
-  require<ArgumentError>(c10::GradMode::is_enabled(),
-                         "step: gradients are switched off here (NoGradGuard); use eval");
+  require<ArgumentError>(
+      c10::GradMode::is_enabled(),
+      "step: gradients are disabled on this thread (NoGradGuard); call eval instead");
 }
 
 }  // namespace stagecraft

@@ -37,7 +37,7 @@ double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::si
   const int64_t theirs = values[got - 1].toInt();
   require<MetadataError>(
       theirs == static_cast<int64_t>(microbatches),
-      "rank {} runs a step of {} microbatches, this rank one of {}: a rank without "
+      "rank {} runs a step of {} microbatches, but this rank runs one of {}: a rank without "
       "arguments and targets takes the number from StepOptions::microbatches",
       edge.peer.value(), theirs, microbatches);
   const double weight = values[got - 2].toDouble();
@@ -410,7 +410,7 @@ void Router::check_shared_outputs(StageId stage, Slot& slot) {
   for (const auto& [counter, version] : slot.shared) {
     require<ArgumentError>(counter.current_version() == version,
                            "an output of stage {} that several stages read was changed in place by "
-                           "one of them; it must work on a copy",
+                           "one of them; that stage must work on a copy",
                            stage.value());
   }
   slot.shared.clear();

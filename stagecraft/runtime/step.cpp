@@ -134,7 +134,7 @@ Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IVal
     batch.inputs = split_args_kwargs_into_chunks(
         args, kwargs, count, {.args_spec = options.args_spec, .kwargs_spec = options.kwargs_spec});
     require<ArgumentError>(static_cast<int64_t>(batch.inputs.size()) == count,
-                           "step: the batch has rows for {} microbatches only, asked for {}",
+                           "step: the batch has rows for only {} microbatches, expected {}",
                            batch.inputs.size(), count);
   }
   if (!target.isNone()) {
@@ -142,7 +142,7 @@ Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IVal
     if (options.target_spec) split.args_spec = ChunkSpec::tuple({*options.target_spec});
     std::vector<Arguments> targets = split_args_kwargs_into_chunks({target}, {}, count, split);
     require<ArgumentError>(static_cast<int64_t>(targets.size()) == count,
-                           "step: the target has rows for {} microbatches only, asked for {}",
+                           "step: the target has rows for only {} microbatches, expected {}",
                            targets.size(), count);
     for (Arguments& part : targets) batch.targets.push_back(std::move(part.args[0]));
   }

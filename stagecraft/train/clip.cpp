@@ -58,8 +58,8 @@ void check_finite_grads(const std::vector<ModelState>& states) {
 
 std::string describe_infinite_grad(const std::string& name) {
   return "the gradient of " + name +
-         " has elements that are infinite or no numbers: a lower learning rate, a longer "
-         "warm-up or clipping helps where training has run away";
+         " has elements that are infinite or NaN: training has diverged; try a lower learning "
+         "rate, a longer warm-up or clipping";
 }
 
 }  // namespace stagecraft

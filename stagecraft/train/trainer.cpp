@@ -28,7 +28,7 @@ class Trainer::Impl {
         state_(pipe_, options_.adamw, [&](StageId stage) { return world_.has_stage(stage); }) {
     require<ArgumentError>(std::any_of(state_.all().begin(), state_.all().end(),
                                        [](const ModelState& state) { return state.is_trained(); }),
-                           "the model has nothing to train");
+                           "the model has no trainable parameters");
     const Pipe& evaluation = options_.evaluation ? *options_.evaluation : pipe_;
     for (StageId s(0); s.value() < evaluation.num_stages(); ++s) {
       if (!world_.has_stage(s)) continue;
@@ -120,13 +120,14 @@ class Trainer::Impl {
 
   void restore(const Checkpoint& checkpoint) {
     require<ArgumentError>(!checkpoint.is_elsewhere,
-                           "this checkpoint's tensors are on rank 0: save it, and load what was "
-                           "saved on all ranks");
-    require<MetadataError>(checkpoint.step >= 0, "the checkpoint is of step {}", checkpoint.step);
-    require<MetadataError>(
-        checkpoint.seed == options_.seed,
-        "the checkpoint's random numbers come from seed {}, here they would from {}",
-        checkpoint.seed, options_.seed);
+                           "the tensors of this checkpoint are on rank 0: save the checkpoint, "
+                           "then load it on all ranks");
+    require<MetadataError>(checkpoint.step >= 0,
+                           "expected a checkpoint of step 0 or later, got step {}",
+                           checkpoint.step);
+    require<MetadataError>(checkpoint.seed == options_.seed,
+                           "the checkpoint was written with seed {}, but this trainer uses seed {}",
+                           checkpoint.seed, options_.seed);
     state_.restore(checkpoint);
     steps_ = checkpoint.step;
     world_.set_completed_steps(checkpoint.pipeline_steps);
@@ -158,16 +159,17 @@ class Trainer::Impl {
   const Pipe& checked(const Loss& loss) const {
     check(options_.learning_rate);
     require<ArgumentError>(static_cast<bool>(loss), "a Trainer needs a loss");
-    require<ArgumentError>(options_.microbatches >= 1 && options_.accumulate >= 1,
-                           "expected at least one microbatch and one step an update, got {} and {}",
-                           options_.microbatches, options_.accumulate);
+    require<ArgumentError>(
+        options_.microbatches >= 1 && options_.accumulate >= 1,
+        "expected at least one microbatch and one step for each update, got {} and {}",
+        options_.microbatches, options_.accumulate);
     require<ArgumentError>(options_.clip >= 0, "expected a norm of at least 0 to clip at, got {}",
                            options_.clip);
     require<ArgumentError>(options_.threads_per_rank >= 1,
                            "expected at least one thread for each rank, got {}",
                            options_.threads_per_rank);
     require<ArgumentError>(options_.replicas == 1 || options_.transport != nullptr,
-                           "{} replicas need the ranks of a world: TrainerOptions::transport",
+                           "{} replicas need a world: set TrainerOptions::transport",
                            options_.replicas);
     for (const int32_t stage : options_.recompute) {
       require<ArgumentError>(stage >= 0 && stage < pipe_.num_stages(),
@@ -236,7 +238,7 @@ class Trainer::Impl {
     if (first < none) {
       return describe_infinite_grad(state_.all()[static_cast<std::size_t>(first)].name);
     }
-    return fmt::format("the norm of the gradients is {}: training has run away", norm);
+    return fmt::format("the norm of the gradients is {}: training has diverged", norm);
   }
 
   /// Among all states.

@@ -45,7 +45,7 @@ class Restore {
     require<MetadataError>(found != section.end(), "the checkpoint has no {} of {}", what, name);
     const at::Tensor& from = found->second;
     require<MetadataError>(from.sizes() == like.sizes() && from.scalar_type() == like.scalar_type(),
-                           "{} of {}: expected {}, the checkpoint has {}", what, name,
+                           "{} of {}: expected {}, but the checkpoint has {}", what, name,
                            describe(like), describe(from));
     if (to.defined()) copies_.emplace_back(to.detach(), from);
   }
@@ -62,8 +62,8 @@ void check_no_others(const Section& section, const std::vector<ModelState>& stat
   std::set<std::string_view> known;
   for (const ModelState& state : states) known.insert(state.name);
   for (const auto& [name, tensor] : section) {
-    require<MetadataError>(known.contains(name), "the checkpoint has {}, which this model has not",
-                           name);
+    require<MetadataError>(known.contains(name),
+                           "the checkpoint has {}, which this model does not have", name);
   }
 }
 

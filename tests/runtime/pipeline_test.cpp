@@ -59,9 +59,9 @@ at::Tensor mean_square(const at::Tensor& y) {
 
 TEST(Pipeline, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(Pipeline(make_stages({kTanh, kTanh, kTanh}), {.ranks = 2}), ArgumentError,
-               "3 stages cannot be dealt out evenly to 2 ranks");
+               "3 stages cannot be placed evenly on 2 ranks");
   EXPECT_ERROR(Pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .ports = Ports(3)}),
-               ArgumentError, "the ports are of 3 stages, the model has 2");
+               ArgumentError, "the ports are for 3 stages, but the model has 2");
   EXPECT_ERROR(Pipeline(make_stages({kTanh}), {.schedule = "2F2B"}), ArgumentError, "2F2B");
   EXPECT_THROW(Pipeline({}, {}), ArgumentError);
   auto twice = make_stages({kTanh, kTanh});
@@ -97,7 +97,7 @@ TEST(ScheduleSource, TakesAsManyStagesARankAsTheScheduleHas) {
 TEST(Pipeline, DoesNotTrainWithForwardsAlone) {
   Pipeline pipeline(make_stages({kTanh, kTanh}), {.schedule = "ForwardOnly", .loss = mean_square});
   EXPECT_ERROR(pipeline.step({at::ones({2, 2})}), ArgumentError,
-               "the schedule has forwards alone, which train nothing; use eval");
+               "the schedule has only forwards, which train nothing; call eval instead");
   EXPECT_TRUE(pipeline.eval({at::ones({2, 2})}).output.isTensor());
 }
 
@@ -157,17 +157,17 @@ TEST(Pipeline, GoesOnWithTheRandomNumbersOfAnother) {
 TEST(Pipeline, RefusesBatchesThatCannotBeCut) {
   Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .loss = mean_square});
   EXPECT_ERROR(pipeline.step({at::randn({2, 3})}, {}, {}, {.microbatches = 4}), ArgumentError,
-               "rows for 2 microbatches only, asked for 4");
+               "rows for only 2 microbatches, expected 4");
   EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 0}), ArgumentError,
                "at least one microbatch, got 0");
   EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2, .weights = {1}}),
                ArgumentError, "a weight for each of 2 microbatches, got 1");
   EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, at::randn({1}), {.microbatches = 2}),
-               ArgumentError, "the target has rows for 1 microbatches only");
+               ArgumentError, "the target has rows for only 1 microbatches");
   {
     const c10::AutoGradMode off(false);
     EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}), ArgumentError,
-                 "gradients are switched off");
+                 "gradients are disabled");
   }
   EXPECT_NO_THROW(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}));
 }
