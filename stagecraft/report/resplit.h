@@ -9,13 +9,13 @@
 
 namespace stagecraft {
 
-/// What the same model would cost in another number of stages of equal length: a stage's cost is
-/// spread evenly over it, and pieces of neighbours that end up in one stage are added. With as many
-/// stages as there are, nothing changes. REQUIRES at least one stage on both sides.
+/// Estimates the costs of the same model with `count` stages of equal length. The cost of a stage
+/// is spread evenly over it, and the pieces that form a new stage are added. With the same number
+/// of stages nothing changes. REQUIRES at least one stage on both sides.
 std::vector<StageCost> resplit_costs(std::span<const StageCost> stages, int32_t count);
 
-/// The same for memory. What the last piece of a stage sends is what the stage sent; a value that
-/// no longer crosses a border stays where it is.
+/// The same for memory. The last piece of a stage sends what the stage sent. A value that no longer
+/// crosses a boundary stays on its rank.
 std::vector<StageMemory> resplit_memory(std::span<const StageMemory> stages, int32_t count);
 
 }  // namespace stagecraft

@@ -19,11 +19,11 @@ namespace stagecraft {
 
 namespace {
 
-// Ranks that are well say how they get on several times in so long.
+// A rank sends its progress every 200 ms. One that was silent for longer may be gone.
 constexpr std::chrono::milliseconds kHeardLately(600);
 
-// Without history, and without the memory around it: the result of a reduction may still own that
-// of what was reduced (mse_loss's does), which would be held until the end of the step.
+// Without history and without spare memory. The result of a reduction may own the storage of its
+// input (that of mse_loss does), which would be kept until the end of the step.
 at::Tensor alone(const at::Tensor& scalar) {
   at::Tensor data = scalar.variable_data();
   return data.storage().nbytes() > data.nbytes() ? data.clone() : data;
@@ -40,7 +40,7 @@ StageMemory memory_of_stage(const Stage& stage) {
   return memory;
 }
 
-/// Of parameters and the gradients that they have.
+/// Bytes of the parameters and of their existing gradients.
 int64_t bytes_held_by(std::span<const Stage> stages) {
   int64_t bytes = 0;
   for (const Stage& stage : stages) {
@@ -125,7 +125,7 @@ void Executor::run_list(std::span<const Action> list) {
   if (plan_.is_training) exchange_grads();
 }
 
-// First over the replicas: then the copies of a tied weight have the same in each of them.
+// Replicas first, so that the copies of a tied weight have the same gradients in each of them.
 void Executor::exchange_grads() {
   is_exchanging_ = true;
   reducer_.finish(
@@ -255,7 +255,7 @@ void Executor::run_measured(Action action, std::size_t offset) {
 }
 
 ForwardOptions Executor::forward_options(Action action) const {
-  // As in one pipeline with all replicas' microbatches.
+  // The numbers of one pipeline with the microbatches of all replicas.
   const auto microbatch = static_cast<uint64_t>(
       place_.replica() * plan_.schedule->num_microbatches() + action.microbatch().value());
   const auto stage = static_cast<uint64_t>(action.stage().value());
@@ -301,7 +301,7 @@ void Executor::note_missing_grads() {
   }
 }
 
-// -1 for what an action does not have; an overlap is told with its parts.
+// -1 for a stage or microbatch that the action does not have. An overlap is named with its parts.
 StageError::Place Executor::place_of(Action action) const {
   StageError::Place place{transport_.rank(), StageId(-1), MicrobatchId(-1), to_string(action)};
   if (action.is_overlap()) {
@@ -313,8 +313,8 @@ StageError::Place Executor::place_of(Action action) const {
   return place;
 }
 
-// A PeerError is another rank's failure, and a TimeoutError a transfer's, only if no code of the
-// user threw it.
+// A PeerError or TimeoutError may also come from user code. It is a failure of a peer only if the
+// world is aborted, and a missed deadline only if this rank was waiting.
 void Executor::fail(const std::exception_ptr& cause) {
   const StageError::Place place = place_of(std::exchange(current_, Action()));
   const bool is_aborted = transport_.abort_reason() != nullptr;
@@ -341,8 +341,8 @@ void Executor::fail(const std::exception_ptr& cause) {
   }
 }
 
-// What the ranks were at, before they hear of it; and of several that miss a deadline at once, the
-// one that all hear of.
+// Reads the positions of the ranks before the abort changes them. If several ranks miss a deadline
+// at once, only the one whose abort came first prints them.
 void Executor::announce_and_abort(const TimeoutError& error) {
   const std::string table = progress_table(transport_.progress());
   const std::exception_ptr cause = std::make_exception_ptr(error);
@@ -358,7 +358,7 @@ void Executor::announce_lost() {
   std::vector<HeardProgress> ranks = transport_.progress();
   auto& lost = ranks[static_cast<std::size_t>(reason->rank.value())];
   lost.is_lost = true;
-  // The first that is left. With the lost one others of its machine may have fallen silent.
+  // Other ranks of the lost rank's machine may be silent, too. They do not print.
   const auto silence = std::max(kHeardLately, lost.age / 2);
   const auto teller = std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) {
     return !rank.is_lost && rank.age < silence;
@@ -369,7 +369,7 @@ void Executor::announce_lost() {
 
 template <typename E>
 void Executor::abort_as(const E& error) {
-  // First the news, then the tidying up.
+  // Abort first: the other ranks wait.
   transport_.abort({transport_.rank(), error.what(), std::make_exception_ptr(error)});
   release();
   throw error;
@@ -389,7 +389,6 @@ void Executor::abandon() {
   release();
   ties_.abandon();
   reducer_.abandon();
-  // Those that had none before the step have none after it.
   for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();
   had_no_grad_.clear();
 }

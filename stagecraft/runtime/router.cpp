@@ -22,9 +22,9 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// Every forward message ends, behind its values, with the weight of the microbatch and how many
-// there are: a rank that sees neither arguments nor targets learns the one and is checked against
-// the other.
+// After its values, every forward message has the weight of the microbatch and the number of
+// microbatches. A rank without arguments and targets takes the weight from there, and compares the
+// number with its own.
 double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::size_t microbatches) {
   const std::size_t named = edge.connections.size();
   const std::size_t got = values.size();
@@ -170,7 +170,7 @@ Arguments Router::take_inputs(Action forward) {
   return result;
 }
 
-// Those that are not fed to a stage by hand.
+// The model's arguments that Ports::feed does not give to a stage.
 void Router::add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const {
   const Arguments& given = batch_->inputs[static_cast<std::size_t>(m.value())];
   for (std::size_t i = 0; i < given.args.size(); ++i) {
