@@ -71,7 +71,7 @@ class Trainer::Impl {
     world_.together([&] {
       Microbatches batch = split_batch(inputs.args, inputs.kwargs, target,
                                        {.microbatches = options_.microbatches * world_.replicas()});
-      // Without targets eval() would leave out the loss, which may need none.
+      // Without targets eval() skips the loss, but this loss may need none.
       if (target.isNone()) batch.targets.resize(batch.inputs.size());
       const KeptBuffers kept(evaluation_buffers_);
       loss = world_.eval(std::move(batch)).loss().item<double>();
@@ -144,7 +144,7 @@ class Trainer::Impl {
   }
 
  private:
-  /// Until its end.
+  /// Restores buffers when it is destroyed.
   class KeptBuffers {
    public:
     explicit KeptBuffers(const std::vector<at::Tensor>& buffers) {
@@ -182,7 +182,7 @@ class Trainer::Impl {
     return pipe_;
   }
 
-  /// All microbatches of an update, so many at a time; the loss of the whole batch.
+  /// Runs the steps of an update and returns the loss of the whole batch.
   double run_microbatches(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
     const auto each = static_cast<std::size_t>(options_.microbatches * world_.replicas());
     const auto parts = static_cast<std::size_t>(options_.accumulate);
@@ -204,8 +204,8 @@ class Trainer::Impl {
     return loss;
   }
 
-  /// The norm of all gradients and the share of the bubble, on every rank the same: each tells the
-  /// norms of what it holds first.
+  /// Sets the norm of all gradients and the share of the bubble, the same on every rank. Each rank
+  /// sends the norms of the states whose first stage it has.
   void measure(TrainStep& step) {
     const std::vector<ModelState>& here = state_.here();
     const std::vector<at::Tensor> norms = norms_of_grads(here);
@@ -227,7 +227,7 @@ class Trainer::Impl {
     step.grad_norm = norm_of(all);
   }
 
-  /// What is wrong with gradients of such a norm, on every rank the same.
+  /// The error message for a norm that is not finite, the same on every rank.
   std::string describe_problem(double norm) {
     const ModelState* const bad = find_infinite_grad(state_.here());
     const auto none = static_cast<int64_t>(state_.all().size());
@@ -241,7 +241,7 @@ class Trainer::Impl {
     return fmt::format("the norm of the gradients is {}: training has diverged", norm);
   }
 
-  /// Among all states.
+  /// The index of a state among all states.
   int64_t place_of(const std::string& name) const {
     const auto& all = state_.all();
     return std::find_if(all.begin(), all.end(),
