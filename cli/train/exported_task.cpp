@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kBytes = 256;
 
-/// What the leaves of the inputs are called, in their order; empty for what is no tensor.
+/// The names of the leaves of the inputs, in their order; empty for a leaf that is not a tensor.
 std::vector<std::string> input_names(const Graph& graph) {
   std::vector<std::string> names;
   for (const Argument& input : graph.parts().inputs) {

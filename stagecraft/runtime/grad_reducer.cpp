@@ -25,7 +25,7 @@ GradReducer::GradReducer(Transport& transport, const ReplicaPlace& place, std::s
           parameters_.begin(), parameters_.end(),
           [&tensor = tensor](const Parameter& other) { return other.tensor.is_same(tensor); });
       if (known == parameters_.end()) {
-        // Whoever has the least to do so far.
+        // The replica with the fewest bytes so far.
         const auto least = std::min_element(load.begin(), load.end());
         *least += static_cast<int64_t>(tensor.nbytes());
         parameters_.push_back(
@@ -62,7 +62,7 @@ void GradReducer::reduce(StageId stage, uint64_t step) {
   is_reduced_[s] = true;
   Bundle bundle{.stage = stage, .step = step};
   for (const std::size_t i : by_stage_[s]) {
-    // What is trained may change between steps, on all replicas alike.
+    // requires_grad may change between steps, in the same way on all replicas.
     if (--parameters_[i].missing == 0 && parameters_[i].tensor.requires_grad()) {
       bundle.parameters.push_back(i);
     }

@@ -71,7 +71,7 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
   slots_.resize(stages.size() * microbatches);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const StageWires& wires = stages[i / microbatches];
-    // With another number of microbatches a slot is another stage's than before.
+    // With a different number of microbatches, slots belong to different stages than before.
     Slot& slot = slots_[i];
     slot.num_outputs = 0;
     slot.chain_outputs.clear();
@@ -103,7 +103,7 @@ void Router::clear() {
 void Router::finish() {
   for (const PendingPtr& send : sends_) wait_send(send);
   sends_.clear();
-  // All microbatches at once: what lies behind them may be one graph.
+  // All microbatches at once, because their histories may be one graph.
   backward_into(std::exchange(model_grads_, {}));
 }
 
@@ -181,7 +181,7 @@ void Router::add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const
   }
 }
 
-// The backward goes on into those that require grad.
+// Backward continues into the history of inputs that require grad.
 void Router::keep_model_inputs(Slot& slot, const Arguments& arguments) {
   std::size_t i = 0;
   auto keep = [&](const c10::IValue& value) {

@@ -30,7 +30,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "stagecraft checkpoint 1";
 constexpr const char* kIndex = "index.json";
 constexpr std::string_view kPrefix = "step-";
-/// A checkpoint that is being written, or that somebody was killed over; one that is removed.
+/// Names of a checkpoint that is being written or was interrupted, and of one that is removed.
 constexpr const char* kUnfinished = ".unfinished";
 constexpr const char* kRemoved = ".removed";
 constexpr auto kWait = std::chrono::seconds(60);
@@ -162,7 +162,7 @@ std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpo
     const std::vector<std::string> all = list_checkpoints(folder);
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
       if (all[i] == path.string()) continue;
-      // Under another name first: half a checkpoint must not look like one.
+      // Renamed first: a checkpoint that is half removed must not look complete.
       std::error_code error;
       fs::rename(all[i], removed, error);
       if (!error) fs::remove_all(removed, error);

@@ -134,7 +134,7 @@ void replace_folder(const std::string& from, const std::string& to, const std::s
     std::filesystem::remove_all(from, ignored);
     return;
   }
-  // A file system that cannot exchange: what is half removed must not look whole.
+  // The file system cannot exchange names. A folder that is half removed must not look complete.
   if (std::rename(to.c_str(), aside.c_str()) != 0) fail(to, "written", errno);
   if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "written", errno);
   std::filesystem::remove_all(aside, ignored);

@@ -35,10 +35,10 @@ Section gather(const Checkpoint& checkpoint, const std::string& section) {
   return all;
 }
 
-/// What is to be written where, found out before anything is.
+/// The copies that a restore makes. All of them are checked before the first is made.
 class Restore {
  public:
-  /// Without a place for it (`to`) it is only checked, by what it has to be like.
+  /// Without a target (`to`), the tensor is only compared with the expected shape and dtype.
   void add(const Section& section, const std::string& what, const std::string& name,
            const at::Tensor& like, const at::Tensor& to) {
     const auto found = section.find(name);
