@@ -1,6 +1,8 @@
 #include "stagecraft/runtime/pipeline.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <exception>
 #include <optional>
 #include <utility>

@@ -1,8 +1,11 @@
 #include "stagecraft/runtime/runner.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 
