@@ -71,6 +71,7 @@
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/runtime/pipeline_base.h"
 #include "stagecraft/runtime/pipeline_options.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/runner.h"

@@ -149,7 +149,7 @@ void GradReducer::send(const Bundle& bundle, int32_t replica,
     const at::Tensor& grad = parameters_[i].tensor.grad();
     grads.push_back(grad.defined() ? c10::IValue(grad.detach()) : c10::IValue());
   }
-  sends_.push_back(transport_.post_send(place_.twin(replica), id(bundle, bundle.phase),
+  sends_.push_back(transport_.post_send(place_.in_replica(replica), id(bundle, bundle.phase),
                                         tree::tuple(std::move(grads))));
 }
 
@@ -162,7 +162,7 @@ void GradReducer::post_receives(Bundle& bundle) {
     const bool comes = bundle.phase == Phase::kParts ? adds_up : !owned(bundle, r).empty();
     if (!comes) continue;
     bundle.receives[static_cast<std::size_t>(r)] =
-        transport_.post_receive(place_.twin(r), id(bundle, bundle.phase));
+        transport_.post_receive(place_.in_replica(r), id(bundle, bundle.phase));
   }
 }
 
@@ -176,7 +176,8 @@ std::vector<at::Tensor> GradReducer::take(Bundle& bundle, int32_t replica,
                                           Deadline deadline) {
   const auto from = static_cast<std::size_t>(replica);
   const PendingPtr receive = std::move(bundle.receives[from]);
-  const ProgressMark::Waiting waiting(progress_, place_.twin(replica), id(bundle, bundle.phase));
+  const ProgressMark::Waiting waiting(progress_, place_.in_replica(replica),
+                                      id(bundle, bundle.phase));
   const c10::IValue value = transport_.wait_receive(receive, deadline).value;
   require<MetadataError>(value.isTuple() && value.toTupleRef().elements().size() == which.size(),
                          "replica {} sent {}, expected the gradients of {} parameters of stage {}",

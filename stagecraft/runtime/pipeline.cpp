@@ -76,12 +76,11 @@ std::vector<at::Tensor> sum_by_microbatch(const std::vector<std::vector<at::Tens
 
 }  // namespace
 
-// The ranks share one PipelineCore, so they exchange nothing before and after a step.
-class Pipeline::Impl {
+class Pipeline::Impl final : public PipelineCore {
  public:
-  Impl(std::vector<Stage> stages, const PipelineOptions& options)
-      : core_(options, source_for(options.source, options.schedule, options.ranks,
-                                  static_cast<int32_t>(stages.size()))),
+  Impl(std::vector<Stage> stages, const PipelineOptions& given)
+      : PipelineCore(given, source_for(given.source, given.schedule, given.ranks,
+                                       static_cast<int32_t>(stages.size()))),
         world_(num_ranks(), {.zero_buffering = options.zero_buffering}) {
     require<ArgumentError>(options.replicas == 1,
                            "a Pipeline has one replica, got PipelineOptions::replicas = {}; use a "
@@ -94,25 +93,27 @@ class Pipeline::Impl {
       for (const StageId stage : placement().stages(rank)) {
         own.push_back(std::move(stages[static_cast<std::size_t>(stage.value())]));
       }
-      ranks_.push_back(std::make_unique<StepDriver>(core_, world_.transport(rank), std::move(own)));
+      ranks_.push_back(std::make_unique<StepDriver>(*this, world_.transport(rank), std::move(own)));
       ranks_.back()->executor().publish_progress();
     }
     if (num_ranks() > 1) start_threads();
   }
 
-  StepResult run(const Microbatches& batch, const StepOptions& options, bool is_training) {
+  StepResult run(c10::function_ref<Microbatches()> make_batch, const StepOptions& step,
+                 bool is_training) override {
+    const Microbatches batch = make_batch();
     if (is_training) check_grad_mode();
-    core_.check_inputs(batch);
-    core_.choose_schedule(batch, options, is_training);
-    core_.counter.next_id();
+    check_inputs(batch);
+    choose_schedule(batch, step, is_training);
+    counter.next_id();
     std::optional<MemoryMeter> meter;
-    if (options.measure_memory) meter.emplace(num_ranks() + 1);
-    execute(core_.plan(batch, options, is_training, meter ? &*meter : nullptr));
+    if (step.measure_memory) meter.emplace(num_ranks() + 1);
+    execute(plan(batch, step, is_training, meter ? &*meter : nullptr));
     try {
-      StepResult result = collect(options);
+      StepResult result = collect(step);
       if (is_training) check_loss(result);
       for (const auto& rank : ranks_) rank->commit(is_training);
-      core_.counter.complete(is_training);
+      counter.complete(is_training);
       return result;
     } catch (...) {
       for (const auto& rank : ranks_) rank->executor().abandon();
@@ -120,40 +121,33 @@ class Pipeline::Impl {
     }
   }
 
-  PipelineCore& core() { return core_; }
-  int32_t num_ranks() const { return placement().num_ranks(); }
-  const Placement& placement() const { return core_.placement(); }
-  StepDriver& driver(Rank rank) { return *ranks_[static_cast<std::size_t>(rank.value())]; }
+  std::span<const std::unique_ptr<StepDriver>> drivers() const override { return ranks_; }
 
-  Recording recording() const {
-    core_.require_step();
-    Recording recording{*core_.schedule, core_.graph, {}};
-    for (const auto& rank : ranks_) recording.ranks.push_back(rank->executor().recorder().view());
-    return recording;
-  }
-
-  RecordedRun recorded_run() const {
-    core_.require_step();
+  RecordedRun recorded_run() override {
+    require_step();
     std::vector<GatheredRank> ranks;
     for (const auto& rank : ranks_) ranks.push_back(rank->recorded());
-    return core_.merge(std::move(ranks));
+    return merge(std::move(ranks));
   }
 
  private:
+  int32_t num_ranks() const { return placement().num_ranks(); }
+  StepDriver& driver(Rank rank) { return *ranks_[static_cast<std::size_t>(rank.value())]; }
+
   void start_threads() {
     const int32_t own = at::get_num_threads();
-    const int32_t each = core_.options.threads_per_rank.value_or(std::max(1, own / num_ranks()));
+    const int32_t each = options.threads_per_rank.value_or(std::max(1, own / num_ranks()));
     threads_ =
         std::make_unique<RankThreads>(num_ranks(), [each](Rank) { set_operator_threads(each); });
     threads_->run([](Rank) {});
     at::set_num_threads(own);
   }
 
-  void execute(const StepPlan& plan) {
+  void execute(const StepPlan& step) {
     std::vector<std::exception_ptr> thrown;
     if (threads_ == nullptr) {
       try {
-        ranks_.front()->executor().run(plan);
+        ranks_.front()->executor().run(step);
       } catch (...) {
         thrown.push_back(std::current_exception());
       }
@@ -162,7 +156,7 @@ class Pipeline::Impl {
       thrown = threads_->run([&](Rank rank) {
         const at::ThreadLocalStateGuard guard(state);
         try {
-          driver(rank).executor().run(plan);
+          driver(rank).executor().run(step);
         } catch (...) {
           forget_casts();
           throw;
@@ -194,11 +188,11 @@ class Pipeline::Impl {
     std::rethrow_exception(first);
   }
 
-  StepResult collect(const StepOptions& options) {
+  StepResult collect(const StepOptions& step) {
     StepResult result;
     std::vector<std::vector<at::Tensor>> added;
     for (const auto& rank : ranks_) {
-      StepResult own = take_result(rank->executor(), options, rank->has_last_stage());
+      StepResult own = take_result(rank->executor(), step, rank->has_last_stage());
       added.push_back(std::move(own.added_losses));
       if (rank->has_last_stage()) result = std::move(own);
     }
@@ -210,103 +204,28 @@ class Pipeline::Impl {
   void check_loss(const StepResult& result) const {
     const bool has_added = std::any_of(result.added_losses.begin(), result.added_losses.end(),
                                        [](const at::Tensor& loss) { return loss.defined(); });
-    require<ArgumentError>(core_.options.loss || has_added,
+    require<ArgumentError>(options.loss || has_added,
                            "step: there is no loss, so nothing was trained; set "
                            "PipelineOptions::loss, or call eval for the outputs alone");
   }
 
-  PipelineCore core_;
   LocalWorld world_;
   std::vector<std::unique_ptr<StepDriver>> ranks_;
   std::unique_ptr<RankThreads> threads_;
 };
 
 Pipeline::Pipeline(std::vector<Stage> stages, PipelineOptions options)
-    : impl_(std::make_unique<Impl>(std::move(stages), options)) {}
+    : PipelineBase(std::make_unique<Impl>(std::move(stages), options)) {}
 
 Pipeline::Pipeline(const Pipe& pipe, PipelineOptions options)
     : Pipeline(pipe.build_stages(), options_for(pipe, std::move(options))) {}
 
-Pipeline::~Pipeline() = default;
-Pipeline::Pipeline(Pipeline&&) noexcept = default;
-Pipeline& Pipeline::operator=(Pipeline&&) noexcept = default;
-
-StepResult Pipeline::step(const Args& args, const Kwargs& kwargs, const c10::IValue& target,
-                          const StepOptions& options) {
-  return impl_->run(split_batch(args, kwargs, target, options), options, true);
-}
-
-StepResult Pipeline::step(Microbatches batch, const StepOptions& options) {
-  return impl_->run(complete_batch(std::move(batch), options), options, true);
-}
-
-StepResult Pipeline::eval(const Args& args, const Kwargs& kwargs, const c10::IValue& target,
-                          const StepOptions& options) {
-  return impl_->run(split_batch(args, kwargs, target, options), options, false);
-}
-
-StepResult Pipeline::eval(Microbatches batch, const StepOptions& options) {
-  return impl_->run(complete_batch(std::move(batch), options), options, false);
-}
-
-uint64_t Pipeline::completed_steps() const {
-  return impl_->core().counter.completed();
-}
-
-void Pipeline::set_completed_steps(uint64_t steps) {
-  impl_->core().counter.set_completed(steps);
-}
-
-int32_t Pipeline::num_ranks() const {
-  return impl_->num_ranks();
-}
-
-int32_t Pipeline::num_stages() const {
-  return impl_->placement().num_stages();
-}
-
-const Placement& Pipeline::placement() const {
-  return impl_->placement();
-}
-
-Stage& Pipeline::stage(StageId stage) {
-  return impl_->driver(placement().get_rank(stage)).stage(stage);
-}
-
-const Stage& Pipeline::stage(StageId stage) const {
-  return impl_->driver(placement().get_rank(stage)).stage(stage);
-}
-
-const std::string& Pipeline::schedule_name() const {
-  return impl_->core().source.name();
-}
-
-std::vector<at::Tensor> Pipeline::parameters() const {
-  std::vector<at::Tensor> all;
-  for (StageId s(0); s.value() < num_stages(); ++s) add_parameters(stage(s), all);
-  return all;
-}
-
-Callbacks& Pipeline::callbacks() {
-  return impl_->core().callbacks;
-}
-
 Recording Pipeline::recording() const {
-  return impl_->recording();
+  return recorded_run().recording;
 }
 
 StepReport Pipeline::report() const {
-  return make_report(impl_->recording());
-}
-
-RecordedRun Pipeline::recorded_run() const {
-  return impl_->recorded_run();
-}
-
-MemoryEstimate Pipeline::peak_memory_estimate(int32_t microbatches) const {
-  const PipelineCore& core = impl_->core();
-  return core.estimate(microbatches,
-                       core.schedule ? recorded_run().memory : std::vector<StageMemory>());
+  return make_report(recording());
 }
 
 }  // namespace stagecraft

@@ -19,7 +19,7 @@ struct ReplicaPlace {
   /// The number in the world of a rank of this replica.
   Rank in_world(Rank rank) const { return Rank(replica() * ranks + rank.value()); }
   /// The rank of a different replica that has the same stages.
-  Rank twin(int32_t replica) const { return Rank(replica * ranks + own().value()); }
+  Rank in_replica(int32_t replica) const { return Rank(replica * ranks + own().value()); }
 };
 
 }  // namespace stagecraft

@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -65,15 +64,6 @@ StepResult result_of(const c10::IValue& value) {
     result.weights.push_back(weight.toDouble());
   }
   return result;
-}
-
-uint64_t default_seed() {
-  return at::detail::getDefaultCPUGenerator().current_seed();
-}
-
-void require_wait(std::chrono::nanoseconds timeout) {
-  require<ArgumentError>(timeout.count() > 0, "expected a timeout above 0, got {} ns",
-                         timeout.count());
 }
 
 void check_grad_mode() {

@@ -1,8 +1,5 @@
 #pragma once
 
-#include <chrono>
-#include <cstdint>
-
 #include <ATen/core/ivalue.h>
 
 #include "stagecraft/runtime/executor.h"
@@ -17,12 +14,7 @@ StepResult take_result(Executor& executor, const StepOptions& options, bool has_
 c10::IValue to_value(const StepResult& result);
 StepResult result_of(const c10::IValue& value);
 
-/// The seed of the process's CPU generator.
-uint64_t default_seed();
-
 /// ArgumentError if gradients are disabled on this thread: a step would train nothing.
 void check_grad_mode();
-/// ArgumentError unless the timeout is above 0.
-void require_wait(std::chrono::nanoseconds timeout);
 
 }  // namespace stagecraft

@@ -8,11 +8,11 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/Parallel.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/partition/pipe.h"
-#include "stagecraft/runtime/results.h"
 
 namespace stagecraft {
 
@@ -78,14 +78,6 @@ PipelineOptions options_for(const Pipe& pipe, PipelineOptions options) {
   return options;
 }
 
-void add_parameters(const Stage& stage, std::vector<at::Tensor>& list) {
-  for (const auto& entry : stage.parameters()) {
-    const bool is_known = std::ranges::any_of(
-        list, [&](const at::Tensor& other) { return other.is_same(entry.second); });
-    if (!is_known) list.push_back(entry.second);
-  }
-}
-
 void set_operator_threads(int32_t threads) {
   // A thread takes over the process's number at its first query, so query before setting it.
   at::get_num_threads();
@@ -97,8 +89,9 @@ PipelineCore::PipelineCore(PipelineOptions given, ScheduleSource schedules)
       source(std::move(schedules)),
       ports(ports_or_chain(options.ports, source.placement().num_stages())),
       graph(stage_graph_of(ports)),
-      seed(options.seed.value_or(default_seed())) {
-  require_wait(options.timeout);
+      seed(options.seed.value_or(at::detail::getDefaultCPUGenerator().current_seed())) {
+  require<ArgumentError>(options.timeout.count() > 0, "expected a timeout above 0, got {} ns",
+                         options.timeout.count());
   require<ArgumentError>(options.replicas >= 1, "expected at least one replica, got {}",
                          options.replicas);
   require<ArgumentError>(options.threads_per_rank.value_or(1) >= 1,
@@ -156,13 +149,6 @@ RecordedRun PipelineCore::merge(std::vector<GatheredRank> ranks) const {
   return run;
 }
 
-MemoryEstimate PipelineCore::estimate(int32_t microbatches,
-                                      std::span<const StageMemory> memory) const {
-  require<ArgumentError>(!memory.empty(),
-                         "a memory estimate needs a step with StepOptions::measure_memory first");
-  return estimate_memory(*source.training(microbatches, graph), memory);
-}
-
 StepDriver::StepDriver(PipelineCore& core, Transport& transport, std::vector<Stage> stages)
     : place_(place_of_rank(transport, core.placement(), core.options.replicas)),
       stages_(sort_stages(std::move(stages), core.placement(), place_.own())),
@@ -170,13 +156,10 @@ StepDriver::StepDriver(PipelineCore& core, Transport& transport, std::vector<Sta
       executor_(transport, place_, wiring_, stages_, core.placement(), core.options,
                 core.callbacks) {}
 
-Stage& StepDriver::stage(StageId stage) {
-  const int32_t local = stage.value() >= 0 && stage.value() < wiring_.ports().num_stages()
-                            ? wiring_.local_index(stage)
-                            : -1;
-  require<ArgumentError>(local >= 0, "stage {} is not on rank {}", stage.value(),
-                         place_.self.value());
-  return stages_[static_cast<std::size_t>(local)];
+Stage* StepDriver::find_stage(StageId stage) {
+  if (stage.value() < 0 || stage.value() >= wiring_.ports().num_stages()) return nullptr;
+  const int32_t local = wiring_.local_index(stage);
+  return local < 0 ? nullptr : &stages_[static_cast<std::size_t>(local)];
 }
 
 void StepDriver::commit(bool is_training) {

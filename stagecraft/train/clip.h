@@ -25,9 +25,7 @@ void clip_grads(const std::vector<ModelState>& states, double norm, double most)
 
 /// The first state whose gradient has an infinite or NaN element; null if there is none.
 const ModelState* find_infinite_grad(const std::vector<ModelState>& states);
-/// Throws Error, with the name of that state.
-void check_finite_grads(const std::vector<ModelState>& states);
-/// The message of that Error.
+/// An error message for that state.
 std::string describe_infinite_grad(const std::string& name);
 
 }  // namespace stagecraft

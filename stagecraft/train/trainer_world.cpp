@@ -12,7 +12,9 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/graph/effects.h"
+#include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/results.h"
+#include "stagecraft/runtime/runner.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -65,6 +67,20 @@ uint64_t graph_checksum(const Graph& stage) {
   return sum;
 }
 
+std::unique_ptr<PipelineBase> make_pipeline(const Pipe& pipe, const Loss& loss,
+                                            const TrainerOptions& options) {
+  const PipelineOptions own{.schedule = options.schedule,
+                            .ranks = options.ranks,
+                            .source = options.source,
+                            .loss = loss,
+                            .timeout = options.timeout,
+                            .seed = options.seed,
+                            .replicas = options.replicas,
+                            .threads_per_rank = options.threads_per_rank};
+  if (options.transport == nullptr) return std::make_unique<Pipeline>(pipe, own);
+  return std::make_unique<Runner>(*options.transport, pipe, own);
+}
+
 // No step has the number 0.
 TransferId id_of_stage(StageId stage) {
   return {0, Direction::kResult, stage, stage, MicrobatchId(0)};
@@ -77,14 +93,13 @@ TrainerWorld::TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOpti
       pipe_(pipe),
       timeout_(options.timeout),
       facts_(update_facts(options)),
-      driver_(make_driver(pipe, loss, options)),
-      evaluation_(make_driver(options.evaluation ? *options.evaluation : pipe, loss, options)),
+      pipeline_(make_pipeline(pipe, loss, options)),
+      evaluation_(make_pipeline(options.evaluation ? *options.evaluation : pipe, loss, options)),
       place_{.self = transport_ == nullptr ? Rank(0) : transport_->rank(),
              .ranks = placement().num_ranks(),
              .replicas = options.replicas} {
   for (const int32_t stage : options.recompute) {
-    if (!has_stage(StageId(stage))) continue;
-    std::visit([&](auto& driver) { driver.stage(StageId(stage)).set_recompute(true); }, driver_);
+    if (has_stage(StageId(stage))) pipeline_->stage(StageId(stage)).set_recompute(true);
   }
   for (StageId s(0); s.value() < pipe.num_stages(); ++s) {
     for (const at::Tensor& tensor : changed_states(pipe.stage_graph(s).parts())) {
@@ -92,27 +107,6 @@ TrainerWorld::TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOpti
       if (has_stage(s)) changed_buffers_.push_back(tensor);
     }
   }
-}
-
-TrainerWorld::Driver TrainerWorld::make_driver(const Pipe& pipe, const Loss& loss,
-                                               const TrainerOptions& options) {
-  PipelineOptions own{.schedule = options.schedule,
-                      .ranks = options.ranks,
-                      .source = options.source,
-                      .loss = loss,
-                      .timeout = options.timeout,
-                      .seed = options.seed,
-                      .replicas = options.replicas,
-                      .threads_per_rank = options.threads_per_rank};
-  if (options.transport == nullptr) {
-    return Driver(std::in_place_type<Pipeline>, pipe, std::move(own));
-  }
-  return Driver(std::in_place_type<Runner>, *options.transport, pipe, std::move(own));
-}
-
-const Placement& TrainerWorld::placement() const {
-  return std::visit([](const auto& driver) -> const Placement& { return driver.placement(); },
-                    driver_);
 }
 
 Deadline TrainerWorld::deadline(int32_t times) const {
@@ -127,8 +121,8 @@ void TrainerWorld::together(const std::function<void()>& body) {
   if (transport_ == nullptr) return body();
   if (must_recover_) {
     // Both, because either of them may have failed.
-    std::get<Runner>(driver_).recover();
-    std::get<Runner>(evaluation_).recover();
+    static_cast<Runner&>(*pipeline_).recover();
+    static_cast<Runner&>(*evaluation_).recover();
   }
   must_recover_ = true;  // until the body is complete
   const auto abort = [&](const std::string& what) {
@@ -153,22 +147,19 @@ void TrainerWorld::together(const std::function<void()>& body) {
 StepResult TrainerWorld::step(Microbatches all, bool measure_memory) {
   const StepOptions options{
       .outputs = OutputMode::kNone, .everywhere = true, .measure_memory = measure_memory};
-  StepResult result = std::visit(
-      [&](auto& driver) { return driver.step(own_share(std::move(all)), options); }, driver_);
+  StepResult result = pipeline_->step(own_share(std::move(all)), options);
   share_buffers();
   return result;
 }
 
 StepResult TrainerWorld::eval(Microbatches all) {
   const StepOptions options{.outputs = OutputMode::kNone, .everywhere = true};
-  return std::visit([&](auto& driver) { return driver.eval(own_share(std::move(all)), options); },
-                    evaluation_);
+  return evaluation_->eval(own_share(std::move(all)), options);
 }
 
 StepResult TrainerWorld::predict(Microbatches batch, OutputMode outputs) {
   const StepOptions options{.outputs = outputs, .everywhere = true};
-  StepResult result =
-      std::visit([&](auto& driver) { return driver.eval(std::move(batch), options); }, evaluation_);
+  StepResult result = evaluation_->eval(std::move(batch), options);
   // Random numbers of the model differ between replicas.
   if (place_.replicas == 1) return result;
   return result_of(transport_->broadcast(stagecraft::to_value(result), Rank(0), deadline()));
@@ -206,15 +197,15 @@ std::vector<at::Tensor> TrainerWorld::receive_from(Rank rank, StageId stage) {
 }
 
 RecordedRun TrainerWorld::recorded_run() {
-  return std::visit([](auto& driver) { return driver.recorded_run(); }, driver_);
+  return pipeline_->recorded_run();
 }
 
 uint64_t TrainerWorld::completed_steps() const {
-  return std::visit([](const auto& driver) { return driver.completed_steps(); }, driver_);
+  return pipeline_->completed_steps();
 }
 
 void TrainerWorld::set_completed_steps(uint64_t steps) {
-  std::visit([&](auto& driver) { driver.set_completed_steps(steps); }, driver_);
+  pipeline_->set_completed_steps(steps);
   has_agreed_ = false;  // the weights may have changed, too
 }
 

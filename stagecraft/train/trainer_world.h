@@ -3,8 +3,8 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
-#include <variant>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -12,10 +12,9 @@
 #include "stagecraft/base/index.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/loss.h"
-#include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/runtime/pipeline_base.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/replica_place.h"
-#include "stagecraft/runtime/runner.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/train/trainer.h"
 #include "stagecraft/transport/agree.h"
@@ -63,10 +62,7 @@ class TrainerWorld {
   void set_completed_steps(uint64_t steps);
 
  private:
-  using Driver = std::variant<Pipeline, Runner>;
-
-  static Driver make_driver(const Pipe& pipe, const Loss& loss, const TrainerOptions& options);
-  const Placement& placement() const;
+  const Placement& placement() const { return pipeline_->placement(); }
   Deadline deadline(int32_t times = 1) const;
   std::vector<at::Tensor> receive_from(Rank rank, StageId stage);
   void compare_trainers();
@@ -78,8 +74,10 @@ class TrainerWorld {
   Pipe pipe_;
   std::chrono::nanoseconds timeout_;
   Facts facts_;
-  Driver driver_;
-  Driver evaluation_;  // separate, so that the recording of the last training step is kept
+  // Runners with a transport, Pipelines without. Two, so that an evaluation keeps the recording of
+  // the last training step.
+  std::unique_ptr<PipelineBase> pipeline_;
+  std::unique_ptr<PipelineBase> evaluation_;
   ReplicaPlace place_;
   std::vector<at::Tensor> changed_buffers_;  // of this rank's stages, by their forwards
   bool changes_buffers_ = false;             // of any stage
