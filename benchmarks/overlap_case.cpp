@@ -139,7 +139,7 @@ OverlapCase::OverlapCase(Transport& transport)
       stage_body([w](const at::Tensor& x) { return Pass::apply(x, w); }, {{"w", w}}));
   runner_ = std::make_unique<Runner>(
       transport, ScheduleSource::named("GPipe", kOverlapRanks), std::move(stages),
-      RunnerOptions{.loss = [](const at::Tensor& y) { return Loss::apply(y); }, .seed = 7});
+      PipelineOptions{.loss = [](const at::Tensor& y) { return Loss::apply(y); }, .seed = 7});
   for (const ActionType type : {ActionType::kForward, ActionType::kBackward}) {
     runner_->callbacks().replace(type, [this](ActionContext& context) { compute(context); });
   }
@@ -148,7 +148,7 @@ OverlapCase::OverlapCase(Transport& transport)
 
 double OverlapCase::run() {
   runner_->step(args_, {}, {}, {.microbatches = kMicrobatches, .outputs = OutputMode::kNone});
-  const Recording recording = runner_->gather_recording();
+  const Recording recording = runner_->recorded_run().recording;
   const Simulation replay =
       simulate(recording.schedule, measured_costs(recording), recording.graph);
   const char* const timeline = std::getenv(kTimelineVariable);

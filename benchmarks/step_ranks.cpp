@@ -88,7 +88,7 @@ class StepCase {
     }
     runner_ = std::make_unique<Runner>(
         transport, source, std::move(stages),
-        RunnerOptions{
+        PipelineOptions{
             .loss = [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); },
             .seed = 7});
     if (placement.get_rank(StageId(0)) == transport.rank()) {

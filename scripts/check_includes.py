@@ -25,7 +25,8 @@ ALLOWED = {
     "stage": ["tree"],
     "partition": ["graph", "stage"],
     "transport": ["base"],
-    "runtime": ["schedule", "sim", "viz", "microbatch", "stage", "partition", "transport"],
+    "runtime": ["schedule", "sim", "microbatch", "stage", "partition", "transport"],
+    "report": ["runtime", "viz"],
     "train": ["runtime"],
 }
 # The same for the folders inside stagecraft/transport; "" is the folder itself.

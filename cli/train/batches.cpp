@@ -46,7 +46,8 @@ std::string own_corpus() {
   const fs::path corpus =
       program.parent_path().parent_path() / "share/stagecraft/corpus/pride_and_prejudice.txt";
   if (!fs::exists(corpus, error)) {
-    throw BadUsage(fmt::format("the corpus is not at {}; give texts with --data", corpus.string()));
+    throw BadUsage(
+        fmt::format("there is no corpus at {}; pass texts with --data", corpus.string()));
   }
   return corpus.string();
 }
@@ -72,7 +73,7 @@ TrainingData::TrainingData(TrainCommand& command) {
   for (std::string& path : command.data) {
     std::error_code ignored;
     if (fs::is_directory(path, ignored))
-      throw BadUsage(fmt::format("--data {}: it is a folder", path));
+      throw BadUsage(fmt::format("--data {} is a folder, expected a file", path));
     path = fs::absolute(path).string();
   }
   command.given["--data"] = command.data;
@@ -85,7 +86,7 @@ TrainingData::TrainingData(TrainCommand& command) {
     throw BadUsage("--data with examples as tensors (.pt) needs --model");
   }
   if (command.data.size() > 1) {
-    throw BadUsage("--data takes one file of examples as tensors (.pt)");
+    throw BadUsage("--data takes only one file of examples as tensors (.pt)");
   }
   tensors_ = TensorData::read(command.data.front(), command.held_out);
   command.unit = "examples";

@@ -12,7 +12,7 @@
 
 namespace stagecraft::cli {
 
-/// Rows to train on, one batch after another, by name.
+/// A sequence of batches to train on: rows by name.
 class Batches {
  public:
   virtual ~Batches() = default;
@@ -21,8 +21,8 @@ class Batches {
   virtual void set_position(int64_t position) = 0;
 };
 
-/// What a command trains on: texts, whose rows are called "ids" and, one byte on, "targets"; or
-/// examples as tensors, under the names of their file.
+/// The data of a command: texts, with rows "ids" and, one byte later, "targets"; or examples as
+/// tensors, with the names of their file.
 class TrainingData {
  public:
   /// BadUsage for data that cannot be read. Paths in the command become absolute.
@@ -30,13 +30,13 @@ class TrainingData {
 
   bool is_text() const { return text_.has_value(); }
   bool has_evaluation() const;
-  /// BadUsage where there is too little of it.
+  /// BadUsage if there is too little data.
   std::unique_ptr<Batches> training(const TrainCommand& command, uint64_t seed) const;
   std::unique_ptr<Batches> evaluation(const TrainCommand& command, uint64_t seed) const;
   uint64_t checksum() const;
   /// "123 bytes of text, unigram entropy 3.1 nats a byte".
   std::string describe() const;
-  /// Of examples as tensors; none of a text.
+  /// The examples, if the data is tensors; empty for a text.
   NamedTensors examples() const;
 
  private:

@@ -11,30 +11,30 @@
 
 namespace stagecraft::cli {
 
-/// What `stagecraft-train` was asked to do.
+/// The command line of `stagecraft-train`.
 struct TrainCommand {
-  std::vector<std::string> data;  ///< empty: the corpus that comes with the program
+  std::vector<std::string> data;  ///< empty: the installed corpus
   double held_out = 0.1;
-  std::string unit = "tokens";  ///< what rows consist of, for speeds; "examples": they are one each
+  std::string unit = "tokens";  ///< unit of the speed; "examples": a row is one
 
   GptSizes model;
-  std::string model_file;  ///< an archive of torch.export; empty: a Gpt of those sizes
-  std::string program;     ///< of the archive, where it has several
+  std::string model_file;  ///< an exported model; empty: a Gpt of those sizes
+  std::string program;     ///< of the archive, if it has several
 
   int32_t ranks = 2;  ///< of one replica
   int32_t replicas = 1;
   std::string transport = "auto";
   std::string schedule = "1F1B";  ///< a name or a file
   std::optional<int32_t> stages = std::nullopt;
-  std::string split;  ///< names of modules, each of which begins a stage
+  std::string split;  ///< names of modules; each begins a stage
   std::string policy = "cost";
-  std::string recompute;  ///< "all", or stages
+  std::string recompute;  ///< "all", or numbers of stages
   int32_t threads = 1;
   std::string device = "cpu";
   double timeout = 60;  ///< seconds
 
   int32_t steps = 400;
-  int32_t batch = 16;  ///< rows an update
+  int32_t batch = 16;  ///< rows for each update
   int32_t microbatches = 8;
   int32_t accumulate = 1;
   LearningRate learning_rate = {.peak = 3e-3, .least = 3e-4, .warmup = 20, .steps = 0};
@@ -45,11 +45,11 @@ struct TrainCommand {
 
   int32_t eval_every = 100;  ///< 0: never
   int32_t eval_batches = 4;
-  int32_t sample = 200;  ///< bytes of text at the end; 0: none
+  int32_t sample = 200;  ///< bytes of sample text at the end; 0: none
   std::string prompt = "\n";
   double temperature = 0.8;
 
-  std::string checkpoint;  ///< folder; empty: none are written
+  std::string checkpoint;  ///< folder; empty: no checkpoints
   int32_t save_every = 100;
   int32_t keep = 2;
   std::string resume;
@@ -61,12 +61,12 @@ struct TrainCommand {
   std::string report_json;
   std::string trace;
 
-  /// Into how many microbatches a batch is cut.
+  /// The number of microbatches of a batch.
   int64_t parts() const { return int64_t{microbatches} * accumulate * replicas; }
 
   std::string command_line;  ///< as it was typed
 
-  /// What was given, by option, to be said again when the run is taken up: "--width" -> "64".
+  /// The options that were given, by name ("--width" -> "64"), for resuming the run.
   std::map<std::string, std::vector<std::string>> given;
 };
 

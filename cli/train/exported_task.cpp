@@ -28,7 +28,7 @@ namespace {
 
 constexpr int64_t kBytes = 256;
 
-/// What the leaves of the inputs are called, in their order; empty for what is no tensor.
+/// The names of the leaves of the inputs, in their order; empty for a leaf that is not a tensor.
 std::vector<std::string> input_names(const Graph& graph) {
   std::vector<std::string> names;
   for (const Argument& input : graph.parts().inputs) {
@@ -78,7 +78,7 @@ class ExportedTask {
   /// Fills in all but the pipes.
   void describe(Task& task) {
     for (const Argument& input : graph_.parts().inputs) {
-      if (input.size() != nullptr) refuse("it takes a number that may change");
+      if (input.size() != nullptr) refuse("its forward takes a number that may vary");
     }
     if (data_.is_text()) {
       describe_text(task);
@@ -127,12 +127,12 @@ class ExportedTask {
     }
     if (ids == names_.size()) {
       refuse(
-          "on a text it has to take token ids, int64[rows, length]; give other data with --data");
+          "to train on a text it must take token ids, int64[rows, length]; pass other data with "
+          "--data");
     }
     if (!unknown.empty()) {
       refuse(
-          fmt::format("what to give for {} cannot be made of a text; give data with --data "
-                      "EXAMPLES.pt",
+          fmt::format("its inputs {} cannot be made from a text; pass data with --data EXAMPLES.pt",
                       fmt::join(unknown, ", ")));
     }
     check_tokens(ids);
@@ -183,7 +183,8 @@ class ExportedTask {
       if (!is_ids) continue;
       const SizeExpr& size = graph_.value(*node.arguments[0].value()).shape[0];
       if (size.is_number() && size.number() < kBytes) {
-        refuse(fmt::format("it knows {} tokens, and a text has {} bytes", size.number(), kBytes));
+        refuse(fmt::format("it has {} tokens, but a text has {} different bytes", size.number(),
+                           kBytes));
       }
     }
   }
@@ -195,7 +196,7 @@ class ExportedTask {
       context = std::clamp(context, range.least, range.greatest);
     }
     if (context < range.least || context > range.greatest) {
-      refuse(fmt::format("--context {}: it was exported for {}", context,
+      refuse(fmt::format("--context {}: the model was exported for {}", context,
                          range.least == range.greatest
                              ? fmt::format("rows of {}", range.least)
                              : fmt::format("rows of {} to {}", range.least, range.greatest)));
@@ -215,8 +216,7 @@ class ExportedTask {
     const int64_t most = (command_.batch + parts - 1) / parts;
     if (fewest < range.least || most > range.greatest) {
       refuse(fmt::format(
-          "--batch {} in {} microbatches gives {} rows each, and it was exported for "
-          "{}",
+          "--batch {} in {} microbatches gives {} rows each, but the model was exported for {}",
           command_.batch, parts,
           fewest == most ? fmt::format("{}", most) : fmt::format("{} or {}", fewest, most),
           range.least == range.greatest ? fmt::format("{}", range.least)
@@ -266,7 +266,9 @@ class ExportedTask {
     std::ptrdiff_t leaf = leaf_of("loss");
     if (leaf < 0 && count_leaves() > 0 && dims_of(0) == 0) leaf = 0;
     if (leaf < 0 || dims_of(leaf) != 0) {
-      refuse("its output has no loss: no scalar called \"loss\", or as the first of its outputs");
+      refuse(
+          "its output has no loss: expected a scalar named \"loss\", or a scalar as the first "
+          "output");
     }
     task.target = [](const NamedTensors&) { return c10::IValue(); };
     task.loss = Loss([leaf](const c10::IValue& output, const c10::IValue&, const Kwargs&) {
@@ -359,7 +361,7 @@ Task make_exported_task(TrainCommand& command, const TrainingData& data, const S
     if (std::ranges::any_of(graph.parts().nodes,
                             [](const GraphNode& node) { return is_random(node); })) {
       throw BadUsage(fmt::format(
-          "--model {}: it draws random numbers (dropout), which needs --device cpu for now",
+          "--model {}: the model draws random numbers (dropout), which needs --device cpu for now",
           command.model_file));
     }
     graph = move_to(graph, device);

@@ -7,14 +7,14 @@
 
 namespace stagecraft::cli {
 
-/// The model of --model, an archive of torch.export.
+/// The exported model of --model.
 ///
-/// On texts it is a language model of bytes: it takes token ids [rows, length], perhaps labels
-/// (then its output has the loss) and a mask, and gives logits. On examples as tensors it takes
-/// those of its inputs' names, and its output has the loss. The command's context and batch become
-/// what the model was exported for, where it takes no others.
+/// On texts it must be a language model of bytes: it takes token ids [rows, length], optionally a
+/// mask and labels (then its output has the loss), and returns logits. On examples as tensors it
+/// takes the tensors with the names of its inputs, and its output has the loss. If the model was
+/// exported for one context or batch only, the command gets these.
 ///
-/// BadUsage, with what to do instead, for a model or data of another kind.
+/// BadUsage, with a fix, for a different kind of model or data.
 Task make_exported_task(TrainCommand& command, const TrainingData& data, const Split& split,
                         c10::Device device);
 }  // namespace stagecraft::cli

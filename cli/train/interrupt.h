@@ -2,11 +2,10 @@
 
 namespace stagecraft::cli {
 
-/// From now on Ctrl-C (SIGINT) and SIGTERM are noted instead of ending the program; the second time
-/// they end it.
+/// From now on the first Ctrl-C (SIGINT) or SIGTERM is noted. The second one ends the program.
 void note_interrupts();
 
-/// The signal that came, 0 for none.
+/// The signal that was noted; 0 for none.
 int noted_interrupt();
 
 }  // namespace stagecraft::cli

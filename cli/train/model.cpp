@@ -40,7 +40,7 @@ std::vector<std::string> words_of(std::string_view list) {
   return words;
 }
 
-/// The schedule of a file; nothing where the option is a name.
+/// The schedule of a file; nothing if the option is a name.
 std::optional<ScheduleSource> find_source(const TrainCommand& command) {
   if (is_schedule_file(command.schedule)) {
     return ScheduleSource::fixed(read_schedule(command.schedule));
@@ -57,7 +57,7 @@ Split make_split(const TrainCommand& command) {
   }
   if (stages % command.ranks != 0) {
     throw BadUsage(
-        fmt::format("--stages {} cannot be dealt out evenly to --ranks {}", stages, command.ranks));
+        fmt::format("--stages {} cannot be placed evenly on --ranks {}", stages, command.ranks));
   }
   split.policy = command.policy == "parameters"  ? equal_parameters(stages)
                  : command.policy == "operators" ? equal_operators(stages)
@@ -85,8 +85,8 @@ std::vector<int32_t> recomputing_stages(const std::string& text, int32_t stages)
   return list;
 }
 
-/// Where the processor has no instructions for bfloat16, torch tries a library that needs them and
-/// warns at length before it takes another.
+/// On a processor without bfloat16 instructions, torch tries a library that needs them, and prints
+/// long warnings before it uses a different one.
 void avoid_missing_instructions() {
 #if defined(__aarch64__)
   if ((::getauxval(AT_HWCAP2) & HWCAP2_BF16) == 0) at::globalContext().setUserEnabledMkldnn(false);
@@ -102,7 +102,7 @@ c10::Device parse_device(const std::string& text) {
     throw BadUsage(fmt::format("--device takes cpu, cuda or cuda:N, got {}", quote(text)));
   }
   throw BadUsage(fmt::format(
-      "--device {}: there is none on this machine, or this torch has no support for it", text));
+      "--device {}: this machine has no such device, or this torch does not support it", text));
 }
 
 Task make_gpt_task(const TrainCommand& command, const Split& split, c10::Device device) {
@@ -152,7 +152,7 @@ void fit_to_schedule(TrainCommand& command) {
 }
 
 Task make_task(TrainCommand& command, const TrainingData& data) {
-  // Throws, with the names that there are.
+  // Throws, with the names of all schedules, for an unknown name.
   if (!is_schedule_file(command.schedule)) get_schedule_kind(command.schedule);
   const c10::Device device = parse_device(command.device);
   const Split split = make_split(command);

@@ -7,14 +7,16 @@
 
 namespace stagecraft::cli {
 
-/// The command takes ranks, stages and microbatches from the schedule of its file. BadUsage for
-/// others that were given.
+/// Sets ranks, stages and microbatches of the command from its schedule file. BadUsage if options
+/// contradict the file.
 void fit_to_schedule(TrainCommand& command);
 
-/// The model of a command, cut. BadUsage, which names the options, for what does not fit together.
+/// The model of a command, split. BadUsage, with the names of the options, if they do not fit each
+/// other.
 Task make_task(TrainCommand& command, const TrainingData& data);
 
-/// The trainer of a command: the task's model on its ranks, or on this one. BadUsage likewise.
+/// The trainer of a command. `transport`: that of this rank; null if ranks are threads of the
+/// trainer.
 Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* transport);
 
 }  // namespace stagecraft::cli

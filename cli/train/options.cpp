@@ -246,7 +246,7 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
 TrainCommand take_up(const TrainCommand& now,
                      const std::map<std::string, std::vector<std::string>>& then) {
   std::map<std::string, std::vector<std::string>> options = then;
-  // What cuts the model in another way replaces the old way as a whole.
+  // A new split of the model replaces all options of the old one.
   if (now.given.contains("--split")) {
     options.erase("--stages");
     options.erase("--policy");

@@ -9,17 +9,17 @@
 
 namespace stagecraft::cli {
 
-/// Reads the command line of stagecraft-train; a text where help or the version was asked for.
-/// BadUsage, with what to do instead, for one that is wrong.
+/// Parses the command line of stagecraft-train. Returns a text if help or the version was asked
+/// for. BadUsage, with a fix, for a wrong command line.
 std::variant<TrainCommand, std::string> parse_train_options(const std::vector<std::string>& words);
 
-/// Whether --schedule names a file, and no schedule.
+/// Whether --schedule is a file, not the name of a schedule.
 bool is_schedule_file(const std::string& schedule);
 
 /// BadUsage for options that contradict each other.
 void check_train_command(const TrainCommand& command);
 
-/// The options of a run that is taken up: those of then, but for what is given now.
+/// The options of a resumed run: those of the checkpoint, replaced by those that are given now.
 TrainCommand take_up(const TrainCommand& now,
                      const std::map<std::string, std::vector<std::string>>& then);
 

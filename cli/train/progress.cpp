@@ -22,7 +22,7 @@ constexpr double kGibibyte = 1024.0 * 1024 * 1024;
 /// Plain lines in all.
 constexpr int64_t kLines = 20;
 
-/// Bytes of another encoding become the sign for that.
+/// Bytes that are not UTF-8 become the replacement character.
 std::string json_line(const OrderedJson& json) {
   return json_to_text(json, {.repair = true}) + '\n';
 }
@@ -34,7 +34,7 @@ std::string format_left(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
-/// What a terminal could take for a command is left out, and what is no UTF-8.
+/// Without control characters and bytes that are not UTF-8.
 std::string printable(const std::string& text) {
   std::string out;
   for (const char c : ordered_json_from_text(json_line(text)).get<std::string>()) {

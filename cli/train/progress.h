@@ -9,8 +9,8 @@
 
 namespace stagecraft::cli {
 
-/// What the program says while it trains: on a terminal one line that is written over, elsewhere a
-/// line now and then, or a line of JSON a step, or nothing. All of it to standard output.
+/// Prints the progress of training to standard output: on a terminal one line that is updated in
+/// place, otherwise a line every few steps, a line of JSON for each step, or nothing.
 class Progress {
  public:
   Progress(const TrainCommand& command, int64_t first_step);
@@ -18,11 +18,11 @@ class Progress {
   void step(const TrainStep& step);
   void evaluation(int64_t step, double loss);
   void sample(const std::string& prompt, const std::string& text);
-  /// An interrupt ended it; `saved`: the checkpoint, if any, in `folder`.
+  /// An interrupt ended the training. `saved`: the path of the checkpoint in `folder`, or empty.
   void stopped(int64_t step, const std::string& saved, const std::string& folder);
-  /// A line that is not about a step; not in JSON.
+  /// A line that is not about a step. Not printed in JSON mode.
   void say(const std::string& line);
-  /// Leaves the line that is written over.
+  /// Ends the line that is updated in place.
   void end();
 
  private:

@@ -18,14 +18,14 @@
 namespace stagecraft::cli {
 namespace {
 
-/// Nothing where there is one process, and nobody has asked for more.
+/// Nothing if there is only one process and the command names no transport between processes.
 std::optional<detail::Launch> find_launch(const TrainCommand& command) {
   const auto launch = detail::find_launch();
   const bool is_asked_for = command.transport != "auto" && command.transport != "local";
   return launch && launch->num_ranks == 1 && !is_asked_for ? std::nullopt : launch;
 }
 
-/// What all processes must have been asked for.
+/// Options that all processes must have in common.
 Fingerprint facts_of(const TrainCommand& command) {
   Fingerprint facts;
   for (const auto& [name, values] : command.given) {
@@ -40,8 +40,8 @@ Fingerprint facts_of(const TrainCommand& command) {
   return facts;
 }
 
-/// What a transport receives is allocated on a thread of its own, so the one that measures memory
-/// frees blocks that it has not seen: torch warns of that.
+/// A transport allocates received values on its own thread, so a thread that measures memory frees
+/// blocks that it did not see allocated. Drops torch's warning about that.
 class WithoutUnseenBlocks : public c10::WarningHandler {
  public:
   void process(const c10::Warning& warning) override {
@@ -63,7 +63,7 @@ void take_launched_ranks(TrainCommand& command,
           : static_cast<int32_t>(detail::number_in("--replicas", replicas_then->second.front(), 1,
                                                    std::numeric_limits<int32_t>::max()));
   if (launch->num_ranks % replicas != 0) {
-    throw BadUsage(fmt::format("--replicas {} does not divide the {} processes that {} has started",
+    throw BadUsage(fmt::format("--replicas {} does not divide the {} processes that {} started",
                                replicas, launch->num_ranks, detail::name_of(launch->kind)));
   }
   command.ranks = launch->num_ranks / replicas;
@@ -78,7 +78,7 @@ Ranks::Ranks(const TrainCommand& command) : ranks_(command.ranks), replicas_(com
   if (!is_launched && is_local && replicas_ == 1) return;
   const std::string name = is_launched || !is_local ? command.transport : "local";
   if (name == "nccl" && command.device == "cpu") {
-    throw BadUsage("--transport nccl carries tensors of a GPU: give --device cuda");
+    throw BadUsage("--transport nccl carries tensors of a GPU: pass --device cuda");
   }
   try {
     world_.emplace(World::from_environment(
@@ -99,7 +99,7 @@ std::string Ranks::describe() const {
 
 void Ranks::choose_device(TrainCommand& command) const {
   if (!world_ || world_->is_local() || command.device != "cuda") return;
-  if (!at::globalContext().hasCUDA()) return;  // whoever uses it says so
+  if (!at::globalContext().hasCUDA()) return;  // make_task reports it
   const int32_t devices = c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
   command.device = fmt::format("cuda:{}", world_->local_rank() % devices);
 }

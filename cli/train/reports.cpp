@@ -13,7 +13,7 @@
 #include "cli/failure.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/write_file.h"
-#include "stagecraft/runtime/run_report.h"
+#include "stagecraft/report/save_report.h"
 #include "stagecraft/viz/trace.h"
 
 namespace stagecraft::cli {

@@ -9,26 +9,26 @@
 
 namespace stagecraft::cli {
 
-/// BadUsage for a file that cannot be written, as far as that can be known before it is. One
-/// without a name is none.
+/// BadUsage if a file cannot be written, as far as that is known before writing. Ignores an empty
+/// path.
 void check_writable(const std::string& file);
 
-/// The page, the JSON and the trace that a command asks for.
+/// The reports of a command: page, JSON and trace.
 class Reports {
  public:
-  /// Without `is_writer` all is done but writing.
+  /// Without `is_writer`, reports are made but not written.
   Reports(const TrainCommand& command, bool is_writer)
       : command_(&command), is_writer_(is_writer) {}
 
   bool are_wanted() const;
-  /// As check_writable, for each.
+  /// Calls check_writable for each report.
   void check_places() const;
 
   void add_step(const TrainStep& step, int64_t tokens);
   void add_evaluation(int64_t step, double loss) { evaluations_.push_back({step, loss}); }
 
-  /// Of the last step that was run; `failure`: what it threw. Called by all ranks. BadUsage when
-  /// one cannot be written.
+  /// Writes the reports of the last step. `failure`: the error of a failed step. Called by all
+  /// ranks. BadUsage if a report cannot be written.
   void write(Trainer& trainer, const std::string& failure = "") const;
 
  private:

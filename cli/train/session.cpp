@@ -40,28 +40,28 @@ using Json = nlohmann::json;
 constexpr uint64_t kEvaluationRows = 1;
 constexpr uint64_t kSampleDraws = 2;
 
-/// Of what is not drawn in the model: rows of the text, the sample.
+/// Seeds of random numbers outside of the model: rows of the text, the sample.
 uint64_t seed_of(const TrainCommand& command, uint64_t purpose) {
   return mix_seed(static_cast<uint64_t>(command.seed), purpose, 0, kWholeModel);
 }
 
-/// Finds out before training what would fail after it.
+/// Reports before training what would fail after it.
 void check_folder_is_writable(const std::string& folder) {
   if (folder.empty()) return;
   std::error_code error;
   fs::create_directories(folder, error);
   if (error) {
-    throw BadUsage(fmt::format("--checkpoint {}: it cannot be made: {}", folder, error.message()));
+    throw BadUsage(fmt::format("--checkpoint {}: cannot be created: {}", folder, error.message()));
   }
   if (::access(folder.c_str(), W_OK) != 0) {
     throw BadUsage(
-        fmt::format("--checkpoint {}: it cannot be written: {}", folder, std::strerror(errno)));
+        fmt::format("--checkpoint {}: cannot be written: {}", folder, std::strerror(errno)));
   }
 }
 
 class Session {
  public:
-  /// `transport`: that of a rank of a world; the first alone speaks and writes.
+  /// `transport`: that of this rank; null without a world. Only rank 0 prints and writes files.
   Session(TrainCommand command, const std::optional<Checkpoint>& checkpoint, Transport* transport)
       : command_(std::move(command)),
         transport_(transport),
@@ -70,7 +70,7 @@ class Session {
         rows_(data_.training(command_, seed_of(command_, 0))),
         trainer_(make_trainer(command_, task_, transport)),
         reports_(command_, is_first()) {
-    // Made once here to find out early whether there is enough.
+    // Throws early if there is not enough data for evaluation.
     if (is_evaluated()) data_.evaluation(command_, 0);
     if (checkpoint) restore(*checkpoint);
     if (!is_first()) {
@@ -124,7 +124,7 @@ class Session {
  private:
   bool is_first() const { return transport_ == nullptr || transport_->rank() == Rank(0); }
 
-  /// Writing may take longer than ranks wait for each other in a step.
+  /// Writing a file may take longer than the timeout of a step.
   void wait_for_files() {
     if (transport_ != nullptr) transport_->barrier(Deadline::after(std::chrono::hours(1)));
   }
@@ -139,17 +139,17 @@ class Session {
   }
 
   TrainStep train_on(const NamedTensors& drawn) {
-    // Measuring takes a few per cent: in the step that is reported alone.
+    // Measuring memory costs a few per cent of time, so only the reported step does it.
     const bool is_reported = reports_.are_wanted() && trainer_.steps() + 1 == command_.steps;
     try {
       const NamedTensors rows = on_device(drawn);
       return trainer_.step(task_.arguments(rows), task_.target(rows), is_reported);
     } catch (const Error& error) {
-      if (transport_ != nullptr) throw;  // the others may be gone
+      if (transport_ != nullptr) throw;  // other ranks may be gone
       try {
         reports_.write(trainer_, error.what());
       } catch (const Error&) {
-        // The first error is the one to tell.
+        // The error of the step is more important.
       }
       throw;
     }
@@ -208,8 +208,9 @@ class Session {
   void restore(const Checkpoint& checkpoint) {
     const Json notes = json_from_text(checkpoint.notes);
     if (notes.value("text_checksum", uint64_t{0}) != data_.checksum()) {
-      throw BadUsage(fmt::format("--resume {}: it was trained on other data than --data has",
-                                 command_.resume));
+      throw BadUsage(
+          fmt::format("--resume {}: the checkpoint was trained on data different from --data",
+                      command_.resume));
     }
     trainer_.restore(checkpoint);
     rows_->set_position(notes.value("rows_drawn", int64_t{0}));
@@ -225,21 +226,21 @@ class Session {
   Reports reports_;
 };
 
-/// A folder of checkpoints of another run, or of another future of this one, is not written into.
+/// Refuses a folder with checkpoints of a different run, or with later checkpoints of this run.
 void check_folder(const TrainCommand& command, const std::optional<Checkpoint>& from) {
   if (command.checkpoint.empty()) return;
   const std::vector<std::string> all = list_checkpoints(command.checkpoint);
   if (all.empty()) return;
   if (!from) {
-    throw BadUsage(
-        fmt::format("--checkpoint {}: there are checkpoints already; --resume {} goes on from them",
-                    command.checkpoint, command.checkpoint));
+    throw BadUsage(fmt::format(
+        "--checkpoint {}: the folder has checkpoints; continue from them with --resume {}",
+        command.checkpoint, command.checkpoint));
   }
   if (step_of_checkpoint(all.back()) > from->step) {
-    throw BadUsage(fmt::format(
-        "--resume {}: there are later checkpoints ({}); move them away, or give another folder "
-        "with --checkpoint",
-        command.resume, fs::path(all.back()).filename().string()));
+    throw BadUsage(
+        fmt::format("--resume {}: there are later checkpoints ({}); move them away, or pass a "
+                    "different folder with --checkpoint",
+                    command.resume, fs::path(all.back()).filename().string()));
   }
 }
 
@@ -254,7 +255,7 @@ int train(TrainCommand command) {
       checkpoint = load_checkpoint(command.resume);
       const Json notes = json_from_text(checkpoint->notes);
       if (!notes.is_object() || !notes.contains("options")) {
-        throw BadUsage(fmt::format("--resume {}: that checkpoint was not written by this program",
+        throw BadUsage(fmt::format("--resume {}: the checkpoint was not written by this program",
                                    command.resume));
       }
       notes["options"].get_to(then);
@@ -264,7 +265,7 @@ int train(TrainCommand command) {
     if (is_schedule_file(command.schedule)) fit_to_schedule(command);
     check_folder(command, checkpoint);
   } catch (const Error& error) {
-    throw BadUsage(error.what());  // before training: what was asked for cannot be
+    throw BadUsage(error.what());  // before training every error is one of usage
   }
   Ranks ranks(command);
   ranks.choose_device(command);
@@ -273,7 +274,7 @@ int train(TrainCommand command) {
   return ranks.run([&](Transport* transport) {
     std::optional<Session> session;
     try {
-      // Models are captured one after another, where several ranks are threads of this process.
+      // Ranks that are threads of this process capture their models one after the other.
       const std::lock_guard lock(mutex);
       session.emplace(command, checkpoint, transport);
       if (++made == ranks.num_here()) checkpoint.reset();

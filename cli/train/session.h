@@ -4,8 +4,8 @@
 
 namespace stagecraft::cli {
 
-/// Trains as the command says and returns the exit status. Throws BadUsage for what can be known
-/// before training, the library's errors for what goes wrong.
+/// Executes the command and returns the exit status. Throws BadUsage for errors that are found
+/// before training, and the library's errors for failures during training.
 int train(TrainCommand command);
 
 }  // namespace stagecraft::cli

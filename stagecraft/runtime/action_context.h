@@ -18,7 +18,8 @@ namespace stagecraft {
 
 class Executor;
 
-/// What a handler that replaces the handling of an action works with. Valid during the call.
+/// The argument of a handler that replaces the built-in handling of an action. Valid during the
+/// call.
 ///
 /// The built-in handling of the four kinds of compute is
 ///
@@ -27,10 +28,10 @@ class Executor;
 ///   I   finish_backward(stage().backward_input(microbatch(), take_output_grads(), loss_weight()));
 ///   W   stage().backward_weight(microbatch());
 ///
-/// Of an overlap, `part` says which of its parts is meant.
+/// `part` selects one of the parts of an overlap.
 class ActionContext {
  public:
-  /// As it stands in the list; an overlap stands for its parts.
+  /// The action in the list; for an overlap, the overlap itself.
   Action action() const { return action_; }
   /// The parts of an overlap, otherwise the action itself.
   std::span<const Action> parts() const { return parts_; }
@@ -40,14 +41,14 @@ class ActionContext {
   double loss_weight(std::size_t part = 0) const;
   ForwardOptions forward_options(std::size_t part = 0) const;
 
-  /// The built-in handling of a part; of all parts, one after the other.
+  /// The built-in handling of a part, or of all parts, one after the other.
   void run(std::size_t part);
   void run_all();
 
-  /// F: waits for the inputs; passes the result on and, on the last stage, computes the loss.
+  /// For F: wait for the inputs; pass the result on and, on the last stage, compute the loss.
   Arguments take_inputs(std::size_t part = 0);
   void finish_forward(const c10::IValue& output, std::size_t part = 0);
-  /// B and I: waits for the gradients of the outputs; passes those of the inputs on.
+  /// For B and I: wait for the gradients of the outputs; pass the gradients of the inputs on.
   std::vector<c10::IValue> take_output_grads(std::size_t part = 0);
   void finish_backward(std::vector<c10::IValue> input_grads, std::size_t part = 0);
 
@@ -66,23 +67,23 @@ class ActionContext {
 /// Called on the thread of the action's rank.
 using ActionHandler = std::function<void(ActionContext& context)>;
 
-/// When an observer is told.
+/// When an observer is called.
 enum class ActionPhase : uint8_t { kBegin, kEnd };
-/// Told of every action, the parts of overlaps included, on the thread of its rank. What it throws
-/// fails the step.
+/// Called for every action, including the parts of overlaps, on the thread of its rank. An
+/// exception fails the step.
 using ActionObserver = std::function<void(Rank rank, Action action, ActionPhase phase)>;
 
-/// What a program adds to the execution of actions.
+/// The handlers and observers of a program.
 class Callbacks {
  public:
-  /// Replaces the handling of a kind of action: F, I, W, B, UNSHARD, RESHARD, REDUCE_GRAD,
-  /// WAIT_REDUCE_GRAD or an overlap; the parts of an overlap are handled by themselves unless the
-  /// overlap is replaced. An empty handler restores the built-in one. ArgumentError for a transfer
-  /// or a wait for one.
+  /// Replaces the handling of an action type: F, I, W, B, UNSHARD, RESHARD, REDUCE_GRAD,
+  /// WAIT_REDUCE_GRAD or an overlap. Handlers of F, I, W and B also handle the parts of overlaps,
+  /// unless overlaps have a handler. An empty handler restores the built-in one. ArgumentError for
+  /// a transfer or a wait for one.
   void replace(ActionType type, ActionHandler handler);
   void observe(ActionObserver observer) { observers_.push_back(std::move(observer)); }
 
-  /// Null when there is none.
+  /// Null if there is none.
   const ActionHandler* find_handler(ActionType type) const {
     const ActionHandler& handler = handlers_[static_cast<std::size_t>(type)];
     return handler ? &handler : nullptr;

@@ -8,20 +8,20 @@
 
 namespace stagecraft {
 
-/// What one action did to its rank's tensor memory, in bytes.
+/// How one action changed the tensor memory of its rank, in bytes.
 struct ActionMemory {
   bool is_measured = false;
   int64_t change = 0;  ///< from its begin to its end
-  int64_t peak = 0;    ///< the most above its begin
+  int64_t peak = 0;    ///< maximum during the action, relative to its begin
 };
 
-/// What the actions of a stage do, measured on one microbatch.
+/// The memory of a stage's actions, measured on one microbatch.
 struct StageMemory {
   StageId stage;
   int64_t parameters = 0;  ///< bytes of the stage's parameters
-  int64_t gradients = 0;   ///< bytes of those that get one
-  /// By type, those of has_microbatch: what is sent leaves the rank, what is received comes with F
-  /// and B.
+  int64_t gradients = 0;   ///< bytes of the gradients of parameters that get one
+  /// By type, for types with a microbatch. A sent value leaves the rank with its send; a received
+  /// value counts for the F or B that takes it.
   std::array<ActionMemory, kMicrobatchTypes> actions;
 
   ActionMemory& of(ActionType type) { return actions[static_cast<std::size_t>(type)]; }

@@ -12,26 +12,27 @@
 
 namespace stagecraft {
 
-/// Where an argument came from: a value of one of the stage's edges, or the model's inputs.
+/// The origin of an argument: a value of one of the stage's edges, or an input of the model.
 struct ArgumentOrigin {
-  int32_t edge = -1;  ///< -1: the model's
-  int32_t item = 0;   ///< which of the edge's values
+  int32_t edge = -1;  ///< -1: an input of the model
+  int32_t item = 0;   ///< index of the value in the edge
 };
 
-/// Puts the arguments of a stage together: first those with a place of their own, then the others,
-/// in order, at the positions that are left.
+/// Builds the arguments of a stage. Values with a position of their own are placed first. The
+/// other values are appended in order, at the remaining positions.
 class ArgumentBuilder {
  public:
   void place(const InputPort& to, const c10::IValue& value, ArgumentOrigin origin);
   void append(const c10::IValue& value, ArgumentOrigin origin);
   void set(const std::string& name, const c10::IValue& value, ArgumentOrigin origin);
 
-  /// The origins of args, then of kwargs. ArgumentError when a position before the last is empty.
+  /// Sets `origins`: those of args, then those of kwargs. ArgumentError if a position before the
+  /// last is empty.
   Arguments finish(StageId stage, std::vector<ArgumentOrigin>& origins);
 
  private:
   Arguments arguments_;
-  std::vector<bool> is_placed_;  // positions that are taken; those behind its end are
+  std::vector<bool> is_placed_;  // by position; positions after the end are free
   std::vector<ArgumentOrigin> origins_;
   std::vector<ArgumentOrigin> named_origins_;
   std::size_t next_ = 0;

@@ -19,11 +19,11 @@ namespace stagecraft {
 
 namespace {
 
-// Ranks that are well say how they get on several times in so long.
+// A rank sends its progress every 200 ms. One that was silent for longer may be gone.
 constexpr std::chrono::milliseconds kHeardLately(600);
 
-// Without history, and without the memory around it: the result of a reduction may still own that
-// of what was reduced (mse_loss's does), which would be held until the end of the step.
+// Without history and without spare memory. The result of a reduction may own the storage of its
+// input (that of mse_loss does), which would be kept until the end of the step.
 at::Tensor alone(const at::Tensor& scalar) {
   at::Tensor data = scalar.variable_data();
   return data.storage().nbytes() > data.nbytes() ? data.clone() : data;
@@ -40,7 +40,7 @@ StageMemory memory_of_stage(const Stage& stage) {
   return memory;
 }
 
-/// Of parameters and the gradients that they have.
+/// Bytes of the parameters and of their existing gradients.
 int64_t bytes_held_by(std::span<const Stage> stages) {
   int64_t bytes = 0;
   for (const Stage& stage : stages) {
@@ -55,20 +55,18 @@ int64_t bytes_held_by(std::span<const Stage> stages) {
 }  // namespace
 
 Executor::Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
-                   std::span<Stage> stages, const Loss& loss, const Callbacks& callbacks,
-                   const std::vector<TiedWeight>& ties, const Placement& placement,
-                   RouterOptions options)
+                   std::span<Stage> stages, const Placement& placement,
+                   const PipelineOptions& options, const Callbacks& callbacks)
     : transport_(transport),
       place_(place),
       wiring_(wiring),
       stages_(stages),
-      loss_(loss),
+      options_(options),
       callbacks_(callbacks),
       progress_(std::make_shared<ProgressMark>()),
       router_(transport, wiring_, recorder_, *progress_, options),
-      ties_(transport, placement, place, stages, ties),
-      reducer_(transport, place, stages, *progress_),
-      timeout_(options.timeout) {}
+      ties_(transport, placement, place, stages, options.ties),
+      reducer_(transport, place, stages, *progress_) {}
 
 void Executor::publish_progress() {
   transport_.publish([progress = progress_] { return progress->read(); });
@@ -127,14 +125,15 @@ void Executor::run_list(std::span<const Action> list) {
   if (plan_.is_training) exchange_grads();
 }
 
-// First over the replicas: then the copies of a tied weight have the same in each of them.
+// Replicas first, so that the copies of a tied weight have the same gradients in each of them.
 void Executor::exchange_grads() {
   is_exchanging_ = true;
-  reducer_.finish(plan_.step,
-                  Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout_)));
+  reducer_.finish(
+      plan_.step,
+      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.timeout)));
   {
     const ProgressMark::Waiting waiting(*progress_, "gradients of tied weights");
-    ties_.finish(plan_.step, timeout_);
+    ties_.finish(plan_.step, options_.timeout);
   }
   is_exchanging_ = false;
 }
@@ -270,7 +269,7 @@ void Executor::run_measured(Action action, std::size_t offset) {
 }
 
 ForwardOptions Executor::forward_options(Action action) const {
-  // As in one pipeline with all replicas' microbatches.
+  // The numbers of one pipeline with the microbatches of all replicas.
   const auto microbatch = static_cast<uint64_t>(
       place_.replica() * plan_.schedule->num_microbatches() + action.microbatch().value());
   const auto stage = static_cast<uint64_t>(action.stage().value());
@@ -296,10 +295,10 @@ void Executor::finish_forward(Action action, const c10::IValue& output) {
 void Executor::compute_loss(Action action, const c10::IValue& output) {
   const auto m = static_cast<std::size_t>(action.microbatch().value());
   const bool has_target = m < plan_.batch->targets.size();
-  if (!loss_ || (!plan_.is_training && !has_target)) return;
+  if (!options_.loss || (!plan_.is_training && !has_target)) return;
   const c10::AutoGradMode grad_mode(plan_.is_training);
-  const at::Tensor loss = loss_(output, has_target ? plan_.batch->targets[m] : c10::IValue(),
-                                plan_.options->loss_arguments);
+  const at::Tensor loss = options_.loss(
+      output, has_target ? plan_.batch->targets[m] : c10::IValue(), plan_.options->loss_arguments);
   losses_[m] = alone(loss);
   if (plan_.is_training) stage(action).set_loss(action.microbatch(), loss);
 }
@@ -316,7 +315,7 @@ void Executor::note_missing_grads() {
   }
 }
 
-// -1 for what an action does not have; an overlap is told with its parts.
+// -1 for a stage or microbatch that the action does not have. An overlap is named with its parts.
 StageError::Place Executor::place_of(Action action) const {
   StageError::Place place{transport_.rank(), StageId(-1), MicrobatchId(-1), to_string(action)};
   if (action.is_overlap()) {
@@ -328,8 +327,8 @@ StageError::Place Executor::place_of(Action action) const {
   return place;
 }
 
-// A PeerError is another rank's failure, and a TimeoutError a transfer's, only if no code of the
-// user threw it.
+// A PeerError or TimeoutError may also come from user code. It is a failure of a peer only if the
+// world is aborted, and a missed deadline only if this rank was waiting.
 void Executor::fail(const std::exception_ptr& cause) {
   const StageError::Place place = place_of(std::exchange(current_, Action()));
   const bool is_aborted = transport_.abort_reason() != nullptr;
@@ -356,8 +355,8 @@ void Executor::fail(const std::exception_ptr& cause) {
   }
 }
 
-// What the ranks were at, before they hear of it; and of several that miss a deadline at once, the
-// one that all hear of.
+// Reads the positions of the ranks before the abort changes them. If several ranks miss a deadline
+// at once, only the one whose abort came first prints them.
 void Executor::announce_and_abort(const TimeoutError& error) {
   const std::string table = progress_table(transport_.progress());
   const std::exception_ptr cause = std::make_exception_ptr(error);
@@ -373,7 +372,7 @@ void Executor::announce_lost() {
   std::vector<HeardProgress> ranks = transport_.progress();
   auto& lost = ranks[static_cast<std::size_t>(reason->rank.value())];
   lost.is_lost = true;
-  // The first that is left. With the lost one others of its machine may have fallen silent.
+  // Other ranks of the lost rank's machine may be silent, too. They do not print.
   const auto silence = std::max(kHeardLately, lost.age / 2);
   const auto teller = std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) {
     return !rank.is_lost && rank.age < silence;
@@ -384,7 +383,7 @@ void Executor::announce_lost() {
 
 template <typename E>
 void Executor::abort_as(const E& error) {
-  // First the news, then the tidying up.
+  // Abort first: the other ranks wait.
   transport_.abort({transport_.rank(), error.what(), std::make_exception_ptr(error)});
   release();
   throw error;
@@ -404,7 +403,6 @@ void Executor::abandon() {
   release();
   ties_.abandon();
   reducer_.abandon();
-  // Those that had none before the step have none after it.
   for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();
   had_no_grad_.clear();
 }

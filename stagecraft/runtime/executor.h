@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -16,8 +15,8 @@
 #include "stagecraft/runtime/action_context.h"
 #include "stagecraft/runtime/action_memory.h"
 #include "stagecraft/runtime/grad_reducer.h"
-#include "stagecraft/runtime/loss.h"
-#include "stagecraft/runtime/progress.h"
+#include "stagecraft/runtime/pipeline_options.h"
+#include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/record/recorder.h"
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/runtime/router.h"
@@ -30,63 +29,63 @@
 
 namespace stagecraft {
 
-/// One step, as all its ranks know it.
+/// One step, the same for all its ranks.
 struct StepPlan {
   const Schedule* schedule = nullptr;
   const Microbatches* batch = nullptr;
   const StepOptions* options = nullptr;
   bool is_training = true;
-  uint64_t step = 0;  ///< another for each step
-  /// Of random operators: the seed, and how many steps have drawn from it.
+  uint64_t step = 0;  ///< unique for each step
+  /// For random operators: the seed, and the number of steps that used it before.
   uint64_t seed = 0;
   uint64_t draw = 0;
   Recorder::Time zero = {};
-  MemoryMeter* meter = nullptr;  ///< an account for each rank and one for what is on its way
+  MemoryMeter* meter = nullptr;  ///< an account for each rank, and one for values in transfer
 };
 
-/// Executes a rank's list of a lowered schedule. Every action goes through one function, which
-/// records it, tells observers, labels what it throws and looks whether another rank has failed.
+/// Executes the action list of a rank. Every action goes through one function, which records it,
+/// calls observers, labels exceptions, and checks whether the world is aborted.
 class Executor {
  public:
-  /// All must outlive it. `stages`: in the order of the wiring's.
+  /// The arguments must outlive the executor. `stages` have the order of the wiring.
   Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
-           std::span<Stage> stages, const Loss& loss, const Callbacks& callbacks,
-           const std::vector<TiedWeight>& ties, const Placement& placement, RouterOptions options);
+           std::span<Stage> stages, const Placement& placement, const PipelineOptions& options,
+           const Callbacks& callbacks);
 
-  /// Executes this rank's part of a step. What goes wrong is thrown as StageError (it happened
-  /// here), TimeoutError or PeerError (it happened elsewhere), after the world was told and all
-  /// that the step had under way was let go of.
+  /// Executes this rank's part of a step. A failure on this rank is thrown as StageError or
+  /// TimeoutError, a failure of a different rank as PeerError. Before that, the world is aborted
+  /// and everything that the step had in flight is released.
   void run(const StepPlan& plan);
 
-  /// The step is complete everywhere: its gradients stay.
+  /// Keeps the gradients of the step. It is complete on all ranks.
   void commit() {
     had_no_grad_.clear();
     reducer_.add_earlier();
   }
-  /// The step has failed, here or elsewhere: forgets its results and takes back the gradients of
-  /// parameters that had none before it. REQUIRES that no rank that shares a parameter is still in
-  /// the step.
+  /// Drops the results of a step that failed on any rank, and resets the gradients of parameters
+  /// that had none before the step. REQUIRES that no rank that shares a parameter is still in the
+  /// step.
   void abandon();
 
-  /// Of the last step: by microbatch; outputs and losses on the rank of the last stage.
+  /// Results of the last step, by microbatch. Outputs and losses are on the rank of the last stage.
   std::vector<c10::IValue> take_outputs() { return std::move(outputs_); }
   std::vector<at::Tensor> take_losses() { return std::move(losses_); }
   std::vector<at::Tensor> take_added_losses() { return std::move(added_losses_); }
   std::vector<double> weights() const;
 
-  /// Aborts the world because a deadline was missed, and prints where every rank was.
+  /// Aborts the world because a deadline was missed, and prints the position of every rank.
   void announce_and_abort(const TimeoutError& error);
-  /// Prints the same if the world was aborted because a rank is lost: by the first of those that
-  /// are left, once.
+  /// Prints the same table if the world was aborted because a rank is lost. Only the first of the
+  /// remaining ranks prints it, once.
   void announce_lost();
 
   const Recorder& recorder() const { return recorder_; }
-  /// Where the rank is.
+  /// The position of the rank in its list.
   ProgressMark& progress() { return *progress_; }
-  /// From now on the transport tells others, until another executor of the rank does so; what it
-  /// was last remains when this one has gone.
+  /// Publishes this executor's progress. The last state stays visible after the executor is
+  /// destroyed, until a different executor publishes its own.
   void publish_progress();
-  /// Of the last step that measured memory, by stage of this rank; otherwise empty.
+  /// The memory of the last step, by stage of this rank. Empty if the step did not measure it.
   std::span<const StageMemory> memory() const { return memory_; }
 
  private:
@@ -120,26 +119,26 @@ class Executor {
   ReplicaPlace place_;
   const Wiring& wiring_;
   std::span<Stage> stages_;
-  const Loss& loss_;
+  const PipelineOptions& options_;
   const Callbacks& callbacks_;
   Recorder recorder_;
-  const std::shared_ptr<ProgressMark> progress_;  // the transport may ask it for longer
+  const std::shared_ptr<ProgressMark>
+      progress_;  // the transport may read it after the executor is gone
   Router router_;
   TiedWeights ties_;
   GradReducer reducer_;
-  std::chrono::nanoseconds timeout_;
 
   StepPlan plan_;
-  std::span<const Action> slot_;  // what is executed: an action, or an overlap with its parts
-  Action current_;                // of it, the part; idle between actions
+  std::span<const Action> slot_;  // the current action, or overlap with its parts
+  Action current_;                // the current part of slot_; idle between actions
   std::vector<c10::IValue> outputs_;
   std::vector<at::Tensor> losses_;
   std::vector<at::Tensor> added_losses_;
-  std::vector<at::Tensor> had_no_grad_;  // parameters, when the step began
+  std::vector<at::Tensor> had_no_grad_;  // parameters without a gradient at the begin of the step
   std::vector<StageMemory> memory_;
   int64_t peak_memory_ = 0;
-  std::shared_ptr<const AbortReason> announced_;  // the loss of a rank
-  bool is_exchanging_ = false;                    // gradients, of replicas and of tied weights
+  std::shared_ptr<const AbortReason> announced_;  // the loss of a rank that was printed
+  bool is_exchanging_ = false;                    // gradients of replicas or tied weights
 };
 
 }  // namespace stagecraft

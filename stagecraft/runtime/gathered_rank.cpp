@@ -11,17 +11,17 @@
 namespace stagecraft {
 namespace {
 
-/// Clocks of two machines count from their start and differ by more; ranks of one machine meet in
-/// less.
+/// 100 ms. Ranks of one machine leave a barrier within less. Clocks of two machines count from
+/// their start, and differ by more.
 constexpr int64_t kSameClock = 100'000'000;
 
-/// Reads what Writer wrote, in the same order.
+/// Reads the numbers in the order in which `write` wrote them.
 class Reader {
  public:
   explicit Reader(std::vector<int64_t> numbers) : numbers_(std::move(numbers)) {}
 
   int64_t next() {
-    require<MetadataError>(at_ < numbers_.size(), "a recording of another rank ends early");
+    require<MetadataError>(at_ < numbers_.size(), "the recording of a different rank is truncated");
     return numbers_[at_++];
   }
   std::size_t count() { return static_cast<std::size_t>(next()); }
@@ -154,7 +154,7 @@ void align(std::span<GatheredRank> ranks) {
   if (ranks.empty()) return;
   const int64_t met = ranks.front().met;
   for (GatheredRank& rank : ranks) {
-    // By the clock of the first rank.
+    // On the clock of the first rank.
     if (std::abs(rank.met - met) > kSameClock) rank.zero += met - rank.met;
   }
   const int64_t first =

@@ -12,10 +12,11 @@
 
 namespace stagecraft {
 
-/// What a rank tells the others of its last step.
+/// What a rank sends to the others about its last step.
 struct GatheredRank {
   RankRecording recording = {};
-  /// By the rank's own clock, in nanoseconds: when its recording begins, and when all ranks met.
+  /// On the rank's own clock, in nanoseconds: the begin of its recording, and a moment at which all
+  /// ranks left a barrier.
   int64_t zero = 0;
   int64_t met = 0;
   std::vector<StageState> stages = {};   ///< in the order of the rank's stages
@@ -25,8 +26,9 @@ struct GatheredRank {
 c10::IValue to_value(const GatheredRank& rank);
 GatheredRank gathered_rank_of(const c10::IValue& value);
 
-/// Puts all recordings onto one clock, which begins where the first of them does. Ranks whose
-/// clocks agree when they meet share one, as on one machine; others are aligned where they met.
+/// Shifts all recordings to one clock, whose zero is the begin of the first recording. Clocks that
+/// differ little at the barrier are taken as the same clock, that of one machine. Other clocks are
+/// aligned at the barrier.
 void align(std::span<GatheredRank> ranks);
 
 }  // namespace stagecraft

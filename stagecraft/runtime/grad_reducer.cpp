@@ -25,7 +25,7 @@ GradReducer::GradReducer(Transport& transport, const ReplicaPlace& place, std::s
           parameters_.begin(), parameters_.end(),
           [&tensor = tensor](const Parameter& other) { return other.tensor.is_same(tensor); });
       if (known == parameters_.end()) {
-        // Whoever has the least to do so far.
+        // The replica with the fewest bytes so far.
         const auto least = std::min_element(load.begin(), load.end());
         *least += static_cast<int64_t>(tensor.nbytes());
         parameters_.push_back(
@@ -62,7 +62,7 @@ void GradReducer::reduce(StageId stage, uint64_t step) {
   is_reduced_[s] = true;
   Bundle bundle{.stage = stage, .step = step};
   for (const std::size_t i : by_stage_[s]) {
-    // What is trained may change between steps, on all replicas alike.
+    // requires_grad may change between steps, in the same way on all replicas.
     if (--parameters_[i].missing == 0 && parameters_[i].tensor.requires_grad()) {
       bundle.parameters.push_back(i);
     }
@@ -157,7 +157,7 @@ void GradReducer::send(const Bundle& bundle, int32_t replica,
     const at::Tensor& grad = parameters_[i].tensor.grad();
     grads.push_back(grad.defined() ? c10::IValue(grad.detach()) : c10::IValue());
   }
-  sends_.push_back(transport_.post_send(place_.twin(replica), id(bundle, bundle.phase),
+  sends_.push_back(transport_.post_send(place_.in_replica(replica), id(bundle, bundle.phase),
                                         tree::tuple(std::move(grads))));
 }
 
@@ -170,7 +170,7 @@ void GradReducer::post_receives(Bundle& bundle) {
     const bool comes = bundle.phase == Phase::kParts ? adds_up : !owned(bundle, r).empty();
     if (!comes) continue;
     bundle.receives[static_cast<std::size_t>(r)] =
-        transport_.post_receive(place_.twin(r), id(bundle, bundle.phase));
+        transport_.post_receive(place_.in_replica(r), id(bundle, bundle.phase));
   }
 }
 
@@ -184,7 +184,8 @@ std::vector<at::Tensor> GradReducer::take(Bundle& bundle, int32_t replica,
                                           Deadline deadline) {
   const auto from = static_cast<std::size_t>(replica);
   const PendingPtr receive = std::move(bundle.receives[from]);
-  const ProgressMark::Waiting waiting(progress_, place_.twin(replica), id(bundle, bundle.phase));
+  const ProgressMark::Waiting waiting(progress_, place_.in_replica(replica),
+                                      id(bundle, bundle.phase));
   const c10::IValue value = transport_.wait_receive(receive, deadline).value;
   require<MetadataError>(value.isTuple() && value.toTupleRef().elements().size() == which.size(),
                          "replica {} sent {}, expected the gradients of {} parameters of stage {}",
@@ -197,10 +198,10 @@ std::vector<at::Tensor> GradReducer::take(Bundle& bundle, int32_t replica,
       continue;
     }
     const at::Tensor& parameter = parameters_[which[i]].tensor;
-    require<MetadataError>(
-        entry.isTensor() && entry.toTensor().sizes() == parameter.sizes(),
-        "stage {}: replica {} has a parameter of another shape: expected a gradient for {}, got {}",
-        bundle.stage.value(), replica, describe(parameter), describe(entry));
+    require<MetadataError>(entry.isTensor() && entry.toTensor().sizes() == parameter.sizes(),
+                           "stage {}: replica {} has a parameter of a different shape: expected a "
+                           "gradient for {}, got {}",
+                           bundle.stage.value(), replica, describe(parameter), describe(entry));
     grads.push_back(entry.toTensor().to(parameter.device()));
   }
   return grads;

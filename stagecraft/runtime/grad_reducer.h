@@ -10,59 +10,59 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
-#include "stagecraft/runtime/progress.h"
+#include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft {
 
-/// One rank's part in adding up the gradients that a step gave on all replicas, in the order of the
-/// replicas, so that all have the same bits. A stage's gradients set out when they are complete,
-/// while other stages still compute:
+/// One rank's part of the reduction of gradients over the replicas. Gradients are added in the
+/// order of the replicas, so that all replicas have the same bits. The gradients of a stage are
+/// sent when they are complete, while other stages still compute:
 ///
-///   start   sets the gradients of earlier steps aside
-///   reduce  of each stage, after its last gradient: sends them
-///   poll    now and then: adds up what has come; never waits
-///   wait    of a stage, where the schedule waits for its reduction
-///   finish  waits for the rest; the parameters have the sums, of this step alone
-///   add_earlier  when the step is complete everywhere
+///   start        sets the gradients of earlier steps aside
+///   reduce       after the last gradient of a stage: sends the stage's gradients
+///   poll         between actions: adds gradients that have arrived, without waiting
+///   wait         where the schedule waits for the reduction of a stage
+///   finish       waits for the rest; the parameters then have the sums of this step
+///   add_earlier  when the step is complete on all ranks: adds the gradients of earlier steps
 ///
-/// Two replicas send each other all they have and both add up. Of more, each adds up a part of the
-/// parameters and sends the others the sums: that is less to send.
+/// Two replicas exchange all their gradients, and both add them. With more replicas, each one sums
+/// a part of the parameters and sends the sums to the others, which is less traffic.
 class GradReducer {
  public:
-  /// All must outlive it. With one replica nothing is done.
+  /// The arguments must outlive the reducer. With one replica it does nothing.
   GradReducer(Transport& transport, const ReplicaPlace& place, std::span<Stage> stages,
               ProgressMark& progress);
 
   void start();
   void reduce(StageId stage, uint64_t step);
   void poll();
-  /// Waits until the gradients that set out with this stage are reduced.
+  /// Waits until the gradients that were sent with this stage are reduced.
   void wait(StageId stage, Deadline deadline);
-  /// Stages that were not reduced are.
+  /// Also reduces the stages for which `reduce` was not called.
   void finish(uint64_t step, Deadline deadline);
   void add_earlier();
-  /// Instead of finish or add_earlier: the gradients as they were.
+  /// Instead of finish or add_earlier: restores the gradients of earlier steps.
   void abandon();
 
  private:
-  /// A parameter, once, however many stages of this rank hold it.
+  /// A parameter. It occurs once, even if several stages of this rank hold it.
   struct Parameter {
     at::Tensor tensor;
     int32_t holders = 0;      // stages of this rank
-    int32_t missing = 0;      // of them, those that are not reduced yet
-    int32_t owner = 0;        // the replica that adds it up, of three and more
+    int32_t missing = 0;      // holders that are not reduced yet
+    int32_t owner = 0;        // the replica that sums it, if there are more than two
     at::Tensor earlier = {};  // its gradient before the step
   };
   enum class Phase : uint8_t { kParts, kSums, kDone };
-  /// What sets out together: what is complete with one stage.
+  /// Parameters that are sent together: those that are complete with one stage.
   struct Bundle {
     StageId stage;
     uint64_t step = 0;
     std::vector<std::size_t> parameters = {};
-    std::vector<PendingPtr> receives = {};  // of the phase, by replica; null for this one
+    std::vector<PendingPtr> receives = {};  // of the phase, by replica; null for the own replica
     Phase phase = Phase::kParts;
   };
 
@@ -86,7 +86,7 @@ class GradReducer {
   std::vector<Parameter> parameters_;
   std::vector<std::vector<std::size_t>> by_stage_;  // in the order of stages_
   std::vector<bool> is_reduced_;                    // by stage
-  std::vector<Bundle> bundles_;                     // those under way
+  std::vector<Bundle> bundles_;                     // those in flight
   std::vector<PendingPtr> sends_;
   bool is_started_ = false;
 };

@@ -14,22 +14,22 @@
 
 namespace stagecraft {
 
-/// What the last stage's output is compared with: a function of output, target and, by name,
-/// whatever else a step gives it. Any function that stage_body takes will do:
+/// The loss: a function of the last stage's output, of the target and, by name, of the arguments in
+/// StepOptions::loss_arguments. Every function that stage_body accepts is a loss:
 ///
 ///   .loss = [](const at::Tensor& y, const at::Tensor& target) { return at::mse_loss(y, target); }
 ///
-/// It returns a tensor with one element, runs on the thread of the last stage's rank, and what it
-/// returns is weighted by the step, so it should be the mean (or sum) over its own microbatch.
+/// It returns a tensor with one element, the mean (or sum) over its microbatch. The step weights
+/// the losses of the microbatches. The function runs on the thread of the last stage's rank.
 class Loss {
  public:
   using Function = std::function<c10::IValue(const c10::IValue& output, const c10::IValue& target,
                                              const Kwargs& arguments)>;
 
-  /// No loss: outputs are all there is.
+  /// No loss.
   Loss() = default;
 
-  /// `names` are those of the function's parameters, for arguments given by name.
+  /// `names` are the names of the function's parameters, for arguments by name.
   template <typename F>
   requires(!std::same_as<std::decay_t<F>, Loss>)
       // NOLINTNEXTLINE(google-explicit-constructor): a loss is written where it is used

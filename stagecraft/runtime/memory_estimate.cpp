@@ -24,7 +24,7 @@ ActionMemory measured(const StageMemory& stage, ActionType type) {
   }
 }
 
-/// What a microbatch leaves behind when its last backward has ended.
+/// What a microbatch still holds after its last backward.
 int64_t left_by(const StageMemory& stage, bool is_split) {
   const int64_t left = measured(stage, ActionType::kForward).change +
                        measured(stage, ActionType::kSendForward).change +
@@ -34,9 +34,9 @@ int64_t left_by(const StageMemory& stage, bool is_split) {
          measured(stage, ActionType::kBackwardWeight).change;
 }
 
-// Ranks that are threads share what goes from one to the other: while an action was measured,
-// another rank may have let go of a value on this rank's account. A microbatch gives back no more
-// than it took.
+// Ranks that are threads share the values that they exchange. While an action was measured, a
+// different rank may have released a value on this rank's account. A microbatch cannot free more
+// than it allocated.
 ActionMemory action_memory(const StageMemory& stage, ActionType type) {
   ActionMemory memory = measured(stage, type);
   if (type == ActionType::kBackward || type == ActionType::kBackwardWeight) {
@@ -45,8 +45,8 @@ ActionMemory action_memory(const StageMemory& stage, ActionType type) {
   return memory;
 }
 
-/// Goes through a rank's list: `visit(offset, most, after)` for each action that has memory, in
-/// bytes above what the rank holds before the step.
+/// Calls `visit(offset, most, after)` for each action of a rank's list that has memory, in bytes
+/// above what the rank holds before the step.
 template <typename Visit>
 void walk(std::span<const Action> list, std::span<const StageMemory> stages, const Visit& visit) {
   int64_t held = 0;

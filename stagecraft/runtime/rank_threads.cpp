@@ -1,6 +1,9 @@
 #include "stagecraft/runtime/rank_threads.h"
 
+#include <string>
 #include <utility>
+
+#include <pthread.h>
 
 namespace stagecraft {
 
@@ -8,6 +11,9 @@ RankThreads::RankThreads(int32_t ranks, std::function<void(Rank)> start)
     : thrown_(static_cast<std::size_t>(ranks)) {
   for (int32_t r = 0; r < ranks; ++r) {
     threads_.emplace_back([this, r, start] {
+#ifdef __linux__
+      pthread_setname_np(pthread_self(), ("rank " + std::to_string(r)).substr(0, 15).c_str());
+#endif
       start(Rank(r));
       serve(Rank(r));
     });

@@ -12,18 +12,18 @@
 
 namespace stagecraft {
 
-/// A thread for each rank that stays up between steps.
+/// One thread for each rank, which lives from step to step and is named "rank R".
 class RankThreads {
  public:
-  /// `start` runs on each thread before anything else.
+  /// `start` runs on each thread before its first work.
   RankThreads(int32_t ranks, std::function<void(Rank)> start);
   /// Waits for the threads to end.
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;
   RankThreads& operator=(const RankThreads&) = delete;
 
-  /// Calls `work` on every thread and returns when all have ended: what each threw, by rank, null
-  /// for nothing. REQUIRES that it is not called from two threads at once, or from `work`.
+  /// Calls `work` on every thread, and returns when all calls have ended: the exception of each
+  /// rank, or null. REQUIRES that it is not called from two threads at once, or from `work`.
   std::vector<std::exception_ptr> run(const std::function<void(Rank)>& work);
 
  private:

@@ -10,21 +10,21 @@
 
 namespace stagecraft {
 
-/// What a report tells of a stage beside its actions.
+/// What a report says about a stage in addition to its actions.
 struct StageState {
-  int64_t parameters = 0;  ///< how many numbers
+  int64_t parameters = 0;  ///< number of elements
   int64_t parameter_bytes = 0;
-  int64_t gradient_bytes = 0;  ///< of those parameters that get one
+  int64_t gradient_bytes = 0;  ///< of the parameters that get a gradient
   std::string device = {};
 };
 StageState state_of(const Stage& stage);
 
-/// A step with what its recording does not know: all that a report is made of.
+/// The recording of a step with everything else that a report needs.
 struct RecordedRun {
   Recording recording;
   std::string schedule_name;
   std::vector<StageState> stages = {};   ///< by stage
-  std::vector<StageMemory> memory = {};  ///< by stage; empty unless measured
+  std::vector<StageMemory> memory = {};  ///< by stage; empty if no step measured it
 };
 
 }  // namespace stagecraft

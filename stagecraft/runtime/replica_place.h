@@ -6,20 +6,20 @@
 
 namespace stagecraft {
 
-/// Which rank of which replica of a pipeline a rank of the world is: the ranks of replica 0 come
-/// first, then those of replica 1.
+/// Maps a rank of the world to a replica and a rank of its pipeline. The ranks of replica 0 come
+/// first, then the ranks of replica 1.
 struct ReplicaPlace {
   Rank self;          ///< in the world
   int32_t ranks = 1;  ///< of one replica
   int32_t replicas = 1;
 
   int32_t replica() const { return self.value() / ranks; }
-  /// In its pipeline.
+  /// This rank's number in its pipeline.
   Rank own() const { return Rank(self.value() % ranks); }
-  /// Of its replica, that rank's number in the world.
+  /// The number in the world of a rank of this replica.
   Rank in_world(Rank rank) const { return Rank(replica() * ranks + rank.value()); }
-  /// The rank of another replica that has the same stages.
-  Rank twin(int32_t replica) const { return Rank(replica * ranks + own().value()); }
+  /// The rank of a different replica that has the same stages.
+  Rank in_replica(int32_t replica) const { return Rank(replica * ranks + own().value()); }
 };
 
 }  // namespace stagecraft

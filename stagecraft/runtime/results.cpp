@@ -2,7 +2,6 @@
 
 #include <utility>
 
-#include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <c10/core/GradMode.h>
 
@@ -67,18 +66,10 @@ StepResult result_of(const c10::IValue& value) {
   return result;
 }
 
-uint64_t default_seed() {
-  return at::detail::getDefaultCPUGenerator().current_seed();
-}
-
-void require_wait(std::chrono::nanoseconds timeout) {
-  require<ArgumentError>(timeout.count() > 0, "expected a timeout above 0, got {} ns",
-                         timeout.count());
-}
-
 void check_grad_mode() {
-  require<ArgumentError>(c10::GradMode::is_enabled(),
-                         "step: gradients are switched off here (NoGradGuard); use eval");
+  require<ArgumentError>(
+      c10::GradMode::is_enabled(),
+      "step: gradients are disabled on this thread (NoGradGuard); call eval instead");
 }
 
 }  // namespace stagecraft

@@ -22,9 +22,9 @@ namespace {
 
 constexpr double kUnknown = std::numeric_limits<double>::quiet_NaN();
 
-// Every forward message ends, behind its values, with the weight of the microbatch and how many
-// there are: a rank that sees neither arguments nor targets learns the one and is checked against
-// the other.
+// After its values, every forward message has the weight of the microbatch and the number of
+// microbatches. A rank without arguments and targets takes the weight from there, and compares the
+// number with its own.
 double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::size_t microbatches) {
   const std::size_t named = edge.connections.size();
   const std::size_t got = values.size();
@@ -37,7 +37,7 @@ double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::si
   const int64_t theirs = values[got - 1].toInt();
   require<MetadataError>(
       theirs == static_cast<int64_t>(microbatches),
-      "rank {} runs a step of {} microbatches, this rank one of {}: a rank without "
+      "rank {} runs a step of {} microbatches, but this rank runs one of {}: a rank without "
       "arguments and targets takes the number from StepOptions::microbatches",
       edge.peer.value(), theirs, microbatches);
   const double weight = values[got - 2].toDouble();
@@ -48,7 +48,7 @@ double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::si
 }  // namespace
 
 Router::Router(Transport& transport, const Wiring& wiring, Recorder& recorder,
-               ProgressMark& progress, RouterOptions options)
+               ProgressMark& progress, const PipelineOptions& options)
     : transport_(transport),
       wiring_(wiring),
       recorder_(recorder),
@@ -71,7 +71,7 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
   slots_.resize(stages.size() * microbatches);
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     const StageWires& wires = stages[i / microbatches];
-    // With another number of microbatches a slot is another stage's than before.
+    // With a different number of microbatches, slots belong to different stages than before.
     Slot& slot = slots_[i];
     slot.num_outputs = 0;
     slot.chain_outputs.clear();
@@ -103,7 +103,7 @@ void Router::clear() {
 void Router::finish() {
   for (const PostedSend& send : sends_) wait_send(send.pending);
   sends_.clear();
-  // All microbatches at once: what lies behind them may be one graph.
+  // All microbatches at once, because their histories may be one graph.
   backward_into(std::exchange(model_grads_, {}));
 }
 
@@ -170,7 +170,7 @@ Arguments Router::take_inputs(Action forward) {
   return result;
 }
 
-// Those that are not fed to a stage by hand.
+// The model's arguments that Ports::feed does not give to a stage.
 void Router::add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const {
   const Arguments& given = batch_->inputs[static_cast<std::size_t>(m.value())];
   for (std::size_t i = 0; i < given.args.size(); ++i) {
@@ -181,7 +181,7 @@ void Router::add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const
   }
 }
 
-// The backward goes on into those that require grad.
+// Backward continues into the history of inputs that require grad.
 void Router::keep_model_inputs(Slot& slot, const Arguments& arguments) {
   std::size_t i = 0;
   auto keep = [&](const c10::IValue& value) {
@@ -367,7 +367,7 @@ void Router::post(Action send, Rank to, const TransferId& id, std::vector<c10::I
   recorder_.add_sent(bytes_of(values));
   if (meter_ != nullptr) hand_over(meter_, values, meter_->accounts() - 1);
   PendingPtr pending = transport_.post_send(to, id, c10::ivalue::Tuple::create(std::move(values)));
-  if (options_.wait_for_sends) {
+  if (options_.zero_buffering) {
     wait_send(pending);
   } else if (!pending->is_done()) {
     sends_.push_back({send, std::move(pending)});
@@ -420,7 +420,7 @@ void Router::check_shared_outputs(StageId stage, Slot& slot) {
   for (const auto& [counter, version] : slot.shared) {
     require<ArgumentError>(counter.current_version() == version,
                            "an output of stage {} that several stages read was changed in place by "
-                           "one of them; it must work on a copy",
+                           "one of them; that stage must work on a copy",
                            stage.value());
   }
   slot.shared.clear();

@@ -11,7 +11,8 @@
 #include <c10/core/TensorImpl.h>
 
 #include "stagecraft/runtime/argument_builder.h"
-#include "stagecraft/runtime/progress.h"
+#include "stagecraft/runtime/pipeline_options.h"
+#include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/record/recorder.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/runtime/wiring.h"
@@ -22,39 +23,30 @@
 
 namespace stagecraft {
 
-struct RouterOptions {
-  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
-  /// A send is waited for where it is posted, not at the end of the step.
-  bool wait_for_sends = false;
-  /// Of the pipeline: what is not known is the equal share of a microbatch of all of them.
-  int32_t replicas = 1;
-};
-
 /// Carries values and gradients between the stages of one rank and those of others, for one step at
 /// a time:
 ///
 ///   F   take_inputs -> stage -> put_outputs
 ///   B   take_output_grads -> stage -> put_input_grads
 ///
-/// To stages of this rank values and gradients go at once, to others by SEND_F and SEND_B.
-///
-/// Everything is let go of where it is used last.
+/// Values and gradients reach stages of the same rank directly, and stages of other ranks by SEND_F
+/// and SEND_B. Each is released at its last use.
 class Router {
  public:
-  /// All must outlive it.
+  /// The arguments must outlive the router.
   Router(Transport& transport, const Wiring& wiring, Recorder& recorder, ProgressMark& progress,
-         RouterOptions options);
+         const PipelineOptions& options);
 
-  /// A new step. `weights` may be empty: then they come with the values of other ranks.
+  /// Begins a step. If `batch` has no weights, they arrive with the values of other ranks.
   void start(uint64_t step, std::size_t microbatches, bool is_training, const Microbatches& batch,
              MemoryMeter* meter);
-  /// Waits for the sends that are still under way, and passes gradients on into the history of
-  /// model inputs that have one.
+  /// Waits for the sends that are still in flight, and runs backward into the history of model
+  /// inputs that have one.
   void finish();
-  /// Lets go of everything of the step.
+  /// Releases everything of the step.
   void clear();
 
-  /// The offset in the rank's list of the action that is executed, for the recorder.
+  /// The offset of the current action in the rank's list, for the recorder.
   void set_offset(std::size_t offset) { offset_ = offset; }
 
   Arguments take_inputs(Action forward);
@@ -67,30 +59,32 @@ class Router {
   /// For WAIT_SEND_F and WAIT_SEND_B: waits for what that SEND posted.
   void wait_for_sends(Action wait);
 
-  /// Whether a wait for another rank is under way, or was when it threw.
+  /// Whether this rank waits for a different rank, or did so when an exception was thrown.
   bool is_waiting() const { return is_waiting_; }
 
-  /// How much the microbatch's loss counts: as this rank was told, or as the values that came for
-  /// it said, or its equal share.
+  /// The weight of the microbatch's loss: from the batch, else from the values that arrived for the
+  /// microbatch, else 1 / (microbatches x replicas).
   double weight(MicrobatchId m) const;
 
  private:
-  // What comes along an edge: values for an edge into the stage, gradients for one out of it.
+  // What arrives along an edge: values for an edge into the stage, gradients for an edge out of it.
   struct Arrival {
     PendingPtr receive;
     std::vector<c10::IValue> values;
   };
-  // A microbatch on a stage.
+  // The values of one microbatch on one stage.
   struct Slot {
-    std::vector<Arrival> inputs;                                    // by edge in
-    std::vector<Arrival> grads;                                     // by edge out
-    std::vector<std::vector<c10::IValue>> outgoing;                 // by edge out, until SEND_F
-    std::vector<std::vector<c10::IValue>> outgoing_grads;           // by edge in, until SEND_B
-    std::vector<ArgumentOrigin> origins;                            // by argument
-    std::vector<std::pair<std::size_t, c10::IValue>> model_inputs;  // that require grad; argument
+    std::vector<Arrival> inputs;                           // by edge in
+    std::vector<Arrival> grads;                            // by edge out
+    std::vector<std::vector<c10::IValue>> outgoing;        // by edge out, until SEND_F
+    std::vector<std::vector<c10::IValue>> outgoing_grads;  // by edge in, until SEND_B
+    std::vector<ArgumentOrigin> origins;                   // by argument
+    std::vector<std::pair<std::size_t, c10::IValue>>
+        model_inputs;                    // those that require grad, with their argument
     std::vector<int32_t> chain_outputs;  // the outputs that the chain carries
     std::size_t num_outputs = 0;
-    std::vector<std::pair<c10::VariableVersion, uint32_t>> shared;  // outputs with several readers
+    std::vector<std::pair<c10::VariableVersion, uint32_t>>
+        shared;  // outputs that several stages read
   };
 
   Slot& slot(int32_t local, MicrobatchId m) {
@@ -124,7 +118,7 @@ class Router {
   const Wiring& wiring_;
   Recorder& recorder_;
   ProgressMark& progress_;
-  RouterOptions options_;
+  const PipelineOptions& options_;
 
   uint64_t step_ = 0;
   std::size_t microbatches_ = 0;

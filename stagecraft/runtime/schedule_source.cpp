@@ -63,15 +63,15 @@ std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool i
     }
   }
   Schedule made = make_(microbatches);
-  require<ArgumentError>(made.placement() == placement_,
-                         "the schedule for {} microbatches has another placement: expected {}, got "
-                         "{}",
-                         microbatches, to_string(placement_), to_string(made.placement()));
+  require<ArgumentError>(
+      made.placement() == placement_,
+      "the schedule for {} microbatches has a different placement: expected {}, got {}",
+      microbatches, to_string(placement_), to_string(made.placement()));
   require<ArgumentError>(made.num_microbatches() == microbatches,
-                         "asked for a schedule of {} microbatches, got one of {}", microbatches,
+                         "expected a schedule of {} microbatches, got one of {}", microbatches,
                          made.num_microbatches());
   require<ArgumentError>(!is_training || infer_mode(made) != VerifyMode::kForwardOnly,
-                         "the schedule has forwards alone, which train nothing; use eval");
+                         "the schedule has only forwards, which train nothing; call eval instead");
   if (!is_training) made = keep_forwards(made);
   auto schedule =
       std::make_shared<const Schedule>(at_level(std::move(made), Level::kLowered, graph));
@@ -84,17 +84,16 @@ ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std
   if (source) {
     const int32_t own = source->placement().num_ranks();
     require<ArgumentError>(ranks.value_or(own) == own,
-                           "the schedule is for {} ranks, the options say {}", own,
+                           "the schedule is for {} ranks, but PipelineOptions::ranks is {}", own,
                            ranks.value_or(own));
     return *source;
   }
   const int32_t per_rank = get_schedule_kind(name).default_stages_per_rank;
   const int32_t count = ranks.value_or(std::max(1, stages / per_rank));
-  require<ArgumentError>(
-      count >= 1 && stages % count == 0,
-      "{} stages cannot be dealt out evenly to {} ranks; give a schedule of your "
-      "own (PipelineOptions::source) for an uneven placement",
-      stages, count);
+  require<ArgumentError>(count >= 1 && stages % count == 0,
+                         "{} stages cannot be placed evenly on {} ranks; for an uneven placement, "
+                         "set PipelineOptions::source",
+                         stages, count);
   return ScheduleSource::named(name, count, stages / count);
 }
 

@@ -14,33 +14,34 @@
 
 namespace stagecraft {
 
-/// The schedules of a pipeline: how many microbatches there are is a matter of each step, so there
-/// is one for each number that comes, made and lowered once. Thread-safe; ranks may share one.
+/// The schedules of a pipeline, one for each number of microbatches. A schedule is built and
+/// lowered when a step first needs it, and then cached. Thread-safe; ranks may share a source.
 ///
 ///   ScheduleSource::named("1F1B", 4)                       four ranks, a stage each
 ///   ScheduleSource::named("Interleaved1F1B", 4, 2)         four ranks, two stages each
-///   ScheduleSource::fixed(parse_csv(text))                 that one and no other
+///   ScheduleSource::fixed(parse_csv(text))                 exactly this schedule
 ///   ScheduleSource::made_by([](int32_t m) { return ...; }) your own
 class ScheduleSource {
  public:
-  /// A builder's; with as many stages a rank as it has by default, one or two. ArgumentError for a
-  /// name that there is none of.
+  /// The schedules of a builder. By default each rank has the builder's default number of stages,
+  /// one or two. ArgumentError for an unknown name.
   static ScheduleSource named(std::string name, int32_t ranks,
                               std::optional<int32_t> stages_per_rank = std::nullopt);
-  /// For just as many microbatches as it has. A compute schedule is lowered; one that is lowered
-  /// already is run as it is.
+  /// One schedule, for its number of microbatches only. A compute schedule is lowered; a lowered
+  /// schedule is executed unchanged.
   static ScheduleSource fixed(Schedule schedule);
-  /// `placement` of all that it makes; it is asked once for each number of microbatches.
+  /// The schedules that `make` returns, all with `placement`. It is called once for each number of
+  /// microbatches.
   static ScheduleSource made_by(std::function<Schedule(int32_t microbatches)> make,
                                 Placement placement);
 
   const Placement& placement() const { return placement_; }
   const std::string& name() const { return name_; }
 
-  /// Lowered and verified for a stage graph. ArgumentError for a number of microbatches that the
-  /// schedule cannot have, ScheduleError when it is not good.
+  /// The schedule, lowered and verified for a stage graph. ArgumentError for a number of
+  /// microbatches that the schedule does not support, ScheduleError if the schedule is invalid.
   std::shared_ptr<const Schedule> training(int32_t microbatches, const StageGraph& graph) const;
-  /// Its forwards alone, in the same order on each rank.
+  /// The forwards of the schedule alone, in the same order on each rank.
   std::shared_ptr<const Schedule> forward_only(int32_t microbatches, const StageGraph& graph) const;
 
  private:
@@ -65,9 +66,9 @@ class ScheduleSource {
   std::shared_ptr<Cache> cache_ = std::make_shared<Cache>();
 };
 
-/// What a pipeline of so many stages runs: `source` where there is one, otherwise the schedule of
-/// that name, on so many ranks or as many as it deals the stages out to. ArgumentError for ranks
-/// that do not fit.
+/// The schedules of a pipeline with `stages` stages: `source` if it is set, else those of the named
+/// builder, on `ranks` ranks, or on as many as the builder's default number of stages for each rank
+/// gives. ArgumentError for a number of ranks that does not fit.
 ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std::string& name,
                           std::optional<int32_t> ranks, int32_t stages);
 

@@ -19,7 +19,7 @@ namespace stagecraft {
 
 namespace {
 
-// The rows of a microbatch: those of the first tensor that has any.
+// The rows of a microbatch: size(0) of the first tensor with dimensions.
 std::optional<int64_t> find_rows(const c10::IValue& value) {
   if (value.isNone()) return std::nullopt;
   for (const c10::IValue& leaf : tree::leaves(value)) {
@@ -40,7 +40,7 @@ std::optional<int64_t> find_rows(const Arguments& arguments) {
   return std::nullopt;
 }
 
-// The same for a batch that was cut here: along whatever dimension its parts differ from the whole.
+// The same for a batch that was split here, in the dimension in which its parts differ from it.
 std::vector<double> rows_of_parts(const c10::IValue& whole, std::span<const c10::IValue> parts) {
   const std::vector<c10::IValue> leaves = tree::leaves(whole);
   const std::vector<c10::IValue> first = tree::leaves(parts.front());
@@ -79,7 +79,7 @@ void set_shares(Microbatches& batch, std::vector<double> rows) {
   batch.weights = std::move(rows);
 }
 
-// Shares of the batch; equal ones where a microbatch has no rows to count.
+// Shares of the batch. They are equal if the rows of a microbatch are unknown.
 void set_mean_weights(Microbatches& batch, std::size_t count) {
   std::vector<double> rows;
   for (std::size_t m = 0; m < count; ++m) {
@@ -134,7 +134,7 @@ Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IVal
     batch.inputs = split_args_kwargs_into_chunks(
         args, kwargs, count, {.args_spec = options.args_spec, .kwargs_spec = options.kwargs_spec});
     require<ArgumentError>(static_cast<int64_t>(batch.inputs.size()) == count,
-                           "step: the batch has rows for {} microbatches only, asked for {}",
+                           "step: the batch has rows for only {} microbatches, expected {}",
                            batch.inputs.size(), count);
   }
   if (!target.isNone()) {
@@ -142,7 +142,7 @@ Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IVal
     if (options.target_spec) split.args_spec = ChunkSpec::tuple({*options.target_spec});
     std::vector<Arguments> targets = split_args_kwargs_into_chunks({target}, {}, count, split);
     require<ArgumentError>(static_cast<int64_t>(targets.size()) == count,
-                           "step: the target has rows for {} microbatches only, asked for {}",
+                           "step: the target has rows for only {} microbatches, expected {}",
                            targets.size(), count);
     for (Arguments& part : targets) batch.targets.push_back(std::move(part.args[0]));
   }

@@ -11,85 +11,84 @@
 
 namespace stagecraft {
 
-/// How much each microbatch's loss counts. Weights are applied at the loss, so gradients add up
-/// over steps as with plain autograd.
+/// The weight of each microbatch's loss. Weights are applied at the loss, so gradients of several
+/// steps are added as in plain autograd.
 enum class LossScale : uint8_t {
-  kMean,  ///< its share of the batch's rows: for losses that are means, the mean over the batch
+  kMean,  ///< its share of the batch's rows; losses that are means give the mean over the batch
   kSum,   ///< 1
 };
 
-/// What becomes of the last stage's outputs.
+/// What a step does with the last stage's outputs.
 enum class OutputMode : uint8_t {
-  kMerged,  ///< merged into that of the batch
+  kMerged,  ///< merged into one output
   kEach,    ///< by microbatch
-  kNone,    ///< let go of as soon as the loss is known
+  kNone,    ///< released when the loss is computed
 };
 
 /// Options of one step.
 struct StepOptions {
-  /// Into how many microbatches the batch is cut. Any number that the schedule can have, another
-  /// one each step. Not read where the batch comes in microbatches. A Runner's rank that is given
-  /// nothing of the batch takes the number from here.
+  /// The number of microbatches into which the batch is split: any number that the schedule
+  /// supports, which may differ from step to step. Ignored if the batch is passed in microbatches.
+  /// A rank of a Runner without arguments and targets takes the number from here.
   int32_t microbatches = 1;
   LossScale scale = LossScale::kMean;
-  /// By microbatch; instead of `scale`.
+  /// Weights by microbatch, instead of `scale`.
   std::vector<double> weights = {};
-  /// Given to the loss by name, the same for every microbatch.
+  /// Arguments of the loss by name, the same for every microbatch.
   Kwargs loss_arguments = {};
 
   OutputMode outputs = OutputMode::kMerged;
-  /// This rank gets the results too, though the last stage is on another.
+  /// With a Runner: this rank gets the results, even if the last stage is on a different rank.
   bool everywhere = false;
-  /// How the arguments are cut, the targets, and how the outputs are merged; without: along
-  /// dimension 0.
+  /// How arguments and targets are split and outputs are merged. By default along dimension 0.
   std::optional<ChunkSpec> args_spec = std::nullopt;
   std::optional<ChunkSpec> kwargs_spec = std::nullopt;
   std::optional<ChunkSpec> target_spec = std::nullopt;
   std::optional<ChunkSpec> output_spec = std::nullopt;
 
-  /// Count the bytes of tensors while the step runs: peaks in its report, and what
-  /// peak_memory_estimate needs. Costs a few per cent.
+  /// Count the bytes of tensors during the step, for the peaks in its report and for
+  /// peak_memory_estimate. Costs a few per cent of time.
   bool measure_memory = false;
 };
 
-/// A batch that is cut already: one entry a microbatch in each, or none at all.
+/// A batch in microbatches. Each list has one entry for each microbatch, or is empty.
 struct Microbatches {
   std::vector<Arguments> inputs = {};
   std::vector<c10::IValue> targets = {};
-  /// How much each loss counts; empty: unknown here, then as their equal share.
+  /// The weights of the losses. Empty: unknown on this rank, equal if no rank knows them.
   std::vector<double> weights = {};
-  /// Set where the weights are shares of this batch: of so many rows; 0: nobody has counted. Of
-  /// several replicas each has a share of all their rows.
+  /// The number of rows, if the weights are shares of this batch; 0 if it is unknown. With several
+  /// replicas, weights are scaled to shares of the rows of all replicas.
   std::optional<double> rows = std::nullopt;
 };
 
-/// What a step gives back, on the rank that has the last stage or asked for it.
+/// The results of a step, on the rank of the last stage and on ranks that asked for them.
 struct StepResult {
-  c10::IValue output = {};                ///< of the batch; None unless merged
+  c10::IValue output = {};                ///< the merged output; None unless kMerged
   std::vector<c10::IValue> outputs = {};  ///< by microbatch, without history; empty unless kEach
-  /// By microbatch, not weighted, without history. Of several replicas: those of all, replica by
-  /// replica, as if one pipeline had had the whole batch; the weights too.
+  /// By microbatch, not weighted, without history. With several replicas, losses and weights of all
+  /// of them, replica by replica, as if one pipeline had run the whole batch.
   std::vector<at::Tensor> losses = {};
   std::vector<double> weights = {};  ///< by microbatch
-  /// What stages gave to add_loss, by microbatch, not weighted; undefined where nothing was. On one
-  /// rank's runner: of its own stages.
+  /// Losses that stages passed to add_loss, by microbatch, not weighted; undefined if there is
+  /// none. A Runner returns those of its own stages.
   std::vector<at::Tensor> added_losses = {};
 
   /// The sum of the weighted losses in the order of the microbatches; undefined without losses.
   at::Tensor loss() const;
 };
 
-/// Cuts a batch: arguments by their specs, the target by its own, weights by `scale` from the rows
-/// of the microbatches. ArgumentError when it cannot be cut into as many microbatches as asked, or
-/// weights are not one for each.
+/// Splits a batch: arguments and target by their specs, weights by `scale` from the rows of the
+/// microbatches. ArgumentError if it cannot be split into that number of microbatches, or if there
+/// is not one weight for each.
 Microbatches split_batch(const Args& args, const Kwargs& kwargs, const c10::IValue& target,
                          const StepOptions& options);
 
-/// The same for a batch that comes in microbatches: checks that all parts have one entry for each,
-/// and fills in the weights.
+/// The same for a batch in microbatches: checks that all lists have one entry for each, and sets
+/// the weights.
 Microbatches complete_batch(Microbatches batch, const StepOptions& options);
 
-/// How many it has; where nothing of it is known here, as many as the options say.
+/// The number of microbatches. If the batch is empty on this rank, that of the options.
 int32_t num_microbatches(const Microbatches& batch, const StepOptions& options);
 
 }  // namespace stagecraft

@@ -5,21 +5,22 @@
 
 namespace stagecraft {
 
-/// Numbers steps. Every step has another id; random numbers depend on how many training steps were
-/// completed, so that evaluations and failed attempts change nothing.
+/// Numbers steps. Every attempt has its own id. Random numbers depend on the number of completed
+/// training steps, so that evaluations and failed attempts do not change them.
 class StepCounter {
  public:
   uint64_t next_id() { return ++id_; }
   uint64_t last_id() const { return id_; }
-  /// Not back.
+  /// Never decreases the id.
   void advance_to(uint64_t id) { id_ = std::max(id_, id); }
-  /// Of evaluations, a sequence of their own.
+  /// The number from which the step's random numbers are derived. Evaluations have their own
+  /// sequence.
   uint64_t draw(bool is_training) const {
     return is_training ? trained_ : kEvaluations + evaluated_;
   }
   void complete(bool is_training) { ++(is_training ? trained_ : evaluated_); }
 
-  /// Of training.
+  /// Completed training steps.
   uint64_t completed() const { return trained_; }
   void set_completed(uint64_t steps) { trained_ = steps; }
 

@@ -13,6 +13,7 @@
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/version.h"
+#include "stagecraft/transport/fingerprint.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -48,7 +49,7 @@ std::string text_of(const std::vector<TiedWeight>& ties) {
   return groups.empty() ? "none" : fmt::format("{}", fmt::join(groups, ", "));
 }
 
-// Empty for stages without a tensor.
+// Empty for stages without parameters.
 std::string devices_of(std::span<const Stage> stages) {
   std::set<std::string> kinds;
   for (const Stage& stage : stages) {
@@ -75,11 +76,10 @@ StepAnnouncement announcement_of(const c10::IValue& value) {
           .rows = parts[5].toDouble()};
 }
 
-// In the order in which a user would look for the cause.
+// The likeliest cause first: the later values depend on the earlier ones.
 Fingerprint announced_facts(const StepAnnouncement& step) {
   Fingerprint facts = {{"the call", step.is_training ? "step" : "eval"},
                        {"the number of microbatches", std::to_string(step.microbatches)}};
-  // The other numbers depend on these.
   facts.emplace_back("the number of completed steps",
                      std::to_string(step.draw & ~(uint64_t{1} << 63U)));
   facts.emplace_back("the schedule's checksum", fmt::format("{:016x}", step.schedule));
@@ -93,19 +93,25 @@ bool is_same(const StepAnnouncement& a, const StepAnnouncement& b) {
 
 }  // namespace
 
-Fingerprint pipeline_facts(const ScheduleSource& source, std::span<const Stage> stages,
-                           const Ports& ports, const RunnerOptions& options, uint64_t seed) {
-  Fingerprint facts = {{"version", std::string(version())},
-                       {"schedule", source.name()},
-                       {"the number of stages", std::to_string(source.placement().num_stages())},
-                       {"placement", to_string(source.placement())},
-                       {"ports", text_of(ports)},
-                       {"tied weights", text_of(options.ties)},
-                       {"replicas", std::to_string(options.replicas)},
-                       {"seed", std::to_string(seed)}};
-  const std::string devices = devices_of(stages);
-  if (!devices.empty()) facts.emplace_back("kind of device", devices);
-  return facts;
+void compare_pipelines(Transport& transport, const PipelineCore& core,
+                       std::span<const Stage> stages, Deadline deadline) {
+  // A rank whose stages have no parameters takes over the device type of the first rank that has
+  // some.
+  std::string devices = devices_of(stages);
+  for (const c10::IValue& other : transport.all_gather(devices, deadline)) {
+    if (devices.empty()) devices = other.toStringRef();
+  }
+  handshake(transport,
+            {{"version", std::string(version())},
+             {"schedule", core.source.name()},
+             {"the number of stages", std::to_string(core.placement().num_stages())},
+             {"placement", to_string(core.placement())},
+             {"ports", text_of(core.ports)},
+             {"tied weights", text_of(core.options.ties)},
+             {"replicas", std::to_string(core.options.replicas)},
+             {"seed", std::to_string(core.seed)},
+             {"device type", devices}},
+            deadline);
 }
 
 uint64_t checksum_of(const Schedule& schedule) {

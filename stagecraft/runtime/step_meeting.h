@@ -4,45 +4,41 @@
 #include <span>
 #include <vector>
 
-#include <ATen/core/ivalue.h>
-
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/runtime/replica_place.h"
-#include "stagecraft/runtime/runner.h"
+#include "stagecraft/runtime/step_driver.h"
 #include "stagecraft/schedule/schedule.h"
-#include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
-#include "stagecraft/transport/fingerprint.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft {
 
-/// What the ranks of a pipeline must have in common before their first step: version, schedule,
-/// stages, ports, ties, replicas, seed and kinds of devices.
-Fingerprint pipeline_facts(const ScheduleSource& source, std::span<const Stage> stages,
-                           const Ports& ports, const RunnerOptions& options, uint64_t seed);
+/// Compares what all ranks must have in common before their first step: version, schedule, stages,
+/// ports, ties, replicas, seed and device types. Ranks without parameters fit any device type.
+/// Called by all ranks. A mismatch is the same MetadataError on every rank.
+void compare_pipelines(Transport& transport, const PipelineCore& core,
+                       std::span<const Stage> stages, Deadline deadline);
 
-/// What a rank says of a step before it takes part in it.
+/// What a rank announces before it takes part in a step.
 struct StepAnnouncement {
   bool is_training = true;
   int32_t microbatches = 0;
-  uint64_t draw = 0;      ///< of random numbers, which tells how many steps were completed
+  uint64_t draw = 0;      ///< of random numbers; depends on the number of completed steps
   uint64_t schedule = 0;  ///< checksum_of
-  /// Need not be the same on all ranks: whether it asks for the results, and how many rows its part
-  /// of the batch has (Microbatches::rows), -1 where it does not know.
-  bool everywhere = false;
-  double rows = -1;
+  // The following may differ between ranks.
+  bool everywhere = false;  ///< the rank asks for the results
+  double rows = -1;         ///< of its part of the batch (Microbatches::rows); -1: unknown
 };
 
-/// Another number for another schedule.
+/// Differs for different schedules.
 uint64_t checksum_of(const Schedule& schedule);
 
-/// What all ranks announce, by rank; called by all of them. MetadataError on every rank, as
-/// `agree` throws it, where the steps are not the same.
+/// The announcements of all ranks, by rank. Called by all ranks. If the steps differ, every rank
+/// throws the same MetadataError.
 std::vector<StepAnnouncement> announce_step(Transport& transport, const StepAnnouncement& own,
                                             Deadline deadline);
 
-/// This replica's share of all rows; the equal one where somebody did not count.
+/// This replica's share of all rows. If the rows of a replica are unknown, shares are equal.
 double share_of_replica(std::span<const StepAnnouncement> ranks, const ReplicaPlace& place);
 
 }  // namespace stagecraft

@@ -20,7 +20,7 @@ at::Tensor find_parameter(std::span<Stage> stages, const ParameterRef& ref) {
       if (name == ref.name) return parameter;
       names.push_back(name);
     }
-    throw ArgumentError(fmt::format("a tied weight: stage {} has no parameter \"{}\"; it has [{}]",
+    throw ArgumentError(fmt::format("tied weights: stage {} has no parameter \"{}\"; it has [{}]",
                                     ref.stage.value(), ref.name, fmt::join(names, ", ")));
   }
   return {};
@@ -41,7 +41,7 @@ TiedWeights::TiedWeights(Transport& transport, const Placement& placement,
         group.copies.push_back({find_parameter(stages, ref), {}, {}});
         require<ArgumentError>(
             group.copies.back().parameter.sizes() == group.copies.front().parameter.sizes(),
-            "a tied weight: its copies differ: {} and {}", describe(group.copies.front().parameter),
+            "tied weights: the copies differ: {} and {}", describe(group.copies.front().parameter),
             describe(group.copies.back().parameter));
       }
       group.holders.push_back(holder);
@@ -52,7 +52,7 @@ TiedWeights::TiedWeights(Transport& transport, const Placement& placement,
         std::adjacent_find(group.holders.begin(), group.holders.end(),
                            [](const Holder& a, const Holder& b) { return a.stage == b.stage; });
     require<ArgumentError>(group.holders.size() >= 2 && twice == group.holders.end(),
-                           "a tied weight needs two or more different stages");
+                           "tied weights: expected copies on two or more different stages");
     if (group.copies.empty()) continue;
     group.number = number;
     groups_.push_back(std::move(group));
@@ -118,7 +118,7 @@ void TiedWeights::sum_grads(Group& group, const Holder& to, uint64_t step, Deadl
     }
     if (!grad.defined()) continue;
     require<MetadataError>(grad.sizes() == copy.parameter.sizes(),
-                           "a tied weight: its copy on stage {} has another shape: {} and {}",
+                           "tied weights: the copy on stage {} has a different shape: {} and {}",
                            from.stage.value(), describe(copy.parameter), describe(grad));
     copy.sum = copy.sum.defined() ? at::add(copy.sum, grad) : grad.clone();
   }

@@ -19,28 +19,28 @@
 
 namespace stagecraft {
 
-/// One rank's part in keeping tied weights tied. The uncut model adds the contributions of a tied
-/// weight in another order, so its gradients differ in their last bits; to have the same bits, send
-/// the weight itself through a port (Ports::connect).
+/// One rank's part of summing the gradients of tied weights. The unsplit model adds the
+/// contributions to a tied weight in a different order, so its gradients differ in their last bits.
+/// For the same bits, send the weight itself through a port (Ports::connect).
 class TiedWeights {
  public:
-  /// All must outlive it. ArgumentError for a stage or name that is not there, a group with less
+  /// The arguments must outlive it. ArgumentError for an unknown stage or name, a group with fewer
   /// than two stages, or copies of different shapes on this rank.
   TiedWeights(Transport& transport, const Placement& placement, const ReplicaPlace& place,
               std::span<Stage> stages, const std::vector<TiedWeight>& groups);
 
   /// Before a step: sets the gradients of earlier steps aside.
   void start();
-  /// After its last action: exchanges what the step gave and puts both together.
+  /// After the last action: exchanges the gradients of the step and adds those of earlier steps.
   void finish(uint64_t step, std::chrono::nanoseconds timeout);
-  /// Instead of finish: the gradients as they were.
+  /// Instead of finish: restores the gradients of earlier steps.
   void abandon();
 
  private:
   struct Copy {
     at::Tensor parameter;
     at::Tensor earlier;  // its gradient before the step
-    at::Tensor sum;      // of the step's, over all copies
+    at::Tensor sum;      // of the step's gradients, over all copies
   };
   struct Holder {
     StageId stage;

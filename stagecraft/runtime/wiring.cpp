@@ -40,7 +40,7 @@ int32_t find_edge(const std::vector<WireEdge>& edges, StageId from, StageId to) 
 Ports ports_or_chain(const std::optional<Ports>& ports, int32_t stages) {
   if (!ports) return Ports(stages);
   require<ArgumentError>(ports->num_stages() == stages,
-                         "the ports are of {} stages, the model has {}", ports->num_stages(),
+                         "the ports are for {} stages, but the model has {}", ports->num_stages(),
                          stages);
   return *ports;
 }

@@ -17,14 +17,14 @@
 
 namespace stagecraft {
 
-/// A chain where no ports are given. ArgumentError unless they are of so many stages.
+/// The ports, or by default a chain. ArgumentError if they are for a different number of stages.
 Ports ports_or_chain(const std::optional<Ports>& ports, int32_t stages);
 
-/// Who reads whose output, as a schedule asks it.
+/// Which stage reads the output of which, in the form that schedules use.
 StageGraph stage_graph_of(const Ports& ports);
 
-/// Values that go from one stage to another: first those connected by hand, in the order of
-/// `connections`, then what the chain carries.
+/// The values that one stage sends to a later one: first those of Ports::connect, in the order of
+/// `connections`, then those of the chain.
 struct WireEdge {
   StageId from;
   StageId to;
@@ -33,18 +33,18 @@ struct WireEdge {
 
   Rank peer;              ///< of the other stage, in the world
   bool is_local = false;  ///< the other stage is on this rank
-  /// Local: the other stage's number among this rank's, and this edge's among its own.
+  /// For local edges: the index of the other stage on this rank, and of this edge in its list.
   int32_t peer_stage = -1;
   int32_t peer_edge = -1;
 };
 
-/// One stage of a rank and what it is connected to.
+/// One stage of a rank and its connections.
 struct StageWires {
   StageId stage;
   std::vector<WireEdge> in;   ///< by producer, ascending
   std::vector<WireEdge> out;  ///< by consumer, ascending
   std::vector<Ports::Feed> feeds;
-  /// Stage 0: the model's arguments that are not fed by hand.
+  /// Stage 0 takes the model's arguments that have no Ports::feed.
   bool takes_model_arguments = false;
 };
 
@@ -55,16 +55,16 @@ class Wiring {
 
   const Ports& ports() const { return ports_; }
   std::span<const StageWires> stages() const { return stages_; }
-  /// The stage's number among this rank's, -1 if it is on another.
+  /// The index of the stage on this rank; -1 if it is on a different rank.
   int32_t local_index(StageId stage) const {
     return local_[static_cast<std::size_t>(stage.value())];
   }
-  /// Whether the output goes only where it is connected by hand.
+  /// Whether the output has a Ports::connect, and therefore is not carried by the chain.
   bool is_connected(StageId stage, std::size_t output) const {
     const auto& flags = connected_[static_cast<std::size_t>(stage.value())];
     return output < flags.size() && flags[output];
   }
-  /// Whether the model's argument is fed to stages by hand.
+  /// Whether the model's argument has a Ports::feed.
   bool is_fed(std::size_t argument) const { return argument < fed_.size() && fed_[argument]; }
   bool is_fed(std::string_view name) const {
     return std::find(fed_names_.begin(), fed_names_.end(), name) != fed_names_.end();

@@ -9,28 +9,28 @@
 
 namespace stagecraft {
 
-/// The numbers of AdamW, but for the learning rate.
+/// The numbers of AdamW, except for the learning rate.
 struct AdamWOptions {
   double beta1 = 0.9;
   double beta2 = 0.95;
   double epsilon = 1e-8;
-  /// Of parameters with two dimensions or more; the others (biases, norms) do not decay.
+  /// For parameters with two or more dimensions; the others (biases, norms) do not decay.
   double weight_decay = 0.1;
 };
 
-/// AdamW (Loshchilov and Hutter) over the parameters of a cut model. Each is updated by itself, so
-/// the result does not depend on the cut. Copies of a shared parameter have the same gradient and
-/// stay the same.
+/// AdamW (Loshchilov and Hutter) for the parameters of a model that was split. Each parameter is
+/// updated separately, so the result does not depend on the split. Copies of a shared parameter
+/// have the same gradient and stay equal.
 ///
-/// Belongs to one thread.
+/// Not thread-safe.
 class AdamW {
  public:
-  /// What the optimizer remembers of one parameter; tensors like the parameter's, zero before its
+  /// The optimizer's state of one parameter: tensors of the parameter's shape, zero before its
   /// first update.
   struct Moments {
     at::Tensor average;         ///< of the gradient
     at::Tensor average_square;  ///< of its square
-    at::Tensor updates;         ///< how many there were; one element, float
+    at::Tensor updates;         ///< the number of updates; one element, float
   };
 
   /// ArgumentError for betas outside [0, 1), an epsilon or decay below 0.
@@ -38,14 +38,13 @@ class AdamW {
 
   /// One update of all parameters that have a gradient.
   void step(double learning_rate);
-  /// Lets go of all gradients.
+  /// Releases all gradients.
   void zero_grad();
 
-  /// By parameter, those of the states that are trained, in their order. What is changed in the
-  /// tensors is taken over.
+  /// The trained states, in their order, and their moments. Changes of the tensors take effect.
   const std::vector<ModelState>& states() const { return states_; }
   const std::vector<Moments>& moments() const { return moments_.front(); }
-  /// Makes the moments of all copies those of the first.
+  /// Copies the moments of the first copy to all copies.
   void spread_moments();
 
  private:

@@ -30,7 +30,7 @@ using Json = nlohmann::ordered_json;
 constexpr const char* kFormat = "stagecraft checkpoint 1";
 constexpr const char* kIndex = "index.json";
 constexpr std::string_view kPrefix = "step-";
-/// A checkpoint that is being written, or that somebody was killed over; one that is removed.
+/// Names of a checkpoint that is being written or was interrupted, and of one that is removed.
 constexpr const char* kUnfinished = ".unfinished";
 constexpr const char* kRemoved = ".removed";
 constexpr auto kWait = std::chrono::seconds(60);
@@ -64,7 +64,7 @@ void make_folder(const fs::path& path) {
   if (!above.empty() && above != path) make_folder(above);
   fs::create_directory(path, error);
   if (error) {
-    throw FileError(fmt::format("{}: it cannot be made: {}", path.string(), error.message()));
+    throw FileError(fmt::format("{}: cannot be created: {}", path.string(), error.message()));
   }
   detail::sync_folder(above.empty() ? "." : above.string());
 }
@@ -109,7 +109,7 @@ Json read_index(const std::string& path) {
   const std::string text = detail::read_text(path);
   Json index = try_ordered_json_from_text(text);
   if (!index.is_object() || !index.contains("format")) {
-    throw FileError(fmt::format("{}: it is no index of a checkpoint, or damaged", path));
+    throw FileError(fmt::format("{}: not a checkpoint index, or damaged", path));
   }
   if (index["format"] != kFormat) {
     throw FileError(fmt::format("{}: expected the format \"{}\", got {}", path, kFormat,
@@ -118,7 +118,7 @@ Json read_index(const std::string& path) {
   const Json expected = index.value("checksum", Json());
   index.erase("checksum");
   if (expected != index_checksum(index)) {
-    throw FileError(fmt::format("{}: it is damaged: its checksum is not that of its text", path));
+    throw FileError(fmt::format("{}: damaged: the checksum does not match the text", path));
   }
   return index;
 }
@@ -127,11 +127,10 @@ void check_seal(const std::string& path, const Json& entry) {
   const detail::FileSeal seal = detail::seal_of(path);
   const auto size = entry.at("size").get<uint64_t>();
   if (seal.size != size) {
-    throw FileError(
-        fmt::format("{}: it is damaged: expected {} bytes, got {}", path, size, seal.size));
+    throw FileError(fmt::format("{}: damaged: expected {} bytes, got {}", path, size, seal.size));
   }
   if (hex(seal.checksum) != entry.at("checksum").get<std::string>()) {
-    throw FileError(fmt::format("{}: it is damaged: its checksum is not that of the index", path));
+    throw FileError(fmt::format("{}: damaged: the checksum does not match the index", path));
   }
 }
 
@@ -141,7 +140,7 @@ std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpo
   require<ArgumentError>(checkpoint.step >= 0, "expected a step of at least 0, got {}",
                          checkpoint.step);
   require<ArgumentError>(!try_ordered_json_from_text(checkpoint.notes).is_discarded(),
-                         "the notes of a checkpoint are no JSON: {}", checkpoint.notes);
+                         "the notes of a checkpoint are not valid JSON: {}", checkpoint.notes);
   const fs::path path = fs::path(folder) / fmt::format("{}{:08}", kPrefix, checkpoint.step);
   if (checkpoint.is_elsewhere) return path.string();
   make_folder(folder);
@@ -163,7 +162,7 @@ std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpo
     const std::vector<std::string> all = list_checkpoints(folder);
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
       if (all[i] == path.string()) continue;
-      // Under another name first: half a checkpoint must not look like one.
+      // Renamed first: a checkpoint that is half removed must not look complete.
       std::error_code error;
       fs::rename(all[i], removed, error);
       if (!error) fs::remove_all(removed, error);
@@ -196,7 +195,7 @@ Checkpoint load_checkpoint(const std::string& path) {
   if (!fs::exists(folder / kIndex, ignored)) {
     const std::vector<std::string> all = list_checkpoints(path);
     if (!step_of(folder) && all.empty()) {
-      throw FileError(fmt::format("{}: there is no checkpoint", path));
+      throw FileError(fmt::format("{}: no checkpoint found", path));
     }
     if (!all.empty()) folder = all.back();
   }
@@ -214,8 +213,7 @@ Checkpoint load_checkpoint(const std::string& path) {
       checkpoint.stages.push_back(detail::read_state_file(file));
     }
   } catch (const Json::exception& error) {
-    throw FileError(
-        fmt::format("{}: it is no index of a checkpoint: {}", index_path, error.what()));
+    throw FileError(fmt::format("{}: not a checkpoint index: {}", index_path, error.what()));
   }
   return checkpoint;
 }

@@ -10,46 +10,45 @@
 
 namespace stagecraft {
 
-/// What a checkpoint holds: tensors by stage, and what the program needs to go on.
+/// The content of a checkpoint: tensors by stage, and what the program needs to continue.
 struct Checkpoint {
   int64_t step = 0;
-  /// The random state: numbers are drawn from the seed and how many steps of the pipeline there
-  /// were.
+  /// The random state: random numbers depend on the seed and on the number of pipeline steps.
   uint64_t seed = 0;
   uint64_t pipeline_steps = 0;
-  /// The program's own, a text in JSON: where it is in its data, sizes of the model, ...
+  /// The program's own data as JSON: position in the training data, sizes of the model, ...
   std::string notes = "null";
   /// By stage, in sections: {"model": {"blocks.0.qkv.weight": ...}, ...}. Names are those of the
-  /// uncut model, so it does not matter into how many stages whoever loads it has cut.
+  /// unsplit model, so the loading program may have a different number of stages.
   std::vector<std::map<std::string, NamedTensors>> stages = {};
-  /// Another rank of a world has the tensors, and saves them: save_checkpoint writes nothing.
+  /// A different rank of the world has the tensors and saves them: save_checkpoint writes nothing.
   bool is_elsewhere = false;
 };
 
 /// Writes FOLDER/step-00000200 with a file for each stage and an index with their checksums, and
-/// returns its path. It appears under that name when all of it is on the disk, and not before: who
-/// is killed at any moment finds the checkpoints of before. One of the same step is replaced.
+/// returns its path. It gets that name when all of it is on the disk, so a process that is killed
+/// at any moment leaves the earlier checkpoints intact. A checkpoint of the same step is replaced.
 ///
 /// A stage's file is in torch's own format; torch::pickle_load and Python's torch.load read it.
-/// Afterwards all but the newest `keep` are removed (0: none is). Processes that write into one
-/// folder take turns.
+/// Afterwards all but the newest `keep` checkpoints are removed (0: none is). Processes that write
+/// into the same folder wait for each other.
 ///
-/// FileError, with path and cause, when something cannot be written, or another process writes
-/// there for a minute; then nothing is removed and no half of a checkpoint is left. ArgumentError
-/// for a step below 0 and notes that are no JSON. One that is elsewhere is not written here: the
-/// path is that under which the other rank does.
+/// FileError, with path and cause, if a file cannot be written, or if a different process locks the
+/// folder for a minute. Then nothing is removed, and no incomplete checkpoint is left.
+/// ArgumentError for a step below 0 and for notes that are not valid JSON. With `is_elsewhere`,
+/// nothing is written, and the path is that under which the other rank writes.
 std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpoint,
                             int32_t keep = 0);
 
-/// The checkpoints of a folder, oldest first; none where there is no such folder.
+/// The checkpoints of a folder, oldest first. Empty if the folder does not exist.
 std::vector<std::string> list_checkpoints(const std::string& folder);
 
-/// The step in a checkpoint's name. ArgumentError for another name.
+/// The step in the name of a checkpoint. ArgumentError for a path of a different form.
 int64_t step_of_checkpoint(const std::string& path);
 
-/// Reads one: `path` is that of a checkpoint, or a folder with some, of which the newest is taken.
-/// Tensors come to the CPU. FileError that names the file when one is missing, damaged or of
-/// another format.
+/// Reads a checkpoint. `path` is a checkpoint, or a folder with checkpoints; then the newest is
+/// read. Tensors are on the CPU. FileError, with the path of the file, if a file is missing,
+/// damaged or of a different format.
 Checkpoint load_checkpoint(const std::string& path);
 
 }  // namespace stagecraft

@@ -51,15 +51,10 @@ const ModelState* find_infinite_grad(const std::vector<ModelState>& states) {
   return nullptr;
 }
 
-void check_finite_grads(const std::vector<ModelState>& states) {
-  const ModelState* const bad = find_infinite_grad(states);
-  if (bad != nullptr) throw Error(describe_infinite_grad(bad->name));
-}
-
 std::string describe_infinite_grad(const std::string& name) {
   return "the gradient of " + name +
-         " has elements that are infinite or no numbers: a lower learning rate, a longer "
-         "warm-up or clipping helps where training has run away";
+         " has elements that are infinite or NaN: training has diverged; try a lower learning "
+         "rate, a longer warm-up or clipping";
 }
 
 }  // namespace stagecraft

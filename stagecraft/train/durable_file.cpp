@@ -25,7 +25,7 @@ namespace {
 constexpr std::size_t kBlock = 1U << 20U;
 
 [[noreturn]] void fail(const std::string& path, const char* what, int error) {
-  throw FileError(fmt::format("{}: it cannot be {}: {}", path, what, std::strerror(error)));
+  throw FileError(fmt::format("{}: cannot be {}: {}", path, what, std::strerror(error)));
 }
 
 class OpenFile {
@@ -134,7 +134,7 @@ void replace_folder(const std::string& from, const std::string& to, const std::s
     std::filesystem::remove_all(from, ignored);
     return;
   }
-  // A file system that cannot exchange: what is half removed must not look whole.
+  // The file system cannot exchange names. A folder that is half removed must not look complete.
   if (std::rename(to.c_str(), aside.c_str()) != 0) fail(to, "written", errno);
   if (std::rename(from.c_str(), to.c_str()) != 0) fail(to, "written", errno);
   std::filesystem::remove_all(aside, ignored);
@@ -150,7 +150,7 @@ FolderLock::FolderLock(const std::string& path, std::chrono::seconds wait)
     if (std::chrono::steady_clock::now() > deadline) {
       ::close(folder_);
       throw FileError(
-          fmt::format("{}: another process has been writing there for {} s", path, wait.count()));
+          fmt::format("{}: locked by a different process, waited {} s", path, wait.count()));
     }
     std::this_thread::sleep_for(std::chrono::milliseconds(20));
   }

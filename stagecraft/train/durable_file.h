@@ -9,7 +9,7 @@
 
 namespace stagecraft::detail {
 
-/// What is known of a file that was written: enough to find out later whether it is still the same.
+/// Size and checksum of a file, for detecting later changes.
 struct FileSeal {
   uint64_t size = 0;
   uint64_t checksum = 0;
@@ -17,8 +17,8 @@ struct FileSeal {
   friend bool operator==(const FileSeal&, const FileSeal&) = default;
 };
 
-/// A new file whose bytes are on the disk when close() returns. FileError, with the path and what
-/// the system says, when something cannot be written; what was written so far then stays.
+/// A new file whose bytes are on the disk when close() returns. FileError, with the path and the
+/// system's message, if a write fails; the bytes that were written stay.
 class DurableFile {
  public:
   explicit DurableFile(std::string path);
@@ -38,20 +38,19 @@ class DurableFile {
   std::vector<std::byte> block_;
 };
 
-/// Reads a file through. FileError when it cannot be read.
+/// Reads a whole file. FileError if it cannot be read.
 FileSeal seal_of(const std::string& path);
 std::string read_text(const std::string& path);
 
-/// Makes names in a folder (new files, renames) last. FileError when it cannot.
+/// Flushes the names in a folder (new files, renames) to the disk. FileError if that fails.
 void sync_folder(const std::string& path);
-/// Gives a folder another name. What is there under that name is replaced at once where the file
-/// system can do that, and removed afterwards; otherwise it goes aside, to `aside`, first.
-/// FileError when it cannot.
+/// Renames a folder. An existing folder of that name is exchanged atomically if the file system
+/// supports it, and removed afterwards. Otherwise it is first renamed to `aside`. FileError if that
+/// fails.
 void replace_folder(const std::string& from, const std::string& to, const std::string& aside);
 
-/// Holds a folder for this thread alone among all who ask, in this process and others. The system
-/// lets go of it when the process ends in whatever way. FileError when somebody else has it for
-/// longer than `wait`.
+/// An exclusive lock on a folder, among threads and processes that use this class. The system
+/// releases the lock when the process ends. FileError if the lock is not free within `wait`.
 class FolderLock {
  public:
   FolderLock(const std::string& path, std::chrono::seconds wait);

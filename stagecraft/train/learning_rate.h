@@ -4,16 +4,16 @@
 
 namespace stagecraft {
 
-/// Rises in a straight line for `warmup` steps, then falls along half a cosine to `least`, which it
-/// reaches at step `steps` and keeps.
+/// Rises linearly for `warmup` steps, then falls along half a cosine to `least`, which it reaches
+/// at step `steps` and keeps.
 struct LearningRate {
   double peak = 1e-3;
   double least = 1e-4;
   int64_t warmup = 0;
-  /// Without it (0) the rate stays at its peak after the warm-up.
+  /// 0: the rate stays at its peak after the warm-up.
   int64_t steps = 0;
 
-  /// For the update number `step`, counted from 0: the first of `warmup` has peak / warmup.
+  /// The rate of an update, counted from 0. The first update of a warm-up has peak / warmup.
   double at(int64_t step) const;
 };
 

@@ -10,21 +10,22 @@
 
 namespace stagecraft {
 
-/// A parameter or buffer of the model as it was before it was cut.
+/// A parameter or buffer of the unsplit model.
 struct ModelState {
-  std::string name;  ///< in the uncut model
+  std::string name;  ///< in the unsplit model
   bool is_parameter = true;
-  StageId stage;  ///< the first that holds it
-  /// One for each stage that holds it, in the order of the stages: several for a parameter that is
-  /// shared by copies (SharedParameter::kReplicate) and for buffers that several stages read.
+  StageId stage;  ///< the first stage that holds it
+  /// One tensor for each stage that holds it, in the order of the stages. Several for a parameter
+  /// that is shared by copies (SharedParameter::kReplicate) and for a buffer that several stages
+  /// read.
   std::vector<at::Tensor> copies = {};
 
   const at::Tensor& tensor() const { return copies.front(); }
   bool is_trained() const { return is_parameter && tensor().requires_grad(); }
 };
 
-/// All parameters and buffers that are part of what is saved, in the order of the uncut model,
-/// which does not depend on the cut.
+/// All parameters and persistent buffers, in the order of the unsplit model, which does not depend
+/// on the split.
 std::vector<ModelState> model_states(const Pipe& pipe);
 
 }  // namespace stagecraft

@@ -44,7 +44,7 @@ void save_state_dict(const Pipe& pipe, const std::string& path) {
   try {
     detail::write_tensor_file(unfinished, tensors);
     std::filesystem::rename(unfinished, path, error);
-    if (error) throw FileError(fmt::format("{}: it cannot be written: {}", path, error.message()));
+    if (error) throw FileError(fmt::format("{}: cannot be written: {}", path, error.message()));
   } catch (const FileError&) {
     std::filesystem::remove(unfinished, error);
     throw;
@@ -67,13 +67,14 @@ void load_state_dict(const Pipe& pipe, const std::string& path) {
                              describe(from));
       known.insert(name);
       require<MetadataError>(at::equal(from, given.at(state.name)),
-                             "{} and {} are one tensor, and {} has two values for it", state.name,
-                             name, path);
+                             "{} and {} are the same tensor, but {} has two values for it",
+                             state.name, name, path);
       for (const at::Tensor& copy : state.copies) copies.emplace_back(copy, from);
     }
   }
   for (const auto& [name, tensor] : given) {
-    require<MetadataError>(known.contains(name), "{} has {}, which this model has not", path, name);
+    require<MetadataError>(known.contains(name), "{} has {}, which this model does not have", path,
+                           name);
   }
   const at::NoGradGuard no_grad;
   for (const auto& [to, from] : copies) to.copy_(from);

@@ -94,7 +94,7 @@ FileSeal write_file(const std::string& path, const T& content) {
   } catch (const FileError&) {
     throw;
   } catch (const std::exception& error) {
-    throw FileError(fmt::format("{}: it cannot be written: {}", path, message_of(error)));
+    throw FileError(fmt::format("{}: cannot be written: {}", path, message_of(error)));
   }
   return file.close();
 }
@@ -108,12 +108,12 @@ c10::IValue read_file(const std::string& path) {
     // To the engine's reader an OrderedDict is None.
     const std::string message = message_of(error);
     if (message.find("Expected GenericDict but got None") == std::string::npos) throw;
-    throw Error("it is an OrderedDict, as state_dict() gives it; save dict(...) of it");
+    throw Error("it is an OrderedDict, as state_dict() returns it; save dict(...) of it instead");
   }
 }
 
 [[noreturn]] void fail_to_load(const std::string& path, const std::exception& error) {
-  throw FileError(fmt::format("{}: it is no file of named tensors: {}", path, message_of(error)));
+  throw FileError(fmt::format("{}: not a file of named tensors: {}", path, message_of(error)));
 }
 
 }  // namespace

@@ -12,11 +12,11 @@ namespace stagecraft::detail {
 using StateSections = std::map<std::string, NamedTensors>;
 
 /// Writes them as a dict of dicts, in torch's own format: torch::pickle_load and Python's
-/// torch.load(weights_only=True) read it. No second copy of the tensors is made. FileError when it
-/// cannot be written.
+/// torch.load(weights_only=True) read it. Tensors are not copied. FileError if it cannot be
+/// written.
 FileSeal write_state_file(const std::string& path, const StateSections& sections);
 
-/// Reads it, to the CPU. FileError when it is not such a file.
+/// Reads such a file. Tensors are on the CPU. FileError if it is not such a file.
 StateSections read_state_file(const std::string& path);
 
 /// The same for one dict of tensors.

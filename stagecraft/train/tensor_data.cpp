@@ -23,15 +23,16 @@ TensorData TensorData::read(const std::string& path, double held_out) {
 
 TensorData::TensorData(NamedTensors tensors, double held_out) : tensors_(std::move(tensors)) {
   require<ArgumentError>(held_out >= 0 && held_out < 1,
-                         "expected a share to hold out from 0 to below 1, got {}", held_out);
+                         "expected a held-out share from 0 to below 1, got {}", held_out);
   require<ArgumentError>(!tensors_.empty(), "expected at least one tensor of examples, got none");
   int64_t rows = -1;
   for (auto& [name, tensor] : tensors_) {
     require<ArgumentError>(tensor.dim() > 0 && tensor.size(0) > 0,
                            "{}: expected rows of examples, got {}", name, describe(tensor));
     if (rows < 0) rows = tensor.size(0);
-    require<ArgumentError>(tensor.size(0) == rows, "{}: expected {} rows as the others, got {}",
-                           name, rows, tensor.size(0));
+    require<ArgumentError>(tensor.size(0) == rows,
+                           "{}: expected {} rows, as in the other tensors, got {}", name, rows,
+                           tensor.size(0));
     tensor = tensor.contiguous();
   }
   training_ = rows - static_cast<int64_t>(static_cast<double>(rows) * held_out);

@@ -10,22 +10,22 @@
 
 namespace stagecraft {
 
-/// Examples as named tensors whose rows belong together: row 3 of each is example 3. The last
-/// `held_out` of them are for evaluation, the rest for training.
+/// Examples as named tensors: row 3 of each tensor belongs to example 3. The last share `held_out`
+/// of the examples is for evaluation, the rest for training.
 class TensorData {
  public:
-  /// A file that Python has written with torch.save({"pixel_values": x, "labels": y}, path).
-  /// FileError for one that is none, ArgumentError where tensors have no rows or not the same
-  /// number, and when held_out is not in [0, 1).
+  /// A file that Python wrote with torch.save({"pixel_values": x, "labels": y}, path). FileError if
+  /// it is not such a file. ArgumentError if tensors have no rows or different numbers of rows, and
+  /// if held_out is not in [0, 1).
   static TensorData read(const std::string& path, double held_out = 0.1);
   explicit TensorData(NamedTensors tensors, double held_out = 0.1);
 
   const NamedTensors& tensors() const { return tensors_; }
   int64_t rows() const { return training_ + evaluation_; }
-  /// How many rows are for training; they come first.
+  /// The rows for training. They come first.
   int64_t training_rows() const { return training_; }
   int64_t evaluation_rows() const { return evaluation_; }
-  /// A number that is another one when the data is.
+  /// Differs for different data.
   uint64_t checksum() const;
 
  private:
@@ -34,11 +34,11 @@ class TensorData {
   int64_t evaluation_ = 0;
 };
 
-/// Rows of some data in random order, without end: each time through has every row once. Which come
-/// depends on the seed and on how many were drawn before.
+/// An endless sequence of rows in random order. Each pass over the data has every row once. The
+/// rows depend on the seed and on the number of rows drawn before.
 class TensorRows {
  public:
-  /// The rows from `first` on, `count` of them. ArgumentError for none.
+  /// Uses `count` rows, beginning at `first`. ArgumentError if there is none.
   TensorRows(NamedTensors tensors, int64_t first, int64_t count, uint64_t seed);
 
   NamedTensors draw(int64_t rows);

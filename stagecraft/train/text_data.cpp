@@ -49,7 +49,7 @@ TextData TextData::read(const std::vector<std::string>& paths, double held_out) 
 
 TextData::TextData(std::string text, double held_out) {
   require<ArgumentError>(held_out >= 0 && held_out < 1,
-                         "expected a share to hold out from 0 to below 1, got {}", held_out);
+                         "expected a held-out share from 0 to below 1, got {}", held_out);
   require<ArgumentError>(!text.empty(), "expected a text, got an empty one");
   checksum_ = detail::checksum(std::as_bytes(std::span(text)));
   const auto kept = static_cast<std::size_t>(static_cast<double>(text.size()) * (1 - held_out));

@@ -9,21 +9,21 @@
 
 namespace stagecraft {
 
-/// Text as bytes: the last `held_out` of it is for evaluation, the rest for training.
+/// Text as bytes. The last share `held_out` is for evaluation, the rest for training.
 class TextData {
  public:
-  /// All files, one after another. FileError for one that cannot be read, ArgumentError when there
-  /// are none, when held_out is not in [0, 1), or when together they are empty.
+  /// All files, concatenated. FileError if a file cannot be read. ArgumentError if there is none,
+  /// if held_out is not in [0, 1), or if all files are empty.
   static TextData read(const std::vector<std::string>& paths, double held_out = 0.1);
   explicit TextData(std::string text, double held_out = 0.1);
 
   /// One dimension, bytes.
   const at::Tensor& training() const { return training_; }
   const at::Tensor& evaluation() const { return evaluation_; }
-  /// A number that is another one when the text is.
+  /// Differs for different texts.
   uint64_t checksum() const { return checksum_; }
-  /// What guessing each byte by its frequency alone costs, in nats a byte: what a model has to
-  /// beat.
+  /// The loss of guessing each byte by its frequency alone, in nats for each byte. A trained model
+  /// should be below it.
   double unigram_entropy() const;
 
  private:
@@ -32,21 +32,21 @@ class TextData {
   uint64_t checksum_ = 0;
 };
 
-/// Rows of a text in random order, without end: each time through the text has every row once, in
-/// another order and cut at other places. Which rows come depends on the seed and on how many were
-/// drawn before, so a position is one number.
+/// An endless sequence of rows of a text in random order. Each pass over the text has every row
+/// once, in a new order and with new boundaries. The rows depend on the seed and on the number of
+/// rows drawn before, so a position is one number.
 class TextRows {
  public:
-  /// Rows of length + 1 bytes. ArgumentError when the text is shorter than 2 * length + 1.
+  /// Rows of length + 1 bytes. ArgumentError if the text is shorter than 2 * length + 1.
   TextRows(at::Tensor text, int64_t length, uint64_t seed);
 
-  /// The next rows: inputs and, one byte on, targets; both [rows, length], int64.
+  /// The next rows: inputs, and targets, which are one byte later. Both are int64 [rows, length].
   std::pair<at::Tensor, at::Tensor> draw(int64_t rows);
 
-  /// How many rows were drawn.
+  /// The number of rows drawn.
   int64_t position() const { return position_; }
   void set_position(int64_t position);
-  /// Rows each time through the text.
+  /// The number of rows of a pass over the text.
   int64_t rows_per_pass() const { return per_pass_; }
 
  private:

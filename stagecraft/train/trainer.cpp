@@ -11,8 +11,9 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/run/saved_state.h"
+#include "stagecraft/runtime/record/report.h"
 #include "stagecraft/train/clip.h"
-#include "stagecraft/train/engine.h"
+#include "stagecraft/train/trainer_world.h"
 #include "stagecraft/train/training_state.h"
 #include "stagecraft/tree/tree.h"
 
@@ -23,14 +24,14 @@ class Trainer::Impl {
   Impl(Pipe pipe, const Loss& loss, TrainerOptions options)
       : pipe_(std::move(pipe)),
         options_(std::move(options)),
-        engine_(make_engine(loss)),
-        state_(pipe_, options_.adamw, [&](StageId stage) { return engine_->has_stage(stage); }) {
+        world_(checked(loss), loss, options_),
+        state_(pipe_, options_.adamw, [&](StageId stage) { return world_.has_stage(stage); }) {
     require<ArgumentError>(std::any_of(state_.all().begin(), state_.all().end(),
                                        [](const ModelState& state) { return state.is_trained(); }),
-                           "the model has nothing to train");
+                           "the model has no trainable parameters");
     const Pipe& evaluation = options_.evaluation ? *options_.evaluation : pipe_;
     for (StageId s(0); s.value() < evaluation.num_stages(); ++s) {
-      if (!engine_->has_stage(s)) continue;
+      if (!world_.has_stage(s)) continue;
       for (at::Tensor& tensor : changed_states(evaluation.stage_graph(s).parts())) {
         evaluation_buffers_.push_back(std::move(tensor));
       }
@@ -42,10 +43,10 @@ class Trainer::Impl {
     AdamW& optimizer = state_.optimizer();
     optimizer.zero_grad();
     TrainStep result;
-    const uint64_t completed = engine_->completed_steps();
+    const uint64_t completed = world_.completed_steps();
     try {
       std::string problem;
-      engine_->together([&] {
+      world_.together([&] {
         result.loss = run_microbatches(inputs, target, measure_memory);
         measure(result);
         if (!std::isfinite(result.grad_norm)) problem = describe_problem(result.grad_norm);
@@ -53,7 +54,7 @@ class Trainer::Impl {
       if (!problem.empty()) throw Error(problem);
     } catch (...) {
       optimizer.zero_grad();
-      engine_->set_completed_steps(completed);
+      world_.set_completed_steps(completed);
       throw;
     }
     if (options_.clip > 0) clip_grads(state_.here(), result.grad_norm, options_.clip);
@@ -67,50 +68,48 @@ class Trainer::Impl {
 
   double eval_loss(const Arguments& inputs, const c10::IValue& target) {
     double loss = 0;
-    engine_->together([&] {
-      Microbatches batch =
-          split_batch(inputs.args, inputs.kwargs, target,
-                      {.microbatches = options_.microbatches * engine_->replicas()});
-      // Without targets eval() would leave out the loss, which may need none.
+    world_.together([&] {
+      Microbatches batch = split_batch(inputs.args, inputs.kwargs, target,
+                                       {.microbatches = options_.microbatches * world_.replicas()});
+      // Without targets eval() skips the loss, but this loss may need none.
       if (target.isNone()) batch.targets.resize(batch.inputs.size());
       const KeptBuffers kept(evaluation_buffers_);
-      loss = engine_->eval(std::move(batch)).loss().item<double>();
+      loss = world_.eval(std::move(batch)).loss().item<double>();
     });
     return loss;
   }
 
   StepResult predict(const Arguments& inputs, OutputMode outputs) {
     StepResult result;
-    engine_->together([&] {
+    world_.together([&] {
       Microbatches batch =
           split_batch(inputs.args, inputs.kwargs, {}, {.microbatches = options_.microbatches});
       const KeptBuffers kept(evaluation_buffers_);
-      result = engine_->predict(std::move(batch), outputs);
+      result = world_.predict(std::move(batch), outputs);
     });
     return result;
   }
 
   int64_t steps() const { return steps_; }
   const Pipe& pipe() const { return pipe_; }
-  int32_t num_ranks() const { return engine_->num_ranks(); }
+  int32_t num_ranks() const { return world_.num_ranks(); }
   const std::vector<ModelState>& states() const { return state_.all(); }
 
   RecordedRun recorded_run() {
     std::optional<RecordedRun> run;
-    engine_->together([&] { run = engine_->recorded_run(); });
+    world_.together([&] { run = world_.recorded_run(); });
     return std::move(*run);
   }
 
-  Checkpoint checkpoint(std::string notes) const {
+  Checkpoint checkpoint(std::string notes) {
     Checkpoint result{.step = steps_,
                       .seed = options_.seed,
-                      .pipeline_steps = engine_->completed_steps(),
+                      .pipeline_steps = world_.completed_steps(),
                       .notes = std::move(notes),
                       .stages = {}};
     std::vector<std::vector<at::Tensor>> stages;
-    engine_->together([&] {
-      stages = engine_->collect([&](StageId stage) { return state_.tensors_of(stage); });
-    });
+    world_.together(
+        [&] { stages = world_.collect([&](StageId stage) { return state_.tensors_of(stage); }); });
     for (const auto& tensors : stages) {
       const StageId stage(static_cast<int32_t>(result.stages.size()));
       result.stages.push_back(state_.sections_of(stage, tensors));
@@ -121,30 +120,31 @@ class Trainer::Impl {
 
   void restore(const Checkpoint& checkpoint) {
     require<ArgumentError>(!checkpoint.is_elsewhere,
-                           "this checkpoint's tensors are on rank 0: save it, and load what was "
-                           "saved on all ranks");
-    require<MetadataError>(checkpoint.step >= 0, "the checkpoint is of step {}", checkpoint.step);
-    require<MetadataError>(
-        checkpoint.seed == options_.seed,
-        "the checkpoint's random numbers come from seed {}, here they would from {}",
-        checkpoint.seed, options_.seed);
+                           "the tensors of this checkpoint are on rank 0: save the checkpoint, "
+                           "then load it on all ranks");
+    require<MetadataError>(checkpoint.step >= 0,
+                           "expected a checkpoint of step 0 or later, got step {}",
+                           checkpoint.step);
+    require<MetadataError>(checkpoint.seed == options_.seed,
+                           "the checkpoint was written with seed {}, but this trainer uses seed {}",
+                           checkpoint.seed, options_.seed);
     state_.restore(checkpoint);
     steps_ = checkpoint.step;
-    engine_->set_completed_steps(checkpoint.pipeline_steps);
+    world_.set_completed_steps(checkpoint.pipeline_steps);
   }
 
   void gather_weights() {
     std::vector<std::vector<at::Tensor>> stages;
-    engine_->together([&] {
-      stages = engine_->collect([&](StageId stage) { return state_.tensors_of(stage, false); });
+    world_.together([&] {
+      stages = world_.collect([&](StageId stage) { return state_.tensors_of(stage, false); });
     });
     for (StageId s(0); s.value() < static_cast<int32_t>(stages.size()); ++s) {
-      if (!engine_->has_stage(s)) state_.set_values(s, stages[static_cast<std::size_t>(s.value())]);
+      if (!world_.has_stage(s)) state_.set_values(s, stages[static_cast<std::size_t>(s.value())]);
     }
   }
 
  private:
-  /// Until its end.
+  /// Restores buffers when it is destroyed.
   class KeptBuffers {
    public:
     explicit KeptBuffers(const std::vector<at::Tensor>& buffers) {
@@ -155,33 +155,36 @@ class Trainer::Impl {
     SavedState kept_;
   };
 
-  std::unique_ptr<TrainEngine> make_engine(const Loss& loss) const {
+  // The pipe, if the options are good.
+  const Pipe& checked(const Loss& loss) const {
     check(options_.learning_rate);
-    require<ArgumentError>(static_cast<bool>(loss), "a trainer needs a loss");
-    require<ArgumentError>(options_.microbatches >= 1 && options_.accumulate >= 1,
-                           "expected at least one microbatch and one step an update, got {} and {}",
-                           options_.microbatches, options_.accumulate);
+    require<ArgumentError>(static_cast<bool>(loss), "a Trainer needs a loss");
+    require<ArgumentError>(
+        options_.microbatches >= 1 && options_.accumulate >= 1,
+        "expected at least one microbatch and one step for each update, got {} and {}",
+        options_.microbatches, options_.accumulate);
     require<ArgumentError>(options_.clip >= 0, "expected a norm of at least 0 to clip at, got {}",
                            options_.clip);
     require<ArgumentError>(options_.threads_per_rank >= 1,
                            "expected at least one thread for each rank, got {}",
                            options_.threads_per_rank);
     require<ArgumentError>(options_.replicas == 1 || options_.transport != nullptr,
-                           "{} replicas need the ranks of a world: TrainerOptions::transport",
+                           "{} replicas need a world: set TrainerOptions::transport",
                            options_.replicas);
     for (const int32_t stage : options_.recompute) {
       require<ArgumentError>(stage >= 0 && stage < pipe_.num_stages(),
                              "recompute: expected stages from 0 to {}, got {}",
                              pipe_.num_stages() - 1, stage);
     }
+    // A thread takes over the process's number at its first query, so query before setting it.
+    at::get_num_threads();
     at::set_num_threads(options_.threads_per_rank);
-    return options_.transport == nullptr ? make_thread_engine(pipe_, loss, options_)
-                                         : make_rank_engine(pipe_, loss, options_);
+    return pipe_;
   }
 
-  /// All microbatches of an update, so many at a time; the loss of the whole batch.
+  /// Runs the steps of an update and returns the loss of the whole batch.
   double run_microbatches(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
-    const auto each = static_cast<std::size_t>(options_.microbatches * engine_->replicas());
+    const auto each = static_cast<std::size_t>(options_.microbatches * world_.replicas());
     const auto parts = static_cast<std::size_t>(options_.accumulate);
     Microbatches all = split_batch(inputs.args, inputs.kwargs, target,
                                    {.microbatches = static_cast<int32_t>(each * parts)});
@@ -193,7 +196,7 @@ class Trainer::Impl {
         if (!all.targets.empty()) some.targets.push_back(std::move(all.targets[m]));
         some.weights.push_back(all.weights[m]);
       }
-      const StepResult result = engine_->step(std::move(some), measure_memory);
+      const StepResult result = world_.step(std::move(some), measure_memory);
       for (std::size_t m = 0; m < each; ++m) {
         loss += result.weights[m] * result.losses[m].item<double>();
       }
@@ -201,18 +204,18 @@ class Trainer::Impl {
     return loss;
   }
 
-  /// The norm of all gradients and the share of the bubble, on every rank the same: each tells the
-  /// norms of what it holds first.
+  /// Sets the norm of all gradients and the share of the bubble, the same on every rank. Each rank
+  /// sends the norms of the states whose first stage it has.
   void measure(TrainStep& step) {
     const std::vector<ModelState>& here = state_.here();
     const std::vector<at::Tensor> norms = norms_of_grads(here);
-    std::vector<c10::IValue> told = {engine_->bubble_share()};
+    std::vector<c10::IValue> told = {make_report(world_.recorded_run().recording).bubble_share};
     for (std::size_t i = 0; i < here.size(); ++i) {
-      if (!norms[i].defined() || !engine_->has_stage(here[i].stage)) continue;
+      if (!norms[i].defined() || !world_.has_stage(here[i].stage)) continue;
       told.push_back(tree::tuple({place_of(here[i].name), norms[i]}));
     }
     std::vector<at::Tensor> all(state_.all().size());
-    const std::vector<c10::IValue> ranks = engine_->gather(tree::tuple(std::move(told)));
+    const std::vector<c10::IValue> ranks = world_.gather(tree::tuple(std::move(told)));
     for (const c10::IValue& rank : ranks) {
       const auto& values = rank.toTupleRef().elements();
       for (std::size_t i = 1; i < values.size(); ++i) {
@@ -224,21 +227,21 @@ class Trainer::Impl {
     step.grad_norm = norm_of(all);
   }
 
-  /// What is wrong with gradients of such a norm, on every rank the same.
+  /// The error message for a norm that is not finite, the same on every rank.
   std::string describe_problem(double norm) {
     const ModelState* const bad = find_infinite_grad(state_.here());
     const auto none = static_cast<int64_t>(state_.all().size());
     int64_t first = none;
-    for (const c10::IValue& place : engine_->gather(bad == nullptr ? none : place_of(bad->name))) {
+    for (const c10::IValue& place : world_.gather(bad == nullptr ? none : place_of(bad->name))) {
       first = std::min(first, place.toInt());
     }
     if (first < none) {
       return describe_infinite_grad(state_.all()[static_cast<std::size_t>(first)].name);
     }
-    return fmt::format("the norm of the gradients is {}: training has run away", norm);
+    return fmt::format("the norm of the gradients is {}: training has diverged", norm);
   }
 
-  /// Among all states.
+  /// The index of a state among all states.
   int64_t place_of(const std::string& name) const {
     const auto& all = state_.all();
     return std::find_if(all.begin(), all.end(),
@@ -248,7 +251,7 @@ class Trainer::Impl {
 
   Pipe pipe_;
   TrainerOptions options_;
-  std::unique_ptr<TrainEngine> engine_;
+  TrainerWorld world_;
   TrainingState state_;
   std::vector<at::Tensor> evaluation_buffers_;  // that a forward changes
   int64_t steps_ = 0;

@@ -34,61 +34,61 @@ struct TrainerOptions {
   /// Threads inside operators, on each rank and for the optimizer.
   int32_t threads_per_rank = 1;
 
-  /// Each update is of accumulate * microbatches microbatches, in so many steps of the pipeline.
+  /// An update has `accumulate` steps of the pipeline with `microbatches` microbatches each.
   int32_t microbatches = 4;
   int32_t accumulate = 1;
 
   LearningRate learning_rate = {};
   AdamWOptions adamw = {};
-  /// The norm of all gradients together is kept to this; 0: as it is.
+  /// Upper limit for the norm of all gradients; 0: no limit.
   double clip = 1;
   /// Stages that run forward again instead of keeping activations (StageOptions::recompute).
   std::vector<int32_t> recompute = {};
-  /// What eval() runs: the same parameters in a model captured for evaluation (no dropout), cut
-  /// likewise. Without it, what is trained.
+  /// The model for evaluation: the same parameters, captured without dropout, with the same split.
+  /// By default the trained model.
   std::optional<Pipe> evaluation = std::nullopt;
 
-  /// This rank's end of a world, of which every rank has a trainer; null: all ranks are threads of
-  /// this one. Must outlive the trainer.
+  /// This rank's transport. Every rank of its world has a trainer. Null: all ranks are threads of
+  /// this trainer. Must outlive the trainer.
   Transport* transport = nullptr;
-  /// How many pipelines side by side, each with a share of every batch, in a world of as many ranks
-  /// as all of them have. An update is of accumulate * replicas * microbatches microbatches then.
+  /// The number of pipelines that train the model, each with a share of every batch. The world has
+  /// the ranks of all of them. An update has accumulate * replicas * microbatches microbatches.
   int32_t replicas = 1;
 };
 
-/// What one update was like.
+/// The result of one update.
 struct TrainStep {
-  int64_t step = 0;      ///< how many there were, this one included
+  int64_t step = 0;      ///< the number of updates, including this one
   double loss = 0;       ///< the mean over the batch, before the update
   double grad_norm = 0;  ///< before clipping
   double learning_rate = 0;
-  double seconds = 0;       ///< by this rank's clock
-  double bubble_share = 0;  ///< of all ranks' time, in the last step of the (first) pipeline
+  double seconds = 0;       ///< on this rank's clock
+  double bubble_share = 0;  ///< of the time of all ranks, in the last step of the (first) pipeline
 };
 
-/// Trains a model that was cut: pipeline, AdamW, clipping, checkpoints.
+/// Trains a model that was split: pipeline, AdamW, clipping, checkpoints.
 ///
 ///   Trainer trainer(pipe, loss, {.schedule = "1F1B", .microbatches = 8});
 ///   TrainStep now = trainer.step({inputs}, targets);
 ///   save_checkpoint("run", trainer.checkpoint());
 ///
-/// With a fixed number of microbatches the losses do not depend on the number of stages nor on the
-/// schedule, in no bit, as long as schedules run a stage's backwards in ascending order (those that
-/// reverse it equal each other) and shared parameters are transmitted.
+/// With a fixed number of microbatches, losses are bitwise equal for any number of stages and any
+/// schedule, if shared parameters are transmitted and the schedules run the backwards of a stage in
+/// ascending order. (Schedules with the reverse order are equal to each other.)
 ///
-/// Ranks are threads, or with TrainerOptions::transport those of a world, in processes or threads:
+/// Ranks are threads, or, with TrainerOptions::transport, the ranks of a world:
 ///
 ///   Trainer trainer(pipe, loss, {.transport = &transport, .replicas = 2});
 ///
-/// Then every rank makes a trainer from the same model with the same weights, and the same calls
-/// with the same whole batch. It runs and updates the stages that the schedule puts on it, and
-/// holds AdamW's moments of those alone; its weights of other stages are neither used nor kept up
-/// to date. All ranks get the same results, and errors: a step that fails on one of them fails, and
-/// changes nothing, on all, as Runner::step says. One replica has the bits of threads. Several have
-/// the sums of as many microbatches in another order, and all of them the same weights; buffers
+/// Then every rank creates a trainer from the same model with the same weights, and makes the same
+/// calls with the same whole batch. A rank runs and updates the stages that the schedule places on
+/// it, and holds AdamW's moments of those stages only. Its weights of other stages are neither used
+/// nor updated. All ranks get the same results. A step that fails on one rank fails on all, and
+/// changes nothing. One replica gives the same bits as threads. Several replicas add the gradients
+/// of the microbatches in a different order. All replicas have the same weights, and the buffers
 /// that forwards change are those of the first.
 ///
-/// Belongs to one thread, whose number of threads inside operators it sets.
+/// Not thread-safe. Sets the number of threads inside operators for the constructing thread.
 class Trainer {
  public:
   /// ArgumentError for options that do not fit each other or the pipe.
@@ -97,45 +97,45 @@ class Trainer {
   Trainer(Trainer&&) noexcept;
   Trainer& operator=(Trainer&&) noexcept;
 
-  /// One update with one batch, which is cut along its rows. Error, before anything is updated,
-  /// when gradients are not finite; otherwise throws as Pipeline::step does. After a throw the
-  /// trainer is as before.
+  /// One update with one batch, which is split along its rows. Error, before anything is updated,
+  /// if gradients are not finite; otherwise throws as Pipeline::step does. An exception leaves the
+  /// trainer unchanged.
   TrainStep step(const Args& args, const c10::IValue& target, bool measure_memory = false);
-  /// The same for a model that takes arguments by name. Without a target (None) the loss is a
-  /// function of the output alone.
+  /// The same for a model with arguments by name. Without a target (None), the loss is a function
+  /// of the output alone.
   TrainStep step(const Arguments& inputs, const c10::IValue& target, bool measure_memory = false);
 
-  /// The mean loss over a batch of at least as many rows as replicas * microbatches, without
-  /// dropout where TrainerOptions::evaluation is given. Leaves the model's buffers as they were.
+  /// The mean loss over a batch with at least replicas * microbatches rows, without dropout if
+  /// TrainerOptions::evaluation is set. The model's buffers are unchanged.
   double eval_loss(const Args& args, const c10::IValue& target);
   double eval_loss(const Arguments& inputs, const c10::IValue& target);
-  /// The outputs for a batch of at least as many rows as there are microbatches, merged. Every
-  /// replica computes all of them.
+  /// The merged outputs for a batch with at least as many rows as microbatches. Every replica
+  /// computes all of them.
   c10::IValue predict(const Args& args);
   c10::IValue predict(const Arguments& inputs);
-  /// The same by microbatch, for outputs that cannot be merged, as a loss among them.
+  /// The outputs by microbatch, for outputs that cannot be merged, such as a loss.
   std::vector<c10::IValue> predict_each(const Arguments& inputs);
 
   int64_t steps() const;
   const Pipe& pipe() const;
-  /// Of one replica.
+  /// The ranks of one replica.
   int32_t num_ranks() const;
-  /// In the order of the uncut model.
+  /// In the order of the unsplit model.
   const std::vector<ModelState>& states() const;
-  /// What all ranks did in the last step, of this rank's replica; called by all ranks.
-  /// ArgumentError before the first.
+  /// What all ranks of this replica did in the last step. Called by all ranks. ArgumentError before
+  /// the first step.
   RecordedRun recorded_run();
 
-  /// All that it needs to go on, `notes` included. Shares the tensors: write it before the next
-  /// step. Called by all ranks; rank 0 gets the tensors of all stages, and the others what
-  /// save_checkpoint has nothing to write of.
+  /// Everything that is needed to continue, with `notes`. It shares the tensors: save it before the
+  /// next step. Called by all ranks. Rank 0 gets the tensors of all stages. On other ranks
+  /// Checkpoint::is_elsewhere is set.
   Checkpoint checkpoint(std::string notes = "null") const;
-  /// Goes on where that one was, however that was cut. MetadataError, before anything is changed,
-  /// when it is not of this model: names and shapes are compared, and the seed. Every rank restores
-  /// the same.
+  /// Continues from a checkpoint of any split of the model. MetadataError, before anything is
+  /// changed, if names, shapes or the seed differ. Every rank restores the same checkpoint.
   void restore(const Checkpoint& checkpoint);
-  /// Called by all ranks: then rank 0's pipe has the weights and buffers of all stages, as to save
-  /// them (state_dict.h). Where ranks are threads of this trainer it always has.
+  /// Copies the weights and buffers of all stages to the pipe of rank 0, for saving them
+  /// (state_dict.h). Called by all ranks. Ranks that are threads of this trainer share one pipe, so
+  /// nothing is copied.
   void gather_weights();
 
  private:

@@ -35,17 +35,17 @@ Section gather(const Checkpoint& checkpoint, const std::string& section) {
   return all;
 }
 
-/// What is to be written where, found out before anything is.
+/// The copies that a restore makes. All of them are checked before the first is made.
 class Restore {
  public:
-  /// Without a place for it (`to`) it is only checked, by what it has to be like.
+  /// Without a target (`to`), the tensor is only compared with the expected shape and dtype.
   void add(const Section& section, const std::string& what, const std::string& name,
            const at::Tensor& like, const at::Tensor& to) {
     const auto found = section.find(name);
     require<MetadataError>(found != section.end(), "the checkpoint has no {} of {}", what, name);
     const at::Tensor& from = found->second;
     require<MetadataError>(from.sizes() == like.sizes() && from.scalar_type() == like.scalar_type(),
-                           "{} of {}: expected {}, the checkpoint has {}", what, name,
+                           "{} of {}: expected {}, but the checkpoint has {}", what, name,
                            describe(like), describe(from));
     if (to.defined()) copies_.emplace_back(to.detach(), from);
   }
@@ -62,8 +62,8 @@ void check_no_others(const Section& section, const std::vector<ModelState>& stat
   std::set<std::string_view> known;
   for (const ModelState& state : states) known.insert(state.name);
   for (const auto& [name, tensor] : section) {
-    require<MetadataError>(known.contains(name), "the checkpoint has {}, which this model has not",
-                           name);
+    require<MetadataError>(known.contains(name),
+                           "the checkpoint has {}, which this model does not have", name);
   }
 }
 

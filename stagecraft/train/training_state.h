@@ -13,8 +13,8 @@
 
 namespace stagecraft {
 
-/// The parameters and buffers of a model, what AdamW remembers of those that are trained in this
-/// process, and their way into a checkpoint and back.
+/// The parameters and buffers of a model, AdamW's state of those that are trained in this process,
+/// and their conversion to and from a checkpoint.
 class TrainingState {
  public:
   /// `is_here`: whether a stage is trained in this process. Throws as AdamW does.
@@ -23,21 +23,21 @@ class TrainingState {
 
   /// All of the model, in its order.
   const std::vector<ModelState>& all() const { return all_; }
-  /// Those of the stages here, and of their copies those here.
+  /// The states of stages in this process, with the copies in this process.
   const std::vector<ModelState>& here() const { return here_; }
   AdamW& optimizer() { return optimizer_; }
 
-  /// What a checkpoint holds of a stage that is here; its values alone where `with_moments` is not
-  /// set.
+  /// The tensors of a checkpoint for a stage in this process; without `with_moments`, only values.
   std::vector<at::Tensor> tensors_of(StageId stage, bool with_moments = true) const;
-  /// The same by section and name; `tensors`: what tensors_of gave where the stage is.
+  /// The same by section and name. `tensors`: the result of tensors_of on the stage's rank.
   std::map<std::string, NamedTensors> sections_of(StageId stage,
                                                   const std::vector<at::Tensor>& tensors) const;
-  /// Takes over the values of a stage; `values`: tensors_of without moments, where the stage is.
+  /// Sets the values of a stage. `values`: the result of tensors_of, without moments, on the
+  /// stage's rank.
   void set_values(StageId stage, const std::vector<at::Tensor>& values);
 
-  /// Takes over all that is here, and the values of other stages. MetadataError, before anything is
-  /// changed, for one that is not of this model.
+  /// Restores the states in this process, and the values of other stages. MetadataError, before
+  /// anything is changed, if the checkpoint does not belong to this model.
   void restore(const Checkpoint& checkpoint);
 
  private:

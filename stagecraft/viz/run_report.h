@@ -77,7 +77,7 @@ struct LossPoint {
 };
 
 /// All that a page tells about a run, most of it about one step. Times are microseconds, memory is
-/// bytes. `make_run_report` (runtime/run_report.h) fills it in from a pipeline.
+/// bytes. `make_run_report` (report/save_report.h) fills it in from a pipeline.
 struct RunReport {
   std::string title;
   std::string command = {};              ///< that produced it

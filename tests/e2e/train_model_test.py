@@ -217,9 +217,9 @@ class Texts(ModelTest):
         self.assertEqual(self.curve("static", "--batch", "8", "--context", "16"),
                          self.curve("labelled", "--batch", "8", "--context", "16"))
         for arguments, says in [
-                (["--batch", "12"], "--batch 12 in 4 microbatches gives 3 rows each, and it was exported for 2"),
-                (["--batch", "9"], "--batch 9 in 4 microbatches gives 2 or 3 rows each, and it was exported for 2"),
-                (["--context", "8"], "--context 8: it was exported for rows of 16")]:
+                (["--batch", "12"], "--batch 12 in 4 microbatches gives 3 rows each, but the model was exported for 2"),
+                (["--batch", "9"], "--batch 9 in 4 microbatches gives 2 or 3 rows each, but the model was exported for 2"),
+                (["--context", "8"], "--context 8: the model was exported for rows of 16")]:
             self.bad(2, "train", *self.options("static", *arguments), says=says)
 
     def test_resume_has_the_same_curve(self):
@@ -295,10 +295,10 @@ class Refusals(ModelTest):
         self.refused(self.folder / "none.pt2", says="none.pt2")
         self.refused(self.write("text.pt2", "no archive"), says="text.pt2")
         self.refused("labelled", "--data", "none.txt", says="none.txt: it cannot be read")
-        self.refused("labelled", "--data", ".", says="--data .: it is a folder")
-        self.refused("images", "--data", "none.pt", says="none.pt: it is no file of named tensors")
+        self.refused("labelled", "--data", ".", says="--data . is a folder")
+        self.refused("images", "--data", "none.pt", says="none.pt: not a file of named tensors")
         self.refused("images", "--data", self.write("broken.pt", "no archive"),
-                     says="broken.pt: it is no file of named tensors")
+                     says="broken.pt: not a file of named tensors")
         self.refused("labelled", "--program", "other", says="other")
         self.refused("labelled", "--save-weights", "no/such/folder/weights.pt",
                      says="no/such/folder/weights.pt")
@@ -314,21 +314,21 @@ class Refusals(ModelTest):
         self.refused("labelled", "--stages", "2", "--split", "model.layers.1", says="excludes")
 
     def test_sizes(self):
-        self.refused("labelled", "--context", "40", says="--context 40: it was exported for rows of 4 to 32")
+        self.refused("labelled", "--context", "40", says="--context 40: the model was exported for rows of 4 to 32")
         self.refused("labelled", "--batch", "400", "--microbatches", "4",
-                     says="--batch 400 in 4 microbatches gives 100 rows each, and it was exported for 1 to 32")
+                     says="--batch 400 in 4 microbatches gives 100 rows each, but the model was exported for 1 to 32")
         torch.save(image_data(), self.folder / "images.pt")
         self.refused("images", "--data", "images.pt", "--batch", "4",
-                     says="--batch 4 in 4 microbatches gives 1 rows each, and it was exported for 2 to 64")
+                     says="--batch 4 in 4 microbatches gives 1 rows each, but the model was exported for 2 to 64")
 
     def test_models_for_texts(self):
-        self.refused("few_tokens", says="it knows 97 tokens, and a text has 256 bytes")
-        self.refused("segments", says="what to give for segments cannot be made of a text; give data with --data")
+        self.refused("few_tokens", says="it has 97 tokens, but a text has 256 different bytes")
+        self.refused("segments", says="its inputs segments cannot be made from a text; pass data with --data")
         self.refused("no_logits", says="its output has neither logits [rows, length, tokens] nor a loss")
         self.refused("no_loss", says="its output has no loss")
-        self.refused(zoo / "number_input.pt2", says="it takes a number that may change")
+        self.refused(zoo / "number_input.pt2", says="its forward takes a number that may vary")
         self.refused(zoo / "several.pt2", says="expected the name of one of its 2 programs")
-        self.refused("images", says="on a text it has to take token ids, int64[rows, length]")
+        self.refused("images", says="to train on a text it must take token ids, int64[rows, length]")
 
     def test_texts(self):
         self.refused("labelled", "--data", self.write("short.txt", "too short"),
@@ -359,7 +359,7 @@ class Refusals(ModelTest):
         torch.save(data | {"scale": torch.ones(48)}, self.folder / "scaled.pt")
         self.refused("scaled", "--data", "scaled.pt", says="its input scale has no rows")
         torch.save([data], self.folder / "list.pt")
-        self.refused("images", "--data", "list.pt", says="list.pt: it is no file of named tensors")
+        self.refused("images", "--data", "list.pt", says="list.pt: not a file of named tensors")
 
 
 def main():

@@ -161,11 +161,11 @@ class WrongInputs(ProcessesTest):
     def test_are_refused_before_anybody_is_waited_for(self):
         self.refused("--transport", "gloo", says="a world over gloo needs a launcher")
         self.refused("--transport", "pigeons", says="--transport")
-        self.refused("--transport", "nccl", says="--transport nccl carries tensors of a GPU: give --device cuda")
+        self.refused("--transport", "nccl", says="--transport nccl carries tensors of a GPU: pass --device cuda")
         self.refused("--replicas", "3", says="--batch 8 has fewer rows than there are microbatches: 4 x 1 x 3")
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         self.refused("--microbatches", "1", "--replicas", "3", env=two,
-                     says="--replicas 3 does not divide the 2 processes that torchrun has started")
+                     says="--replicas 3 does not divide the 2 processes that torchrun started")
         self.refused("--ranks", "3", env=two, says="expected 3 ranks, but torchrun has started 2")
         self.refused("--transport", "local", env=two, says="torchrun has started 2 processes")
 

@@ -162,7 +162,7 @@ class Checkpoints(TrainTest):
         data = bytearray(path.read_bytes())
         data[len(data) // 2] ^= 1
         path.write_bytes(data)
-        self.bad(2, "train", "--resume", "run", says="run/step-00000004/stage-1.pt: it is damaged")
+        self.bad(2, "train", "--resume", "run", says="run/step-00000004/stage-1.pt: damaged")
         self.assertEqual(sorted(self.resume_from("run/step-00000002")), [3, 4])
 
     def resume_from(self, checkpoint):
@@ -172,9 +172,9 @@ class Checkpoints(TrainTest):
         self.curve("--steps", "2", "--checkpoint", "run")
         self.bad(2, "train", "--data", "text.txt", *SMALL, "--checkpoint", "run", says="--resume run goes on")
         self.write("other.txt", "Something else. " * 100)
-        self.bad(2, "train", "--resume", "run", "--data", "other.txt", says="trained on other data than --data has")
+        self.bad(2, "train", "--resume", "run", "--data", "other.txt", says="the checkpoint was trained on data different from --data")
         self.bad(2, "train", "--resume", "run", "--width", "32", says="the checkpoint has")
-        self.bad(2, "train", "--resume", "nothing", says="nothing: there is no checkpoint")
+        self.bad(2, "train", "--resume", "nothing", says="nothing: no checkpoint found")
         self.curve("--steps", "4", "--checkpoint", "later", "--save-every", "2")
         self.bad(2, "train", "--resume", "later/step-00000002", says="there are later checkpoints (step-00000004)")
 
@@ -187,7 +187,7 @@ class Checkpoints(TrainTest):
     def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(self):
         small = self.folder / "small"
         small.mkdir()
-        more, says = {}, "it cannot be written: No space left on device"
+        more, says = {}, "cannot be written: No space left on device"
         if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=300k", "tmpfs", small],
                           stderr=subprocess.DEVNULL).returncode == 0:
             self.addCleanup(subprocess.run, ["umount", "-l", small])
@@ -200,7 +200,7 @@ class Checkpoints(TrainTest):
                 signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
                 resource.setrlimit(resource.RLIMIT_FSIZE, (20000, 20000))
 
-            more, says = {"preexec_fn": limit}, "it cannot be written: File too large"
+            more, says = {"preexec_fn": limit}, "cannot be written: File too large"
         start = ["--resume", "small/run", "--steps", "50"] if more else ["--data", "text.txt", *SMALL, "--steps", "50"]
         result = self.bad(2, "train", *start, "--save-every", "1", "--keep", "0", "--quiet", "--checkpoint", "small/run",
                           says=says, **more)
@@ -298,7 +298,7 @@ class WrongInputs(TrainTest):
         self.refused("--steps", "4", "--warmup", "10", says="--warmup 10 is longer than --steps 4")
         self.refused("--min-lr", "1", says="--min-lr 1 is above --lr")
         self.refused("--quiet", "--json", says="excludes")
-        self.refused("--stages", "3", "--ranks", "2", says="--stages 3 cannot be dealt out evenly to --ranks 2")
+        self.refused("--stages", "3", "--ranks", "2", says="--stages 3 cannot be placed evenly on --ranks 2")
         self.refused("--split", "blocks.1", "--stages", "2", says="excludes")
         self.refused("--split", "blocks.7", says="there is no module 'blocks.7'")
         self.refused("--schedule", "2F2B", says="there is no schedule '2F2B'")
@@ -313,12 +313,12 @@ class WrongInputs(TrainTest):
 
     def test_files(self):
         self.bad(2, "train", "--data", "missing.txt", says="missing.txt: it cannot be read: No such file or directory")
-        self.bad(2, "train", "--data", ".", says="it is a folder")
+        self.bad(2, "train", "--data", ".", says="--data . is a folder")
         self.bad(2, "train", "--data", self.write("short.txt", "too short"), says="the training part of the text has 8 bytes")
         self.bad(2, "train", "--data", self.write("empty.txt", ""), says="expected a text, got an empty one")
         self.refused("--report", "no/such/folder/report.html", says="cannot write no/such/folder/report.html")
         self.refused("--report", ".", says="cannot write .: Is a directory")
-        self.refused("--checkpoint", "/proc/run", "--quiet", says="--checkpoint /proc/run: it cannot be made")
+        self.refused("--checkpoint", "/proc/run", "--quiet", says="--checkpoint /proc/run: cannot be created")
 
     def test_a_failing_rank_ends_all_with_its_name(self):
         self.late()

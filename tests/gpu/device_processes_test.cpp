@@ -136,7 +136,7 @@ TEST_P(DeviceProcesses, BitsAreThoseOfThreads) {
       const auto here = gpu_model(shape.stages());
       const auto there = gpu_model(shape.stages());
       const Rank rank = transport.rank();
-      const RunnerOptions options = {.timeout = std::chrono::seconds(30), .seed = 7};
+      const PipelineOptions options = {.timeout = std::chrono::seconds(30), .seed = 7};
       Outcome over_processes;
       {
         Runner runner(transport, source, stages_on(here, source.placement(), rank),

@@ -12,7 +12,8 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/log.h"
-#include "stagecraft/runtime/progress.h"
+#include "stagecraft/runtime/progress_mark.h"
+#include "stagecraft/stage/callable.h"
 #include "tests/runtime/faults.h"
 #include "tests/runtime/harness.h"
 
@@ -39,7 +40,7 @@ std::vector<std::string> thrown_on_both(const std::function<void(Transport&)>& b
 
 struct Setup {
   std::string schedule = "1F1B";
-  RunnerOptions options = {};
+  PipelineOptions options = {};
   int32_t microbatches = 4;
   bool is_training = true;
   uint64_t completed = 0;
@@ -58,7 +59,7 @@ void run_setup(Transport& transport, const Setup& setup) {
     }
   }
   const Rank place(transport.rank().value() % setup.ranks);
-  RunnerOptions options = runner_options(model, setup.options);
+  PipelineOptions options = runner_options(model, setup.options);
   if (setup.options.ports) options.ports = setup.options.ports;
   options.ties = setup.options.ties;
   options.timeout = std::chrono::seconds(10);
@@ -90,13 +91,24 @@ TEST(Agreement, EveryRankIsToldWhichRankDiffersInWhat) {
                     "the number of stages is 4 on rank 0, 6 on rank 1");
   expect_difference({}, {.options = {.replicas = 2}, .ranks = 1},
                     "replicas is 1 on rank 0, 2 on rank 1");
-  expect_difference({}, {.device = c10::kMeta}, "kind of device is cpu on rank 0, meta on rank 1");
+  expect_difference({}, {.device = c10::kMeta}, "device type is cpu on rank 0, meta on rank 1");
   Ports skip(2);
   skip.connect({StageId(0), 0}, {StageId(1), 0});
   expect_difference({}, {.options = {.ports = skip}}, "ports is a chain on rank 0");
   expect_difference({}, {.options = {.ties = {{{StageId(0), "weight"}, {StageId(1), "weight"}}}}},
                     "tied weights is none on rank 0, weight of stage 0 = weight of stage 1 on "
                     "rank 1");
+}
+
+TEST(Agreement, ARankWithoutParametersFitsAnyDeviceType) {
+  TestModel model = chain_model(2, 6);
+  model.bodies[0] = stage_body([](const at::Tensor& x) { return x.mul(2); });
+  const ScheduleSource source = ScheduleSource::named("1F1B", 2);
+  run_spmd(source, model, {.seed = 7}, [&](Runner& runner, Transport& transport) {
+    EXPECT_NO_THROW(
+        runner.step(part_of(random_batch(4, 12, 6, 0), source.placement(), transport.rank()),
+                    {.microbatches = 4}));
+  });
 }
 
 TEST(Agreement, OnEachStep) {

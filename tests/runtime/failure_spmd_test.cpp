@@ -34,7 +34,7 @@ using Call = FaultyTransport::Call;
 /// The ranks of a world, each with a runner that lasts from one step to the next.
 class Ranks {
  public:
-  explicit Ranks(const ScheduleCase& shape, RunnerOptions options = {},
+  explicit Ranks(const ScheduleCase& shape, PipelineOptions options = {},
                  const LocalWorldOptions& world = {})
       : source_(shape.source()),
         model_(probed_chain(shape.stages(), probe_)),
@@ -182,7 +182,7 @@ TEST(SpmdFailure, InATransferOnAnyRank) {
   int cases = 0;
   for (const char* name : {"1F1B", "ZBVZeroBubble"}) {
     const ScheduleCase shape{name, 3, name[0] == 'Z' ? 2 : 1, 4};
-    Ranks ranks(shape, {.wait_for_sends = true}, {.zero_buffering = true});
+    Ranks ranks(shape, {.zero_buffering = true}, {.zero_buffering = true});
     ranks.expect_good_step();
     for (int32_t r = 0; r < shape.ranks; ++r) {
       for (const Call call : calls) {

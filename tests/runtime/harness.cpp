@@ -112,16 +112,16 @@ std::vector<Stage> stages_on(const TestModel& model, const Placement& placement,
   return own;
 }
 
-RunnerOptions runner_options(const TestModel& model, RunnerOptions options) {
+PipelineOptions runner_options(const TestModel& model, PipelineOptions options) {
   options.loss = model.loss;
   options.ports = model.ports;
   options.ties = model.ties;
   return options;
 }
 
-void run_spmd(const ScheduleSource& source, const TestModel& model, RunnerOptions options,
+void run_spmd(const ScheduleSource& source, const TestModel& model, PipelineOptions options,
               const std::function<void(Runner& runner, Transport& transport)>& body) {
-  const RunnerOptions all = runner_options(model, std::move(options));
+  const PipelineOptions all = runner_options(model, std::move(options));
   LocalWorld world(source.placement().num_ranks());
   world.run([&](Transport& transport) {
     Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()), all);

@@ -71,11 +71,11 @@ std::size_t num_pending(Pipeline& pipeline);
 
 /// Every rank's runner on a thread of its own, as a program that is started once for each rank:
 /// calls `body` on each and returns when all have. Ports, loss and ties are the model's.
-void run_spmd(const ScheduleSource& source, const TestModel& model, RunnerOptions options,
+void run_spmd(const ScheduleSource& source, const TestModel& model, PipelineOptions options,
               const std::function<void(Runner& runner, Transport& transport)>& body);
 /// The stages that a rank has, and options filled in from the model.
 std::vector<Stage> stages_on(const TestModel& model, const Placement& placement, Rank rank);
-RunnerOptions runner_options(const TestModel& model, RunnerOptions options = {});
+PipelineOptions runner_options(const TestModel& model, PipelineOptions options = {});
 
 /// What of a batch this rank is given: inputs where stage 0 is, targets where the last one is.
 Microbatches part_of(const Microbatches& batch, const Placement& placement, Rank rank);

@@ -10,7 +10,9 @@
 #include <vector>
 
 #include <gtest/gtest.h>
+#include <pthread.h>
 
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
@@ -22,6 +24,7 @@
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/graph/graph_text.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/schedule/builders/builders.h"
@@ -56,9 +59,9 @@ at::Tensor mean_square(const at::Tensor& y) {
 
 TEST(Pipeline, RefusesWhatDoesNotFit) {
   EXPECT_ERROR(Pipeline(make_stages({kTanh, kTanh, kTanh}), {.ranks = 2}), ArgumentError,
-               "3 stages cannot be dealt out evenly to 2 ranks");
+               "3 stages cannot be placed evenly on 2 ranks");
   EXPECT_ERROR(Pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .ports = Ports(3)}),
-               ArgumentError, "the ports are of 3 stages, the model has 2");
+               ArgumentError, "the ports are for 3 stages, but the model has 2");
   EXPECT_ERROR(Pipeline(make_stages({kTanh}), {.schedule = "2F2B"}), ArgumentError, "2F2B");
   EXPECT_THROW(Pipeline({}, {}), ArgumentError);
   auto twice = make_stages({kTanh, kTanh});
@@ -70,9 +73,11 @@ TEST(Pipeline, RefusesWhatDoesNotFit) {
 TEST(Pipeline, RefusesOptionsThatContradictEachOtherOrMakeNoSense) {
   const auto source = ScheduleSource::named("1F1B", 2);
   EXPECT_ERROR(Pipeline(make_stages({kTanh, kTanh}), {.ranks = 7, .source = source}), ArgumentError,
-               "the schedule is for 2 ranks, the options say 7");
+               "the schedule is for 2 ranks, but PipelineOptions::ranks is 7");
   EXPECT_ERROR(Pipeline(make_stages({kTanh}), {.timeout = std::chrono::seconds(-1)}), ArgumentError,
                "expected a timeout above 0, got -1000000000 ns");
+  EXPECT_ERROR(Pipeline(make_stages({kTanh}), {.replicas = 2}), ArgumentError,
+               "a Pipeline has one replica, got PipelineOptions::replicas = 2");
   EXPECT_ERROR(Pipeline(make_stages({kTanh}), {.threads_per_rank = 0}), ArgumentError,
                "at least one thread for each rank, got 0");
   Pipeline pipeline(make_stages({kTanh}), {.loss = mean_square});
@@ -92,7 +97,7 @@ TEST(ScheduleSource, TakesAsManyStagesARankAsTheScheduleHas) {
 TEST(Pipeline, DoesNotTrainWithForwardsAlone) {
   Pipeline pipeline(make_stages({kTanh, kTanh}), {.schedule = "ForwardOnly", .loss = mean_square});
   EXPECT_ERROR(pipeline.step({at::ones({2, 2})}), ArgumentError,
-               "the schedule has forwards alone, which train nothing; use eval");
+               "the schedule has only forwards, which train nothing; call eval instead");
   EXPECT_TRUE(pipeline.eval({at::ones({2, 2})}).output.isTensor());
 }
 
@@ -152,17 +157,17 @@ TEST(Pipeline, GoesOnWithTheRandomNumbersOfAnother) {
 TEST(Pipeline, RefusesBatchesThatCannotBeCut) {
   Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .loss = mean_square});
   EXPECT_ERROR(pipeline.step({at::randn({2, 3})}, {}, {}, {.microbatches = 4}), ArgumentError,
-               "rows for 2 microbatches only, asked for 4");
+               "rows for only 2 microbatches, expected 4");
   EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 0}), ArgumentError,
                "at least one microbatch, got 0");
   EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2, .weights = {1}}),
                ArgumentError, "a weight for each of 2 microbatches, got 1");
   EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, at::randn({1}), {.microbatches = 2}),
-               ArgumentError, "the target has rows for 1 microbatches only");
+               ArgumentError, "the target has rows for only 1 microbatches");
   {
     const c10::AutoGradMode off(false);
     EXPECT_ERROR(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}), ArgumentError,
-                 "gradients are switched off");
+                 "gradients are disabled");
   }
   EXPECT_NO_THROW(pipeline.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2}));
 }
@@ -396,7 +401,7 @@ TEST(Runner, ResultsAreOnEveryRankThatAsks) {
     results[static_cast<std::size_t>(rank)] = rank == 0
                                                   ? runner.step({at::ones({4, 2})}, {}, {}, options)
                                                   : runner.step(Args{}, {}, {}, options);
-    const Recording recording = runner.gather_recording();
+    const Recording recording = runner.recorded_run().recording;
     EXPECT_EQ(recording.ranks.size(), 3u);
     EXPECT_EQ(make_report(recording).not_run, 0);
   });
@@ -441,10 +446,114 @@ TEST(Runner, RefusesStagesThatAreNotItsOwn) {
   LocalWorld two(2);
   EXPECT_ERROR(
       Runner(two.transport(Rank(0)), ScheduleSource::named("1F1B", 2), make_stages({kTanh})),
-      ArgumentError, "stage 0 is one of 1, the schedule has 2");
+      ArgumentError, "stage 0 is one of 1, but the schedule has 2 stages");
   EXPECT_ERROR(Runner(world.transport(Rank(0)), ScheduleSource::named("1F1B", 1), {}),
-               ArgumentError, "the schedule puts stages [0] here, got []");
+               ArgumentError, "the schedule places stages [0] here, got []");
 }
+
+TEST(Runner, RefusesOptionsThatContradictItsSchedule) {
+  LocalWorld world(1);
+  const ScheduleSource source = ScheduleSource::named("1F1B", 1);
+  EXPECT_ERROR(Runner(world.transport(Rank(0)), source, make_stages({kTanh}), {.source = source}),
+               ArgumentError, "a Runner has one schedule source");
+  EXPECT_ERROR(Runner(world.transport(Rank(0)), source, make_stages({kTanh}), {.ranks = 3}),
+               ArgumentError, "the schedule is for 1 ranks, but PipelineOptions::ranks is 3");
+}
+
+TEST(Runner, SetsTheThreadsOfItsRank) {
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    std::vector<Stage> own;
+    own.emplace_back(StageId(transport.rank().value()), 2,
+                     stage_body([](const at::Tensor& x) { return at::tanh(x); }));
+    const int32_t threads = 2 + transport.rank().value();
+    const Runner runner(transport, ScheduleSource::named("1F1B", 2), std::move(own),
+                        {.threads_per_rank = threads});
+    EXPECT_EQ(at::get_num_threads(), threads);
+  });
+}
+
+// The guard `fits` is on an input of stage 0 and an input of stage 1, so no stage can check it.
+Pipe guarded_pipe() {
+  const Graph graph = parse_graph(R"--(graph exported
+size B = 4, at least 1
+size S = 8, at least 1
+size fits = 1, as less(B, S)
+require fits: "args[0].size(0) < args[1].size(0)"
+args (%x: float32[B], %y: float32[S])
+kwargs {}
+%exp = aten::exp(self=%x): float32[B]
+%sum = aten::sum(self=%exp, dtype=None): float32[]
+%out = aten::mul.Tensor(self=%y, other=%sum): float32[S]
+return %out
+)--",
+                                  [](const std::string&) { return at::Tensor(); });
+  return Pipe(graph, {.policy = [](const Graph&) { return CutList{2}; }});
+}
+
+TEST(Runner, RefusesInputsThatBreakAGuardOnAllRanks) {
+  const Pipe pipe = guarded_pipe();
+  const at::Tensor x = at::ones({4});
+  const at::Tensor y = at::ones({5});
+  for (const bool has_all_inputs : {false, true}) {
+    SCOPED_TRACE(has_all_inputs);
+    LocalWorld world(2);
+    std::array<std::string, 2> errors;
+    at::Tensor output;
+    world.run([&](Transport& transport) {
+      const auto rank = static_cast<std::size_t>(transport.rank().value());
+      Runner runner(transport, pipe, {.timeout = std::chrono::seconds(20), .seed = 7});
+      // Stage 1 takes y. Without x, rank 1 cannot check the guard.
+      const auto batch_of = [&](const at::Tensor& first) {
+        return Microbatches{
+            .inputs = {
+                {{rank == 0 || has_all_inputs ? c10::IValue(first) : c10::IValue(), y}, {}}}};
+      };
+      try {
+        runner.eval(batch_of(at::ones({6})));
+      } catch (const Error& error) {
+        errors[rank] = error.what();
+        const bool is_first = dynamic_cast<const MetadataError*>(&error) != nullptr;
+        EXPECT_TRUE(is_first || dynamic_cast<const PeerError*>(&error) != nullptr);
+        EXPECT_TRUE(has_all_inputs || is_first == (rank == 0));
+      }
+      const StepResult result = runner.eval(batch_of(x));
+      if (rank == 1) output = result.output.toTensor();
+    });
+    for (const std::string& error : errors) {
+      EXPECT_NE(error.find("the model was exported for inputs with args[0].size(0) < "
+                           "args[1].size(0), got B = 6, S = 5"),
+                std::string::npos)
+          << error;
+    }
+    EXPECT_TRUE(at::equal(output, pipe.run({x, y}).toTensor()));
+  }
+}
+
+TEST(Pipeline, RefusesInputsThatBreakAGuard) {
+  const Pipe pipe = guarded_pipe();
+  Pipeline pipeline(pipe, {.ranks = 2});
+  EXPECT_ERROR(pipeline.eval({at::ones({6}), at::ones({5})}), MetadataError,
+               "for inputs with args[0].size(0) < args[1].size(0), got B = 6, S = 5");
+  EXPECT_TRUE(pipeline.eval({at::ones({4}), at::ones({5})}).output.isTensor());
+}
+
+#ifdef __linux__
+TEST(Pipeline, NamesItsThreadsByRank) {
+  std::array<std::string, 2> names;
+  const auto read_name = [&names](std::size_t stage) {
+    return [&names, stage](const at::Tensor& x) {
+      std::array<char, 16> name{};
+      pthread_getname_np(pthread_self(), name.data(), name.size());
+      names[stage] = name.data();
+      return x;
+    };
+  };
+  Pipeline pipeline(make_stages({read_name(0), read_name(1)}), {.ranks = 2});
+  pipeline.eval({at::ones({2, 2})});
+  EXPECT_EQ(names, (std::array<std::string, 2>{"rank 0", "rank 1"}));
+}
+#endif
 
 }  // namespace
 }  // namespace stagecraft

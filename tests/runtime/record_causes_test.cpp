@@ -127,7 +127,7 @@ TEST(ToSimulation, HasMemoryOverTime) {
   failed.ranks[0].peak_memory.reset();
   EXPECT_EQ(to_simulation(failed).ranks[0].peak_memory, 1090);
   failed.ranks[0].held.pop_back();
-  EXPECT_ERROR(to_simulation(failed), ArgumentError, "rank 0 has 8 actions and the memory of 7");
+  EXPECT_ERROR(to_simulation(failed), ArgumentError, "rank 0 has 8 actions, but the memory of 7");
 }
 
 TEST(Recorder, CountsWhatEachActionSends) {

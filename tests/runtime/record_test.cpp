@@ -160,7 +160,8 @@ TEST(ToSimulation, RefusesARecordingOfAnotherSchedule) {
   EXPECT_ERROR(make_report(recording), ArgumentError, "it has 1 ranks, not 2");
   recording = small_recording();
   recording.ranks[0].waits[0].offset = 4;
-  EXPECT_ERROR(measured_costs(recording), ArgumentError, "waited in action 4, its list has 4");
+  EXPECT_ERROR(measured_costs(recording), ArgumentError,
+               "waited in action 4, but its list has 4 actions");
   recording = small_recording();
   recording.graph = StageGraph::chain(3);
   EXPECT_ERROR(to_simulation(recording), ArgumentError, "has 3 stages, but the schedule has 2");

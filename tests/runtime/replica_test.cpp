@@ -147,7 +147,7 @@ TEST(Replicas, AFailedStepChangesNoGradient) {
   world.run([&](Transport& transport) {
     const TestModel model = chain_model(2, 6);
     const Rank own(transport.rank().value() % 2);
-    RunnerOptions options = runner_options(model, {.seed = 7, .replicas = 2});
+    PipelineOptions options = runner_options(model, {.seed = 7, .replicas = 2});
     Runner runner(transport, source, stages_on(model, source.placement(), own), options);
     const Microbatches batch = part_of(random_batch(4, 8, 6, 0), source.placement(), own);
     runner.step(batch, {.microbatches = 4});
@@ -210,7 +210,7 @@ TEST(Replicas, NeedAWorldOfAllOfThem) {
            runner_options(model, {.replicas = replicas}));
   };
   EXPECT_ERROR(make(2), ArgumentError,
-               "the schedule is for 2 ranks in each of 2 replicas, the world has 3");
+               "the schedule is for 2 ranks in each of 2 replicas, but the world has 3");
   EXPECT_ERROR(make(0), ArgumentError, "expected at least one replica, got 0");
 }
 

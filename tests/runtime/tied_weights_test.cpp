@@ -137,7 +137,7 @@ TEST(TiedWeights, RefuseWhatIsNotThere) {
                "stage 1 has no parameter \"v\"; it has [w]");
   EXPECT_ERROR(with({{{StageId(0), "w"}}}), ArgumentError, "two or more different stages");
   EXPECT_ERROR(with({{{StageId(0), "w"}, {StageId(0), "w"}}}), ArgumentError,
-               "is the very tensor of another stage and needs no entry");
+               "is the same tensor as that of a different stage");
   EXPECT_THROW(with({{{StageId(0), "w"}, {StageId(2), "w"}}}), ArgumentError);
 }
 

@@ -275,7 +275,7 @@ TEST(Users, ThirtyLayersOnFourRanks) {
 
   // What cannot be dealt out evenly is refused, not dropped.
   EXPECT_ERROR(make_pipeline(model, {.schedule = "Interleaved1F1B", .ranks = 4}), ArgumentError,
-               "30 stages cannot be dealt out evenly to 4 ranks");
+               "30 stages cannot be placed evenly on 4 ranks");
   std::vector<Stage> short_of_one = model.make_stages();
   short_of_one.pop_back();
   EXPECT_THROW(Pipeline(std::move(short_of_one),

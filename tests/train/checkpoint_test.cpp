@@ -137,14 +137,14 @@ TEST_F(CheckpointTest, WritersTakeTurns) {
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 3);
   const detail::FolderLock taken(folder_, std::chrono::seconds(1));
   EXPECT_ERROR(detail::FolderLock(folder_, std::chrono::seconds(0)), FileError,
-               folder_ + ": another process has been writing there for 0 s");
+               folder_ + ": locked by a different process, waited 0 s");
 }
 
 TEST_F(CheckpointTest, RefusesWhatCannotBeLoaded) {
   Checkpoint bad = sample(1);
   bad.notes = "{";
   EXPECT_ERROR(save_checkpoint(folder_, bad), ArgumentError,
-               "the notes of a checkpoint are no JSON: {");
+               "the notes of a checkpoint are not valid JSON: {");
   bad = sample(-1);
   EXPECT_ERROR(save_checkpoint(folder_, bad), ArgumentError, "a step of at least 0, got -1");
   EXPECT_FALSE(fs::exists(folder_));
@@ -155,13 +155,13 @@ TEST_F(CheckpointTest, NamesADamagedFile) {
   const auto size = static_cast<std::streamoff>(fs::file_size(path("step-00000005/stage-1.pt")));
   for (std::streamoff at = 0; at < size; at += 97) {
     flip_byte("step-00000005/stage-1.pt", at);
-    EXPECT_ERROR(load_checkpoint(folder_), FileError, "step-00000005/stage-1.pt: it is damaged");
+    EXPECT_ERROR(load_checkpoint(folder_), FileError, "step-00000005/stage-1.pt: damaged");
     flip_byte("step-00000005/stage-1.pt", at);
   }
   EXPECT_EQ(load_checkpoint(folder_).step, 5);
   fs::resize_file(path("step-00000005/stage-1.pt"), static_cast<uintmax_t>(size - 1));
   EXPECT_ERROR(load_checkpoint(folder_), FileError,
-               "stage-1.pt: it is damaged: expected " + std::to_string(size) + " bytes");
+               "stage-1.pt: damaged: expected " + std::to_string(size) + " bytes");
   fs::remove(path("step-00000005/stage-1.pt"));
   EXPECT_ERROR(load_checkpoint(folder_), FileError, "stage-1.pt: it cannot be read: No such file");
 }
@@ -187,13 +187,13 @@ TEST_F(CheckpointTest, NamesADamagedIndex) {
 }
 
 TEST_F(CheckpointTest, SaysThatThereIsNone) {
-  EXPECT_ERROR(load_checkpoint(folder_), FileError, folder_ + ": there is no checkpoint");
+  EXPECT_ERROR(load_checkpoint(folder_), FileError, folder_ + ": no checkpoint found");
   EXPECT_TRUE(list_checkpoints(folder_).empty());
 }
 
 TEST_F(CheckpointTest, LeavesNothingWhereItCannotWrite) {
   std::ofstream(folder_) << "a file, no folder";
-  EXPECT_ERROR(save_checkpoint(folder_, sample(1)), FileError, folder_ + ": it cannot be made");
+  EXPECT_ERROR(save_checkpoint(folder_, sample(1)), FileError, folder_ + ": cannot be created");
 }
 
 }  // namespace stagecraft

@@ -78,7 +78,8 @@ TEST(Resume, RefusesTheCheckpointOfAnotherModel) {
                "the checkpoint has no value of blocks.3.");
   Checkpoint other_seed = trainer.checkpoint();
   other_seed.seed = 4;
-  EXPECT_ERROR(trainer.restore(other_seed), MetadataError, "random numbers come from seed 4, here");
+  EXPECT_ERROR(trainer.restore(other_seed), MetadataError,
+               "the checkpoint was written with seed 4, but");
   Checkpoint half = trainer.checkpoint();
   half.stages[1].erase("average_square");
   EXPECT_ERROR(trainer.restore(half), MetadataError, "has no average of squares of ");

@@ -176,13 +176,14 @@ torch.save({"a": 3}, "number.pt")
   for (const Tensor& copy : states[0].copies) EXPECT_TRUE(copy.equal(written * 2));
   EXPECT_TRUE(states[1].tensor().equal(written.to(at::kDouble)));
   EXPECT_TRUE(states[2].tensor().equal(at::full({3}, 7.0F)));
-  expect_refused<FileError>("ordered.pt",
-                            "it is an OrderedDict, as state_dict() gives it; save dict(...) of it");
-  expect_refused<FileError>("old.pt", "old.pt: it is no file of named tensors");
+  expect_refused<FileError>(
+      "ordered.pt",
+      "it is an OrderedDict, as state_dict() returns it; save dict(...) of it instead");
+  expect_refused<FileError>("old.pt", "old.pt: not a file of named tensors");
   expect_refused<FileError>("list.pt",
-                            "list.pt: it is no file of named tensors: expected a dict, got");
+                            "list.pt: not a file of named tensors: expected a dict, got");
   expect_refused<FileError>("number.pt",
-                            "number.pt: it is no file of named tensors: expected names "
+                            "number.pt: not a file of named tensors: expected names "
                             "and tensors, got");
 }
 
@@ -214,7 +215,7 @@ TEST_F(StateDict, ChangesNothingWhenItDoesNotFit) {
   NamedTensors more = contents();
   more.emplace_back("mask", at::ones({3}));
   write(more);
-  expect_refused<MetadataError>("other.pt", "other.pt has mask, which this model has not");
+  expect_refused<MetadataError>("other.pt", "other.pt has mask, which this model does not have");
 }
 
 TEST_F(StateDict, SaysWhenAFileIsNone) {
@@ -224,20 +225,20 @@ TEST_F(StateDict, SaysWhenAFileIsNone) {
   for (const auto kept : {size - 1, size / 2, std::uintmax_t{10}, std::uintmax_t{0}}) {
     fs::copy_file(path("weights.pt"), path("cut.pt"), fs::copy_options::overwrite_existing);
     fs::resize_file(path("cut.pt"), kept);
-    expect_refused<FileError>("cut.pt", path("cut.pt") + ": it is no file of named tensors");
+    expect_refused<FileError>("cut.pt", path("cut.pt") + ": not a file of named tensors");
   }
   std::ofstream(path("text.pt")) << "no archive at all, but a line of text";
-  expect_refused<FileError>("text.pt", path("text.pt") + ": it is no file of named tensors");
+  expect_refused<FileError>("text.pt", path("text.pt") + ": not a file of named tensors");
   expect_refused<FileError>("", folder_ + "/: ");
 }
 
 TEST_F(StateDict, LeavesNothingWhereItCannotWrite) {
   const Pipe pipe = make_pipe(1, 2);
   EXPECT_ERROR(save_state_dict(pipe, path("no/folder/weights.pt")), FileError,
-               "weights.pt.unfinished: it cannot be written: No such file or directory");
+               "weights.pt.unfinished: cannot be written: No such file or directory");
   fs::create_directories(path("taken/inside"));
   EXPECT_ERROR(save_state_dict(pipe, path("taken")), FileError,
-               path("taken") + ": it cannot be written: Is a directory");
+               path("taken") + ": cannot be written: Is a directory");
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 1);
   // One that is there already is replaced.
   std::ofstream(path("weights.pt")) << "old";

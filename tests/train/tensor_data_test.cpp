@@ -85,10 +85,10 @@ TEST(TensorData, RefusesWhatHasNoRows) {
   EXPECT_ERROR(TensorData({{"x", at::ones({0, 3})}}), ArgumentError,
                "x: expected rows of examples, got Tensor[0, 3]");
   EXPECT_ERROR(TensorData({{"x", at::ones({4})}, {"y", at::ones({5})}}), ArgumentError,
-               "y: expected 4 rows as the others, got 5");
+               "y: expected 4 rows, as in the other tensors, got 5");
   for (const double share : {1.0, -0.1, std::numeric_limits<double>::quiet_NaN()}) {
     EXPECT_ERROR(TensorData(counting_rows(4), share), ArgumentError,
-                 "expected a share to hold out from 0 to below 1, got");
+                 "expected a held-out share from 0 to below 1, got");
   }
 }
 
@@ -113,12 +113,12 @@ torch.save({}, "empty.pt")
   for (const int64_t row : drawn(rows, 5)) EXPECT_GE(row, 15);
   for (const char* name : {"words.pt", "unnamed.pt", "tensor.pt", "none.pt"}) {
     EXPECT_ERROR(TensorData::read(folder + "/" + name), FileError,
-                 folder + "/" + name + ": it is no file of named tensors");
+                 folder + "/" + name + ": not a file of named tensors");
   }
   EXPECT_ERROR(TensorData::read(folder + "/uneven.pt"), ArgumentError, "expected 2 rows");
   EXPECT_ERROR(TensorData::read(folder + "/empty.pt"), ArgumentError, "got none");
   fs::resize_file(folder + "/rows.pt", fs::file_size(folder + "/rows.pt") / 2);
-  EXPECT_ERROR(TensorData::read(folder + "/rows.pt"), FileError, "it is no file of named tensors");
+  EXPECT_ERROR(TensorData::read(folder + "/rows.pt"), FileError, "not a file of named tensors");
   fs::remove_all(folder);
 }
 

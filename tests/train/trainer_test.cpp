@@ -205,7 +205,7 @@ TEST(Trainer, StopsBeforeWeightsAreLost) {
   }
   const auto batch = batch_of(0);
   EXPECT_ERROR(trainer.step({batch.first}, batch.second), Error,
-               "has elements that are infinite or no numbers");
+               "has elements that are infinite or NaN");
   EXPECT_EQ(trainer.steps(), 0);
   auto after = values_of(trainer);
   after.pop_back();
@@ -335,7 +335,7 @@ TEST(Trainer, RefusesOptionsThatDoNotFit) {
   Trainer trainer = make_trainer(setup);
   const auto batch = batch_of(0);
   EXPECT_ERROR(trainer.step({batch.first.slice(0, 0, 3)}, batch.second.slice(0, 0, 3)),
-               ArgumentError, "rows for 3 microbatches only");
+               ArgumentError, "rows for only 3 microbatches");
 }
 
 }  // namespace stagecraft

@@ -14,7 +14,7 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/graph_text.h"
-#include "stagecraft/runtime/run_report.h"
+#include "stagecraft/report/save_report.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "tests/support/expect_error.h"
@@ -123,7 +123,8 @@ TEST(TrainerWorld, CheckpointsGoFromRanksToThreadsAndBack) {
     EXPECT_EQ(checkpoint.is_elsewhere, transport.rank() != Rank(0));
     EXPECT_EQ(save_checkpoint(folder, checkpoint), folder + "/step-00000002");
     if (checkpoint.is_elsewhere) {
-      EXPECT_ERROR(trainer.restore(checkpoint), ArgumentError, "tensors are on rank 0");
+      EXPECT_ERROR(trainer.restore(checkpoint), ArgumentError,
+                   "tensors of this checkpoint are on rank 0");
     }
   });
   TrainerSetup other = c.setup;
@@ -209,7 +210,7 @@ TEST(TrainerWorld, EveryRankHearsOfABatchThatOneCannotCut) {
     const auto [inputs, targets] = batch_of(1);
     const int64_t rows = transport.rank() == Rank(1) ? 3 : 9;
     EXPECT_ERROR(trainer.step({inputs.slice(0, 0, rows)}, targets.slice(0, 0, rows)), Error,
-                 "rows for 3 microbatches only");
+                 "rows for only 3 microbatches");
     EXPECT_EQ(curve(trainer, 2), std::vector<double>(expected.begin() + 2, expected.end()));
   });
 }
@@ -228,7 +229,7 @@ TEST(TrainerWorld, GradientsThatAreNoNumbersAreOneErrorOnEveryRank) {
     const auto before = own_values(trainer, c, transport);
     const auto [inputs, targets] = batch_of(0);
     for (int i = 0; i < 2; ++i) {
-      EXPECT_ERROR(trainer.step({inputs}, targets), Error, "infinite or no numbers");
+      EXPECT_ERROR(trainer.step({inputs}, targets), Error, "infinite or NaN");
       EXPECT_EQ(trainer.steps(), 0);
     }
     for (const auto& [name, value] : own_values(trainer, c, transport)) {
@@ -294,12 +295,12 @@ TEST(TrainerWorld, TellsWhatAllRanksDid) {
 
 TEST(TrainerWorld, RefusesRanksThatDoNotFit) {
   const PreparedTrainer two = prepare(world_case(2, "1F1B", 2).setup);
-  EXPECT_ERROR(two.make(nullptr, 2), ArgumentError, "2 replicas need the ranks of a world");
+  EXPECT_ERROR(two.make(nullptr, 2), ArgumentError, "2 replicas need a world");
   LocalWorld world(3);
   EXPECT_ERROR(two.make(&world.transport(Rank(0)), 2), ArgumentError,
-               "a world of 3 ranks cannot be 2 replicas");
+               "a world of 3 ranks cannot hold 2 replicas");
   EXPECT_ERROR(two.make(&world.transport(Rank(0))), ArgumentError,
-               "the schedule is for 2 ranks, the world has 3");
+               "the schedule is for 2 ranks, but the world has 3");
 }
 
 TEST(TrainerWorld, RefusesRanksThatWouldUpdateInOtherWays) {

@@ -89,7 +89,8 @@ TEST(GlooTraffic, SeveralLargeMessagesAreInFlightBothWays) {
 TEST(GlooTraffic, LargeValuesArriveThoughTheirSenderLeavesAtOnce) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {
-    WireTransport transport(detail::connect_gloo(world.options(i)), {.linger = std::chrono::seconds(10)});
+    WireTransport transport(detail::connect_gloo(world.options(i)),
+                            {.linger = std::chrono::seconds(10)});
     const auto large = [](int32_t m) { return at::full({500'000 + m}, double(m)); };
     for (int32_t m = 0; m < 4; ++m) {
       if (i == 0) transport.post_send(kOne, values(m), large(m));

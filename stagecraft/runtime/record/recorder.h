@@ -10,9 +10,9 @@
 
 namespace stagecraft {
 
-/// What a rank's thread writes while it executes its list. Cheap enough to be always on: a clock
-/// reading and a few stores a call, no lock and, within a step, no allocation (unless there are
-/// more than two waits an action).
+/// Records what a rank's thread does while it executes its list. It is always on: a call is a clock
+/// reading and a few stores, without a lock and, within a step, without an allocation (unless an
+/// action has more than two waits).
 ///
 ///   recorder.start(list.size(), zero);
 ///   recorder.begin(i);
@@ -45,29 +45,28 @@ class Recorder {
   void end(std::size_t offset) { end(offset, Clock::now()); }
   void end(std::size_t offset, Time now);
 
-  /// Around a wait for a transfer, inside the action at `offset`. `sent`: when the sender gave it
-  /// away, by the clock of this rank.
+  /// Around a wait for a transfer, inside the action at `offset`. `sent`: when the sender sent it,
+  /// on the clock of this rank.
   void begin_wait(std::size_t offset) { begin_wait(offset, Clock::now()); }
   void begin_wait(std::size_t offset, Time now);
   void end_wait(Time sent) { end_wait(sent, Clock::now()); }
   void end_wait(Time sent, Time now);
 
-  /// Given to another rank, by the action that is under way.
+  /// Bytes that the current action sent to a different rank.
   void add_sent(int64_t bytes);
   void add_received(int64_t bytes) { recording_.bytes_received += bytes; }
   void set_peak_memory(int64_t bytes) { recording_.peak_memory = bytes; }
 
-  /// Memory of the step is measured: what the rank holds already. After start().
+  /// Begins to record memory, after start(). `held_before`: bytes that the rank holds already.
   void start_memory(int64_t held_before);
-  /// What the action at `offset` held at the most and when it ended. REQUIRES start_memory.
+  /// The memory of the action at `offset`: its peak and its end. REQUIRES start_memory.
   void set_held(std::size_t offset, RankRecording::Held held) { recording_.held[offset] = held; }
 
-  /// Ends whatever is under way, for a step that failed.
+  /// Ends the current action and wait, for a step that failed.
   void stop() { stop(Clock::now()); }
   void stop(Time now);
 
-  /// The action that is under way, nothing between actions; of an overlap, the part. For any thread
-  /// at any time.
+  /// The current action, for an overlap the current part; nothing between actions. Thread-safe.
   std::optional<std::size_t> current() const {
     const std::size_t offset = current_.load(std::memory_order_relaxed);
     return offset == kNone ? std::nullopt : std::optional(offset);
@@ -90,7 +89,7 @@ class Recorder {
 
   RankRecording recording_;
   Time zero_;
-  std::size_t around_ = kNone;  // the overlap whose part is under way
+  std::size_t around_ = kNone;  // the overlap of the current part
   bool is_waiting_ = false;
   std::atomic<std::size_t> current_ = kNone;
 };

@@ -12,15 +12,15 @@
 
 namespace stagecraft {
 
-/// What one rank did in a step. Times are nanoseconds since the start of the step, which is one and
-/// the same for all ranks.
+/// What one rank did in a step. Times are nanoseconds since the start of the step, which is the
+/// same moment for all ranks.
 struct RankRecording {
   /// When one action ran.
   struct ActionTimes {
     int64_t begin = -1;  ///< -1: it did not run
     int64_t end = -1;    ///< -1: it did not end
     int64_t waited = 0;  ///< of that time, in waits that ended
-    int64_t sent = 0;    ///< bytes that it gave to other ranks
+    int64_t sent = 0;    ///< bytes that it sent to other ranks
 
     friend bool operator==(const ActionTimes&, const ActionTimes&) = default;
   };
@@ -35,9 +35,9 @@ struct RankRecording {
     friend bool operator==(const Wait&, const Wait&) = default;
   };
 
-  /// Bytes of tensors that the step holds on the rank, values on their way to it excluded.
+  /// Bytes of tensors that the step holds on the rank, without values in transfer to it.
   struct Held {
-    int64_t most = -1;   ///< at the most during the action; -1: not measured
+    int64_t most = -1;   ///< maximum during the action; -1: not measured
     int64_t after = -1;  ///< when it ended
 
     friend bool operator==(const Held&, const Held&) = default;
@@ -56,8 +56,8 @@ struct RankRecording {
   friend bool operator==(const RankRecording&, const RankRecording&) = default;
 };
 
-/// What all ranks did in a step. One that failed half way is as good as another: actions that did
-/// not run are left out, and what had not ended counts until the last time that was recorded.
+/// What all ranks did in a step. The step may have failed: actions that did not run are left out,
+/// and an action that did not end counts until the last recorded time.
 struct Recording {
   Schedule schedule;
   StageGraph graph;
@@ -66,8 +66,8 @@ struct Recording {
 
 /// The recording as drawings take it, in microseconds. An action starts when its waiting has ended;
 /// an overlap spans its parts; idle slots and actions that did not run have Interval::ran() false.
-/// Memory is what was held before the step and, during an action, the most that came on top of it;
-/// between actions what stayed. Nothing of it unless it was measured. There is no critical path.
+/// Memory is what was held before the step plus, during an action, the action's peak, and between
+/// actions what remained. It is empty unless it was measured. There is no critical path.
 ///
 /// ArgumentError unless the recording has the ranks and actions of its schedule.
 Simulation to_simulation(const Recording& recording);

@@ -12,14 +12,14 @@ namespace stagecraft {
 /// Where a rank's time went, in microseconds: compute + bubble + exposed_transfer + other is the
 /// makespan.
 struct RankReport {
-  double compute = 0;           ///< in F, I, W and B, waiting excluded
-  double bubble = 0;            ///< waiting for what was not sent yet, and after its last action
-  double exposed_transfer = 0;  ///< waiting for what was under way
-  double other = 0;             ///< all else: sends, bookkeeping
+  double compute = 0;  ///< in F, I, W and B, waiting excluded
+  double bubble = 0;   ///< waiting for values that were not sent yet, and after its last action
+  double exposed_transfer = 0;  ///< waiting for values that were already sent
+  double other = 0;             ///< the rest: sends, bookkeeping
   double bubble_share = 0;      ///< bubble / makespan; 0 when the makespan is 0
 
-  /// What the bubble was, the four together: waiting ahead of the first compute, later for
-  /// activations and for gradients that were not sent yet, and the time after the last action.
+  /// The four parts of the bubble: waiting before the first compute, later waiting for activations
+  /// and for gradients that were not sent yet, and the time after the last action.
   double start_up = 0;
   double waiting_for_activations = 0;
   double waiting_for_gradients = 0;
@@ -36,7 +36,7 @@ struct StepReport {
   double makespan = 0;      ///< microseconds
   double bubble_share = 0;  ///< of all ranks' time
   int64_t actions = 0;      ///< of the schedule
-  int64_t not_run = 0;      ///< of those; more than 0 when the step failed
+  int64_t not_run = 0;      ///< actions that did not run; above 0 if the step failed
   std::vector<RankReport> ranks = {};
 };
 

@@ -13,22 +13,23 @@ void check(const Recording& recording) {
   require<ArgumentError>(recording.graph.num_stages() == std::max(schedule.num_stages(), 1),
                          "the stage graph has {} stages, but the schedule has {}",
                          recording.graph.num_stages(), schedule.num_stages());
-  require<ArgumentError>(recording.ranks.size() == schedule.lists().size(),
-                         "the recording is of another schedule: it has {} ranks, not {}",
-                         recording.ranks.size(), schedule.lists().size());
+  require<ArgumentError>(
+      recording.ranks.size() == schedule.lists().size(),
+      "the recording is of a different schedule: it has {} ranks, but the schedule has {}",
+      recording.ranks.size(), schedule.lists().size());
   for (std::size_t r = 0; r < recording.ranks.size(); ++r) {
     const RankRecording& rank = recording.ranks[r];
-    require<ArgumentError>(
-        rank.actions.size() == schedule.lists()[r].size(),
-        "the recording is of another schedule: rank {} has {} actions there, {} here", r,
-        rank.actions.size(), schedule.lists()[r].size());
+    require<ArgumentError>(rank.actions.size() == schedule.lists()[r].size(),
+                           "the recording is of a different schedule: rank {} has {} actions in "
+                           "the recording, but {} in the schedule",
+                           r, rank.actions.size(), schedule.lists()[r].size());
     require<ArgumentError>(rank.held.empty() || rank.held.size() == rank.actions.size(),
-                           "rank {} has {} actions and the memory of {}", r, rank.actions.size(),
+                           "rank {} has {} actions, but the memory of {}", r, rank.actions.size(),
                            rank.held.size());
     for (const RankRecording::Wait& wait : rank.waits) {
       require<ArgumentError>(wait.offset < rank.actions.size(),
-                             "rank {} waited in action {}, its list has {}", r, wait.offset,
-                             rank.actions.size());
+                             "rank {} waited in action {}, but its list has {} actions", r,
+                             wait.offset, rank.actions.size());
     }
   }
 }

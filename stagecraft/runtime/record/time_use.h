@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// A recording without loose ends: what had not ended ends at the makespan.
+/// A recording in which everything has ended: open actions and waits end at the makespan.
 struct ClosedRecording {
   std::vector<RankRecording> ranks;
   int64_t makespan = 0;  ///< the last time of any rank
@@ -20,12 +20,12 @@ ClosedRecording close(const Recording& recording);
 /// How a rank's time until the makespan divides, in nanoseconds; the four add up to it.
 struct TimeUse {
   int64_t compute = 0;  ///< in F, I, W and B, waiting excluded
-  int64_t bubble = 0;   ///< waiting for what was not sent yet, and after its last action
-  int64_t exposed = 0;  ///< waiting for what was under way
-  int64_t other = 0;    ///< all else: sends, bookkeeping
+  int64_t bubble = 0;   ///< waiting for values that were not sent yet, and after its last action
+  int64_t exposed = 0;  ///< waiting for values that were already sent
+  int64_t other = 0;    ///< the rest: sends, bookkeeping
 
-  /// What the bubble was, the four together: waiting ahead of the first compute, later for
-  /// activations and for gradients that were not sent yet, and the time after the last action.
+  /// The four parts of the bubble: waiting before the first compute, later waiting for activations
+  /// and for gradients that were not sent yet, and the time after the last action.
   int64_t start_up = 0;
   int64_t activations = 0;
   int64_t gradients = 0;

@@ -21,7 +21,7 @@
 #include <ATen/ops/tanh.h>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/runtime/run_report.h"
+#include "stagecraft/report/save_report.h"
 #include "stagecraft/stage/callable.h"
 
 namespace stagecraft {

@@ -1,4 +1,4 @@
-#include "stagecraft/runtime/recut.h"
+#include "stagecraft/report/resplit.h"
 
 #include <algorithm>
 #include <cmath>
@@ -68,7 +68,7 @@ void append_backward(StageMemory& whole, const StageMemory& stage, const Piece& 
 
 }  // namespace
 
-std::vector<StageCost> recut_costs(std::span<const StageCost> stages, int32_t count) {
+std::vector<StageCost> resplit_costs(std::span<const StageCost> stages, int32_t count) {
   std::vector<StageCost> result;
   for (int32_t j = 0; j < count; ++j) {
     StageCost& cost = result.emplace_back();
@@ -85,7 +85,7 @@ std::vector<StageCost> recut_costs(std::span<const StageCost> stages, int32_t co
   return result;
 }
 
-std::vector<StageMemory> recut_memory(std::span<const StageMemory> stages, int32_t count) {
+std::vector<StageMemory> resplit_memory(std::span<const StageMemory> stages, int32_t count) {
   std::vector<StageMemory> result;
   for (int32_t j = 0; j < count; ++j) {
     StageMemory& memory = result.emplace_back();

@@ -13,16 +13,16 @@
 
 namespace stagecraft {
 
-/// Where a rank is: written by its thread, a few stores an action, read by any other. A reader may
-/// see a little of one moment and a little of the next.
+/// The position of a rank in its list. The rank's thread writes it, a few relaxed stores for each
+/// action. Any thread may read it, and may see parts of two consecutive states.
 class ProgressMark {
  public:
-  /// A wait that is under way while it lives; one that ends by an exception stays to be seen.
+  /// Marks a wait during its lifetime. If an exception ends the wait, the mark stays visible.
   class Waiting {
    public:
-    /// For a transfer from that rank.
+    /// Waits for a transfer from a rank.
     Waiting(ProgressMark& mark, Rank from, const TransferId& id);
-    /// For all ranks, at the end or the start of a step, and the like: `what` must be a literal.
+    /// Waits for all ranks, for example at the end of a step. `what` must be a literal.
     Waiting(ProgressMark& mark, const char* what);
     ~Waiting() {
       if (std::uncaught_exceptions() == exceptions_) mark_.end_wait();
@@ -42,7 +42,7 @@ class ProgressMark {
     finished_step_.store(step_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     current_.store(outer, std::memory_order_relaxed);
   }
-  /// Nothing is under way any more.
+  /// The step is over.
   void stop() {
     current_.store(Action(), std::memory_order_relaxed);
     end_wait();
@@ -61,7 +61,7 @@ class ProgressMark {
   std::atomic<uint64_t> finished_step_{0};
 
   std::atomic<Kind> kind_{Kind::kNothing};
-  std::atomic<int64_t> since_{0};  // by the clock, in nanoseconds
+  std::atomic<int64_t> since_{0};  // nanoseconds since the clock's epoch
   std::atomic<const char*> what_{""};
   std::atomic<int32_t> from_{-1};
   std::atomic<Direction> direction_{Direction::kForward};
@@ -70,8 +70,8 @@ class ProgressMark {
   std::atomic<int32_t> microbatch_{0};
 };
 
-/// A table with a line for each rank: what it has finished, what it is in, what it waits for and
-/// from whom.
+/// A table with a line for each rank: its last finished action, its current action, what it waits
+/// for, and from which rank.
 std::string progress_table(std::span<const HeardProgress> ranks);
 
 }  // namespace stagecraft

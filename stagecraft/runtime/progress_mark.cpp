@@ -1,4 +1,4 @@
-#include "stagecraft/runtime/progress.h"
+#include "stagecraft/runtime/progress_mark.h"
 
 #include <algorithm>
 #include <array>

@@ -1,4 +1,4 @@
-#include "stagecraft/runtime/run_report.h"
+#include "stagecraft/report/save_report.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -17,9 +17,9 @@
 #include <nlohmann/json.hpp>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/report/resplit.h"
 #include "stagecraft/runtime/gathered_rank.h"
 #include "stagecraft/runtime/memory_estimate.h"
-#include "stagecraft/runtime/recut.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "tests/runtime/faults.h"
 #include "tests/runtime/harness.h"
@@ -218,12 +218,15 @@ TEST(Runner, GathersARunOfAllRanks) {
   std::mutex mutex;
   std::vector<std::optional<RecordedRun>> runs(2);
   std::vector<RankRecording> own(2);
+  std::vector<int64_t> peaks(2);
   run_spmd(schedule.source(), model.stages, {}, [&](Runner& runner, Transport& transport) {
     const auto r = static_cast<std::size_t>(transport.rank().value());
     runner.step(part_of(batch_of(3), schedule.source().placement(), transport.rank()),
                 {.microbatches = 3, .measure_memory = true});
-    RecordedRun run = runner.gather_run();
+    RecordedRun run = runner.recorded_run();
+    const MemoryEstimate estimate = runner.peak_memory_estimate(3);
     const std::lock_guard lock(mutex);
+    peaks[r] = estimate.peak();
     own[r] = runner.recording();
     runs[r] = std::move(run);
   });
@@ -249,6 +252,8 @@ TEST(Runner, GathersARunOfAllRanks) {
   ASSERT_EQ(runs[0]->memory.size(), 2u);
   EXPECT_TRUE(runs[0]->memory[1].of(ActionType::kBackward).is_measured);
   EXPECT_GT(runs[0]->stages[1].parameters, 0);
+  const MemoryEstimate estimate = estimate_memory(runs[0]->recording.schedule, runs[0]->memory);
+  EXPECT_EQ(peaks, std::vector<int64_t>(2, estimate.peak()));
   const RunReport report = make_run_report(*runs[0]);
   EXPECT_TRUE(report.ranks[1].predicted_peak && report.ranks[1].recorded_peak);
 }
@@ -295,7 +300,7 @@ TEST(EstimateMemory, AMicrobatchGivesBackNoMoreThanItTook) {
   EXPECT_EQ(estimate_memory_over_time(schedule, plan.timeline, stages)[0].back().memory, 1530);
 }
 
-TEST(Recut, KeepsTheModelsCost) {
+TEST(Resplit, KeepsTheModelsCost) {
   std::vector<StageCost> stages(3);
   stages[0].forward = 6;
   stages[1].forward = 3;
@@ -303,17 +308,17 @@ TEST(Recut, KeepsTheModelsCost) {
   stages[1].backward = 12;
   const auto forwards = [&](int32_t count) {
     std::vector<double> all;
-    for (const StageCost& cost : recut_costs(stages, count)) all.push_back(cost.forward);
+    for (const StageCost& cost : resplit_costs(stages, count)) all.push_back(cost.forward);
     return all;
   };
   EXPECT_EQ(forwards(3), (std::vector<double>{6, 3, 9}));
   EXPECT_EQ(forwards(1), (std::vector<double>{18}));
   EXPECT_EQ(forwards(6), (std::vector<double>{3, 3, 1.5, 1.5, 4.5, 4.5}));
   EXPECT_EQ(forwards(2), (std::vector<double>{7.5, 10.5}));
-  EXPECT_EQ(recut_costs(stages, 1)[0].full_backward(), 2 + 12 + 2);
+  EXPECT_EQ(resplit_costs(stages, 1)[0].full_backward(), 2 + 12 + 2);
 }
 
-TEST(Recut, JoinedStagesSendOnlyAtTheirEnds) {
+TEST(Resplit, JoinedStagesSendOnlyAtTheirEnds) {
   std::vector<StageMemory> stages(2);
   for (StageMemory& stage : stages) {
     stage.parameters = 100;
@@ -322,14 +327,14 @@ TEST(Recut, JoinedStagesSendOnlyAtTheirEnds) {
     stage.of(ActionType::kBackward) = {true, -30, 5};
     stage.of(ActionType::kSendBackward) = {true, -10, 0};
   }
-  const std::vector<StageMemory> joined = recut_memory(stages, 1);
+  const std::vector<StageMemory> joined = resplit_memory(stages, 1);
   EXPECT_EQ(joined[0].parameters, 200);
   EXPECT_EQ(joined[0].of(ActionType::kForward).change, 50 - 10 + 50);
   EXPECT_EQ(joined[0].of(ActionType::kForward).peak, 40 + 60);
   EXPECT_EQ(joined[0].of(ActionType::kSendForward).change, -10);
   EXPECT_EQ(joined[0].of(ActionType::kBackward).change, -30 - 10 - 30);
   EXPECT_EQ(joined[0].of(ActionType::kSendBackward).change, -10);
-  const std::vector<StageMemory> halves = recut_memory(stages, 4);
+  const std::vector<StageMemory> halves = resplit_memory(stages, 4);
   EXPECT_EQ(halves[0].of(ActionType::kForward).change, 25);
   EXPECT_FALSE(halves[0].of(ActionType::kSendForward).is_measured);
   EXPECT_EQ(halves[1].of(ActionType::kSendForward).change, -10);

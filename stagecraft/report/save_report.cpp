@@ -1,4 +1,4 @@
-#include "stagecraft/runtime/run_report.h"
+#include "stagecraft/report/save_report.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -11,7 +11,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/version.h"
 #include "stagecraft/base/write_file.h"
-#include "stagecraft/runtime/measured_comparison.h"
+#include "stagecraft/report/measured_comparison.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/record/stage_times.h"
@@ -127,10 +127,10 @@ std::vector<ReportFact> report_facts(const RecordedRun& run, const ReportOptions
 RunReport make_run_report(const RecordedRun& run, const ReportOptions& options) {
   const auto stages = static_cast<std::size_t>(run.recording.schedule.num_stages());
   require<ArgumentError>(run.stages.size() == stages,
-                         "a report of {} stages was given the parameters of {}", stages,
+                         "expected the parameters of {} stages, got those of {}", stages,
                          run.stages.size());
   require<ArgumentError>(run.memory.empty() || run.memory.size() == stages,
-                         "a report of {} stages was given the memory of {}", stages,
+                         "expected the memory of {} stages, got that of {}", stages,
                          run.memory.size());
   RunReport report{.title = options.title.empty() ? run.schedule_name : options.title,
                    .command = options.command,
@@ -158,19 +158,8 @@ RunReport make_run_report(const RecordedRun& run, const ReportOptions& options) 
   return report;
 }
 
-RecordedRun recorded_run_of(const Pipeline& pipeline) {
-  const std::span<const StageMemory> memory = pipeline.stage_memory();
-  RecordedRun run{.recording = pipeline.recording(),
-                  .schedule_name = pipeline.schedule_name(),
-                  .memory = {memory.begin(), memory.end()}};
-  for (int32_t s = 0; s < pipeline.num_stages(); ++s) {
-    run.stages.push_back(state_of(pipeline.stage(StageId(s))));
-  }
-  return run;
-}
-
 RunReport make_run_report(const Pipeline& pipeline, const ReportOptions& options) {
-  return make_run_report(recorded_run_of(pipeline), options);
+  return make_run_report(pipeline.recorded_run(), options);
 }
 
 void save_report(const std::string& path, const RunReport& report) {
@@ -181,9 +170,9 @@ void save_report(const std::string& path, const RunReport& report) {
   } else if (name.ends_with(".json")) {
     write_file(path, report_json(report));
   } else {
-    require<ArgumentError>(name.ends_with(".html") || name.ends_with(".htm"),
-                           "a report's name ends with .html, .json or .trace.json, got \"{}\"",
-                           path);
+    require<ArgumentError>(
+        name.ends_with(".html") || name.ends_with(".htm"),
+        "expected a report path that ends with .html, .json or .trace.json, got \"{}\"", path);
     write_file(path, draw_report(report));
   }
 }

@@ -10,15 +10,17 @@
 
 namespace stagecraft {
 
+/// Estimates of other schedules for a recorded step.
 struct MeasuredComparison {
   ScheduleComparison comparison = {};
-  std::vector<std::string> assumptions = {};  ///< a sentence each; why there is nothing, if so
+  std::vector<std::string> assumptions =
+      {};  ///< one sentence each; if nothing was compared, the reason
 };
 
-/// What every schedule would take for the recorded step's ranks and microbatches, with the means of
-/// what its stages took. The step's own schedule is among them, under `schedule_name`. `memory`:
-/// what the stages did, or nothing, then no peaks (0). Nothing is compared for a step that did not
-/// complete or had no backward.
+/// Estimates every schedule for the ranks and microbatches of the recorded step, with the mean
+/// times of its stages. The step's own schedule is among them, as `schedule_name`. `memory`: by
+/// stage, or empty; then the peaks are 0. A step that did not complete or had no backward is not
+/// compared.
 MeasuredComparison compare_measured(const Recording& recording, const std::string& schedule_name,
                                     std::span<const StageMemory> memory);
 

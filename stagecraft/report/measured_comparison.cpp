@@ -1,4 +1,4 @@
-#include "stagecraft/runtime/measured_comparison.h"
+#include "stagecraft/report/measured_comparison.h"
 
 #include <algorithm>
 #include <cstddef>
@@ -7,10 +7,10 @@
 
 #include <fmt/format.h>
 
+#include "stagecraft/report/resplit.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/record/stage_times.h"
-#include "stagecraft/runtime/recut.h"
 #include "stagecraft/schedule/passes/lower.h"
 
 namespace stagecraft {
@@ -60,18 +60,19 @@ class Comparer {
       : recording_(recording), costs_(std::move(costs)), memory_(memory) {}
 
   Simulation run(const Schedule& schedule) {
-    const bool same_cut = schedule.num_stages() == recording_.schedule.num_stages();
-    if (!same_cut) is_recut_ = true;
-    const StageGraph graph = same_cut ? recording_.graph : StageGraph::chain(schedule.num_stages());
+    const bool same_split = schedule.num_stages() == recording_.schedule.num_stages();
+    if (!same_split) is_resplit_ = true;
+    const StageGraph graph =
+        same_split ? recording_.graph : StageGraph::chain(schedule.num_stages());
     CostModel model;
-    model.stages = recut_costs(costs_.stages, schedule.num_stages());
+    model.stages = resplit_costs(costs_.stages, schedule.num_stages());
     Simulation result = simulate(schedule, model, graph);
     result.peak_memory = 0;
     if (memory_.empty()) return result;
     const Schedule lowered =
         schedule.level() == Level::kLowered ? schedule : lower(schedule, graph);
     const MemoryEstimate estimate =
-        estimate_memory(lowered, recut_memory(memory_, schedule.num_stages()));
+        estimate_memory(lowered, resplit_memory(memory_, schedule.num_stages()));
     for (std::size_t r = 0; r < estimate.ranks.size(); ++r) {
       result.ranks[r].peak_memory = static_cast<double>(estimate.ranks[r].total());
     }
@@ -94,7 +95,7 @@ class Comparer {
       all.push_back(
           "The step ran divided backwards: a whole one is taken to cost the sum of its parts.");
     }
-    if (is_recut_) {
+    if (is_resplit_) {
       all.push_back(fmt::format(
           "This run has {} stages. For schedules with another number, costs are spread evenly over "
           "the model: a stage's is divided evenly, neighbours' are added.{}",
@@ -114,7 +115,7 @@ class Comparer {
   const Recording& recording_;
   Costs costs_;
   std::span<const StageMemory> memory_;
-  bool is_recut_ = false;
+  bool is_resplit_ = false;
 };
 
 }  // namespace

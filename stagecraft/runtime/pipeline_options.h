@@ -1,0 +1,61 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stagecraft/runtime/loss.h"
+#include "stagecraft/runtime/schedule_source.h"
+#include "stagecraft/stage/ports.h"
+#include "stagecraft/stage/tied_weight.h"
+#include "stagecraft/tree/arguments.h"
+
+namespace stagecraft {
+
+/// Options of a Pipeline or a Runner. All ranks of a world must have the same options, except for
+/// `loss`, `timeout` and `threads_per_rank`.
+struct PipelineOptions {
+  /// The name of a builder. It places the stages on `ranks` ranks.
+  std::string schedule = "1F1B";
+  /// The number of ranks of one replica. By default a Pipeline has as many as the stages fill, one
+  /// or two stages each, depending on the schedule. A Runner has those of its world.
+  std::optional<int32_t> ranks = std::nullopt;
+  /// Any other schedule. It replaces `schedule` and `ranks`.
+  std::optional<ScheduleSource> source = std::nullopt;
+
+  /// Needed on the rank of the last stage, to train.
+  Loss loss = {};
+  /// Where the inputs of the stages come from. By default the stages are a chain.
+  std::optional<Ports> ports = std::nullopt;
+  /// Weights that several stages hold as copies. Stages that hold the same tensor need no entry:
+  /// autograd adds their gradients, in the order in which the ranks compute them.
+  std::vector<TiedWeight> ties = {};
+  /// How long a rank waits for a value or for the other ranks before it throws TimeoutError.
+  std::chrono::nanoseconds timeout = std::chrono::seconds(60);
+  /// Seed of random operators in stages. By default the seed of the process's CPU generator at the
+  /// time of construction.
+  std::optional<uint64_t> seed = std::nullopt;
+  /// The number of pipelines that train one model, for a Runner. The world has the ranks of all
+  /// replicas, replica by replica. Each replica is given its own part of the batch, which counts by
+  /// its rows. Gradients are those of the whole batch, with the same bits on every replica. A
+  /// Pipeline refuses more than one: its threads share their memory, so more microbatches, or more
+  /// ranks, do the same without copies of the model.
+  int32_t replicas = 1;
+  /// Threads inside operators, for each rank. Results can depend on the number in their last bits.
+  /// By default a Pipeline divides the number of the constructing thread among its ranks (a single
+  /// rank runs on the caller's thread and keeps its number), and a Runner keeps the number of its
+  /// thread.
+  std::optional<int32_t> threads_per_rank = std::nullopt;
+  /// Wait for every send where it is posted, as if the network had no buffers. Between the threads
+  /// of a Pipeline a send then also waits for its receive. For finding schedules that rely on
+  /// buffering.
+  bool zero_buffering = false;
+  /// Called before a step with the arguments of each microbatch that has all inputs of the model,
+  /// to refuse what the model cannot take. A Pipe sets it to the guards of an exported model.
+  std::function<void(const Arguments&)> check_arguments = {};
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,88 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/base/index.h"
+#include "stagecraft/partition/pipe.h"
+#include "stagecraft/runtime/loss.h"
+#include "stagecraft/runtime/pipeline_base.h"
+#include "stagecraft/runtime/recorded_run.h"
+#include "stagecraft/runtime/replica_place.h"
+#include "stagecraft/runtime/step.h"
+#include "stagecraft/train/trainer.h"
+#include "stagecraft/transport/fingerprint.h"
+
+namespace stagecraft {
+
+/// The ranks of a Trainer: all of them as threads of this process, or one rank of a world whose
+/// other ranks make the same calls.
+class TrainerWorld {
+ public:
+  /// ArgumentError for options that do not fit the pipe or the world.
+  TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOptions& options);
+
+  int32_t replicas() const { return place_.replicas; }
+  /// Of one replica.
+  int32_t num_ranks() const { return place_.ranks; }
+  /// Whether the stage is trained in this process.
+  bool has_stage(StageId stage) const;
+
+  /// Runs a body that all ranks run together. An exception on one rank ends the body on all ranks,
+  /// and afterwards all ranks can continue. Errors that every rank finds itself are better thrown
+  /// outside of the body, because recovery takes time.
+  void together(const std::function<void()>& body);
+
+  // In `together` ---------------------------------------------------------------------------------
+
+  /// One step of the pipeline, or its forwards. `all` has the microbatches of all replicas, replica
+  /// by replica. Every rank gets all losses and weights.
+  StepResult step(Microbatches all, bool measure_memory);
+  StepResult eval(Microbatches all);
+  /// The forwards of one replica's microbatches. Every rank gets the outputs.
+  StepResult predict(Microbatches batch, OutputMode outputs);
+
+  /// The values of the ranks of the first replica; of threads, one value for all.
+  std::vector<c10::IValue> gather(c10::IValue own);
+  /// On rank 0: for each stage, what `of_stage` returns on the stage's rank. Empty on other ranks.
+  std::vector<std::vector<at::Tensor>> collect(
+      const std::function<std::vector<at::Tensor>(StageId)>& of_stage);
+  /// The last step of this rank's replica.
+  RecordedRun recorded_run();
+
+  // At any time -----------------------------------------------------------------------------------
+
+  uint64_t completed_steps() const;
+  void set_completed_steps(uint64_t steps);
+
+ private:
+  const Placement& placement() const { return pipeline_->placement(); }
+  Deadline deadline(int32_t times = 1) const;
+  std::vector<at::Tensor> receive_from(Rank rank, StageId stage);
+  void compare_trainers();
+  void compare_weights();
+  Microbatches own_share(Microbatches all) const;
+  void share_buffers();
+
+  Transport* transport_;  // null for threads
+  Pipe pipe_;
+  std::chrono::nanoseconds timeout_;
+  Fingerprint facts_;
+  // Runners with a transport, Pipelines without. Two, so that an evaluation keeps the recording of
+  // the last training step.
+  std::unique_ptr<PipelineBase> pipeline_;
+  std::unique_ptr<PipelineBase> evaluation_;
+  ReplicaPlace place_;
+  std::vector<at::Tensor> changed_buffers_;  // of this rank's stages, by their forwards
+  bool changes_buffers_ = false;             // of any stage
+  bool has_agreed_ = false;
+  bool must_recover_ = false;
+};
+
+}  // namespace stagecraft
