@@ -70,7 +70,7 @@ void add_stages(RunReport& report, const RecordedRun& run, const ReportOptions& 
                              .backward = summary_of(times[s].backward),
                              .activations_sent = times[s].activations_sent,
                              .gradients_sent = times[s].gradients_sent});
-    ReportedRank& owner = report.ranks[static_cast<std::size_t>(rank.value())];
+    ReportedRank& owner = report.ranks[rank.position()];
     owner.parameters += state.parameter_bytes;
     owner.gradients += state.gradient_bytes;
   }

@@ -128,9 +128,7 @@ void Executor::run_list(std::span<const Action> list) {
 // Replicas first, so that the copies of a tied weight have the same gradients in each of them.
 void Executor::exchange_grads() {
   is_exchanging_ = true;
-  reducer_.finish(
-      plan_.step,
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.timeout)));
+  reducer_.finish(plan_.step, Deadline::after(options_.timeout));
   {
     const ProgressMark::Waiting waiting(*progress_, "gradients of tied weights");
     ties_.finish(plan_.step, options_.timeout);
@@ -140,8 +138,7 @@ void Executor::exchange_grads() {
 
 void Executor::wait_reduced(StageId stage) {
   is_exchanging_ = true;
-  reducer_.wait(stage,
-                Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout_)));
+  reducer_.wait(stage, Deadline::after(timeout_));
   is_exchanging_ = false;
 }
 
@@ -279,7 +276,7 @@ ForwardOptions Executor::forward_options(Action action) const {
 }
 
 void Executor::finish_forward(Action action, const c10::IValue& output) {
-  const auto m = static_cast<std::size_t>(action.microbatch().value());
+  const auto m = action.microbatch().position();
   Stage& own = stage(action);
   if (plan_.is_training) {
     if (const at::Tensor added = own.added_loss(action.microbatch()); added.defined()) {
@@ -293,7 +290,7 @@ void Executor::finish_forward(Action action, const c10::IValue& output) {
 }
 
 void Executor::compute_loss(Action action, const c10::IValue& output) {
-  const auto m = static_cast<std::size_t>(action.microbatch().value());
+  const auto m = action.microbatch().position();
   const bool has_target = m < plan_.batch->targets.size();
   if (!options_.loss || (!plan_.is_training && !has_target)) return;
   const c10::AutoGradMode grad_mode(plan_.is_training);
@@ -370,7 +367,7 @@ void Executor::announce_lost() {
   if (!reason || !reason->is_lost || reason == announced_) return;
   announced_ = reason;
   std::vector<HeardProgress> ranks = transport_.progress();
-  auto& lost = ranks[static_cast<std::size_t>(reason->rank.value())];
+  auto& lost = ranks[reason->rank.position()];
   lost.is_lost = true;
   // Other ranks of the lost rank's machine may be silent, too. They do not print.
   const auto silence = std::max(kHeardLately, lost.age / 2);

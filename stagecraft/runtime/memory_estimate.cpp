@@ -52,8 +52,7 @@ void walk(std::span<const Action> list, std::span<const StageMemory> stages, con
   int64_t held = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!has_microbatch(list[i].type())) continue;
-    const ActionMemory memory =
-        action_memory(stages[static_cast<std::size_t>(list[i].stage().value())], list[i].type());
+    const ActionMemory memory = action_memory(stages[list[i].stage().position()], list[i].type());
     visit(i, held + memory.peak, held + memory.change);
     held += memory.change;
   }
@@ -75,8 +74,8 @@ MemoryEstimate estimate_memory(const Schedule& schedule, std::span<const StageMe
   for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
     RankMemory& rank = estimate.ranks.emplace_back();
     for (const StageId stage : schedule.placement().stages(Rank(r))) {
-      rank.parameters += stages[static_cast<std::size_t>(stage.value())].parameters;
-      rank.gradients += stages[static_cast<std::size_t>(stage.value())].gradients;
+      rank.parameters += stages[stage.position()].parameters;
+      rank.gradients += stages[stage.position()].gradients;
     }
     const std::span<const Action> list = schedule.actions(Rank(r));
     walk(list, stages, [&](std::size_t i, int64_t most, int64_t) {

@@ -42,7 +42,7 @@ void check_copies(const std::vector<TiedWeight>& ties, const std::vector<Stage>&
   for (const TiedWeight& tie : ties) {
     std::vector<at::Tensor> seen;
     for (const ParameterRef& ref : tie) {
-      const auto s = static_cast<std::size_t>(ref.stage.value());
+      const auto s = ref.stage.position();
       if (ref.stage.value() < 0 || s >= stages.size()) continue;  // TiedWeights refuses it
       for (const auto& [name, parameter] : stages[s].parameters()) {
         if (name != ref.name) continue;
@@ -91,7 +91,7 @@ class Pipeline::Impl final : public PipelineCore {
     for (Rank rank(0); rank.value() < num_ranks(); ++rank) {
       std::vector<Stage> own;
       for (const StageId stage : placement().stages(rank)) {
-        own.push_back(std::move(stages[static_cast<std::size_t>(stage.value())]));
+        own.push_back(std::move(stages[stage.position()]));
       }
       ranks_.push_back(std::make_unique<StepDriver>(*this, world_.transport(rank), std::move(own)));
       ranks_.back()->executor().publish_progress();
@@ -132,7 +132,7 @@ class Pipeline::Impl final : public PipelineCore {
 
  private:
   int32_t num_ranks() const { return placement().num_ranks(); }
-  StepDriver& driver(Rank rank) { return *ranks_[static_cast<std::size_t>(rank.value())]; }
+  StepDriver& driver(Rank rank) { return *ranks_[rank.position()]; }
 
   void start_threads() {
     const int32_t own = at::get_num_threads();

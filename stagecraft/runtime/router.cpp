@@ -88,7 +88,7 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
 }
 
 double Router::weight(MicrobatchId m) const {
-  const double known = weights_[static_cast<std::size_t>(m.value())];
+  const double known = weights_[m.position()];
   if (!std::isnan(known)) return known;
   return 1.0 / (static_cast<double>(microbatches_) * options_.replicas);
 }
@@ -115,7 +115,7 @@ void Router::wait_send(const PendingPtr& pending) {
 }
 
 const c10::IValue& Router::model_input(const Ports::Feed& feed, MicrobatchId m) const {
-  const auto i = static_cast<std::size_t>(m.value());
+  const auto i = m.position();
   if (i < batch_->inputs.size()) {
     const Arguments& given = batch_->inputs[i];
     if (feed.argument) {
@@ -138,7 +138,7 @@ void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, Microb
       receive(arrival.receive, edge.peer, {step_, Direction::kForward, edge.from, edge.to, m});
   arrival.receive.reset();
   const double sent = take_tail(arrival.values, edge, microbatches_);
-  double& weight = weights_[static_cast<std::size_t>(m.value())];
+  double& weight = weights_[m.position()];
   if (std::isnan(weight)) weight = sent;
 }
 
@@ -172,7 +172,7 @@ Arguments Router::take_inputs(Action forward) {
 
 // The model's arguments that Ports::feed does not give to a stage.
 void Router::add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const {
-  const Arguments& given = batch_->inputs[static_cast<std::size_t>(m.value())];
+  const Arguments& given = batch_->inputs[m.position()];
   for (std::size_t i = 0; i < given.args.size(); ++i) {
     if (!wiring_.is_fed(i)) builder.append(given.args[i], {});
   }

@@ -88,17 +88,14 @@ class Router {
   };
 
   Slot& slot(int32_t local, MicrobatchId m) {
-    return slots_[static_cast<std::size_t>(local) * microbatches_ +
-                  static_cast<std::size_t>(m.value())];
+    return slots_[static_cast<std::size_t>(local) * microbatches_ + m.position()];
   }
   Slot& slot(Action action) { return slot(local(action), action.microbatch()); }
   int32_t local(Action action) const { return wiring_.local_index(action.stage()); }
   const StageWires& wires(Action action) const {
     return wiring_.stages()[static_cast<std::size_t>(local(action))];
   }
-  Deadline deadline() const {
-    return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.timeout));
-  }
+  Deadline deadline() const { return Deadline::after(options_.timeout); }
 
   std::vector<c10::IValue> receive(const PendingPtr& pending, Rank from, const TransferId& id);
   void wait_send(const PendingPtr& pending);

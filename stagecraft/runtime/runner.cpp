@@ -131,7 +131,7 @@ class Runner::Impl final : public PipelineCore {
     std::vector<GatheredRank> ranks;
     const std::vector<c10::IValue> all = transport_.all_gather(to_value(own), deadline());
     for (Rank r(0); r.value() < place_.ranks; ++r) {
-      ranks.push_back(gathered_rank_of(all[static_cast<std::size_t>(place_.in_world(r).value())]));
+      ranks.push_back(gathered_rank_of(all[place_.in_world(r).position()]));
     }
     align(ranks);
     return merge(std::move(ranks));
@@ -142,29 +142,26 @@ class Runner::Impl final : public PipelineCore {
  private:
   static constexpr const char* kBegin = "at the beginning of the step";
 
-  Deadline deadline() const {
-    return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options.timeout));
-  }
+  Deadline deadline() const { return Deadline::after(options.timeout); }
 
   // Called in a catch block. Aborts the world, unless the other ranks know of the failure.
   void abandon() {
     executor_.abandon();
     if (transport_.abort_reason() != nullptr) return;
-    const Rank rank = transport_.rank();
-    Rank culprit = rank;
-    std::string what = "unknown exception (not derived from std::exception)";
+    const std::exception_ptr error = std::current_exception();
+    Rank culprit = transport_.rank();
     try {
       throw;
-    } catch (const PeerError& error) {
+    } catch (const PeerError& lost) {
       // The peer had left before. That alone aborts nothing.
-      what = error.what();
-      if (error.peer().value() < transport_.num_ranks()) culprit = error.peer();
-    } catch (const std::exception& error) {
-      what = error.what();
+      if (lost.peer().value() < transport_.num_ranks()) culprit = lost.peer();
     } catch (...) {
     }
-    if (culprit == rank) what = fmt::format("rank {}: {}", rank.value(), what);
-    transport_.abort({culprit, what, std::current_exception()});
+    const std::string what = describe(error);
+    transport_.abort(
+        {culprit,
+         culprit == transport_.rank() ? fmt::format("rank {}: {}", culprit.value(), what) : what,
+         error});
   }
 
   // Chooses the schedule of the step, compares it with the other ranks, and scales weights that are
@@ -229,8 +226,7 @@ class Runner::Impl final : public PipelineCore {
       std::vector<PendingPtr> sends;
       for (Rank own(0); own.value() < place_.ranks; ++own) {
         const Rank reader = place_.in_world(own);
-        if (reader == owner || !ranks[static_cast<std::size_t>(reader.value())].everywhere)
-          continue;
+        if (reader == owner || !ranks[reader.position()].everywhere) continue;
         sends.push_back(transport_.post_send(reader, id(reader), stagecraft::to_value(result)));
       }
       for (const PendingPtr& send : sends) transport_.wait_send(send, deadline());
@@ -258,8 +254,7 @@ class Runner::Impl final : public PipelineCore {
     result.losses.clear();
     result.weights.clear();
     for (int32_t replica = 0; replica < place_.replicas; ++replica) {
-      const StepResult each =
-          result_of(all[static_cast<std::size_t>(place_.in_replica(replica).value())]);
+      const StepResult each = result_of(all[place_.in_replica(replica).position()]);
       // Losses of other processes and devices are copies.
       for (const at::Tensor& loss : each.losses) {
         result.losses.push_back(own.losses.empty() ? loss : loss.to(own.losses.front().device()));

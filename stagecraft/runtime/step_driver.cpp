@@ -140,7 +140,7 @@ RecordedRun PipelineCore::merge(std::vector<GatheredRank> ranks) const {
   for (std::size_t r = 0; r < ranks.size(); ++r) {
     const auto own = placement().stages(Rank(static_cast<int32_t>(r)));
     for (std::size_t i = 0; i < own.size(); ++i) {
-      const auto s = static_cast<std::size_t>(own[i].value());
+      const auto s = own[i].position();
       run.stages[s] = std::move(ranks[r].stages[i]);
       if (has_memory) run.memory[s] = ranks[r].memory[i];
     }

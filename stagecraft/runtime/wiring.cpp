@@ -62,7 +62,7 @@ Wiring::Wiring(const Ports& ports, const Placement& placement, const ReplicaPlac
       connected_(static_cast<std::size_t>(ports.num_stages())) {
   const StageGraph graph = stage_graph_of(ports);
   for (const StageId stage : placement.stages(place.own())) {
-    local_[static_cast<std::size_t>(stage.value())] = static_cast<int32_t>(stages_.size());
+    local_[stage.position()] = static_cast<int32_t>(stages_.size());
     StageWires& wires = stages_.emplace_back();
     wires.stage = stage;
     wires.takes_model_arguments = ports.has_chain() && stage.value() == 0;
@@ -95,8 +95,7 @@ Wiring::Wiring(const Ports& ports, const Placement& placement, const ReplicaPlac
     }
   }
   for (const Ports::Connection& connection : ports.connections()) {
-    set_flag(connected_[static_cast<std::size_t>(connection.from.stage.value())],
-             connection.from.output);
+    set_flag(connected_[connection.from.stage.position()], connection.from.output);
   }
   for (const Ports::Feed& feed : ports.feeds()) {
     if (feed.argument) {

@@ -56,12 +56,10 @@ class Wiring {
   const Ports& ports() const { return ports_; }
   std::span<const StageWires> stages() const { return stages_; }
   /// The index of the stage on this rank; -1 if it is on a different rank.
-  int32_t local_index(StageId stage) const {
-    return local_[static_cast<std::size_t>(stage.value())];
-  }
+  int32_t local_index(StageId stage) const { return local_[stage.position()]; }
   /// Whether the output has a Ports::connect, and therefore is not carried by the chain.
   bool is_connected(StageId stage, std::size_t output) const {
-    const auto& flags = connected_[static_cast<std::size_t>(stage.value())];
+    const auto& flags = connected_[stage.position()];
     return output < flags.size() && flags[output];
   }
   /// Whether the model's argument has a Ports::feed.

@@ -139,7 +139,7 @@ class Trainer::Impl {
       stages = world_.collect([&](StageId stage) { return state_.tensors_of(stage, false); });
     });
     for (StageId s(0); s.value() < static_cast<int32_t>(stages.size()); ++s) {
-      if (!world_.has_stage(s)) state_.set_values(s, stages[static_cast<std::size_t>(s.value())]);
+      if (!world_.has_stage(s)) state_.set_values(s, stages[s.position()]);
     }
   }
 

@@ -110,7 +110,7 @@ TrainerWorld::TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOpti
 }
 
 Deadline TrainerWorld::deadline(int32_t times) const {
-  return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout_ * times));
+  return Deadline::after(timeout_ * times);
 }
 
 bool TrainerWorld::has_stage(StageId stage) const {
@@ -125,20 +125,15 @@ void TrainerWorld::together(const std::function<void()>& body) {
     static_cast<Runner&>(*evaluation_).recover();
   }
   must_recover_ = true;  // until the body is complete
-  const auto abort = [&](const std::string& what) {
-    if (transport_->abort_reason() != nullptr) return;
-    const Rank rank = transport_->rank();
-    transport_->abort(
-        {rank, fmt::format("rank {}: {}", rank.value(), what), std::current_exception()});
-  };
   try {
     if (!has_agreed_) compare_trainers();
     body();
-  } catch (const std::exception& error) {
-    abort(error.what());
-    throw;
   } catch (...) {
-    abort("unknown exception (not derived from std::exception)");
+    if (transport_->abort_reason() == nullptr) {
+      const std::exception_ptr error = std::current_exception();
+      const Rank rank = transport_->rank();
+      transport_->abort({rank, fmt::format("rank {}: {}", rank.value(), describe(error)), error});
+    }
     throw;
   }
   must_recover_ = false;
@@ -253,8 +248,7 @@ void TrainerWorld::share_buffers() {
       is_first ? to_value(copies_on_cpu(changed_buffers_)) : c10::IValue(), deadline());
   if (is_first) return;
   const at::NoGradGuard no_grad;
-  const std::vector<at::Tensor> values =
-      to_tensors(all[static_cast<std::size_t>(place_.own().value())]);
+  const std::vector<at::Tensor> values = to_tensors(all[place_.own().position()]);
   for (std::size_t i = 0; i < values.size(); ++i) changed_buffers_[i].copy_(values[i]);
 }
 

@@ -32,7 +32,7 @@ std::vector<StageTimes> stage_times(const Recording& recording) {
     for (std::size_t i = 0; i < list.size(); ++i) {
       const RankRecording::ActionTimes& times = closed.ranks[r].actions[i];
       if (list[i].is_idle() || list[i].is_overlap() || times.begin < 0) continue;
-      StageTimes& stage = stages[static_cast<std::size_t>(list[i].stage().value())];
+      StageTimes& stage = stages[list[i].stage().position()];
       if (std::vector<double>* own = times_of(stage, list[i].type())) {
         own->push_back(microseconds(times.end - times.begin - times.waited));
       } else if (list[i].type() == ActionType::kSendForward) {

@@ -65,7 +65,7 @@ class TransferCount {
 
  private:
   int64_t elsewhere(StageId stage, bool forward) const {
-    if (static_cast<std::size_t>(stage.value()) >= rank_of_.size()) return 0;
+    if (stage.position() >= rank_of_.size()) return 0;
     const auto others = forward ? graph_.consumers(stage) : graph_.producers(stage);
     return std::count_if(others.begin(), others.end(), [&](StageId other) {
       return rank_of_[other.value()] != rank_of_[stage.value()];
