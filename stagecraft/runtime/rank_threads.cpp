@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include <pthread.h>
+#include "stagecraft/base/thread_name.h"
 
 namespace stagecraft {
 
@@ -11,9 +11,7 @@ RankThreads::RankThreads(int32_t ranks, std::function<void(Rank)> start)
     : thrown_(static_cast<std::size_t>(ranks)) {
   for (int32_t r = 0; r < ranks; ++r) {
     threads_.emplace_back([this, r, start] {
-#ifdef __linux__
-      pthread_setname_np(pthread_self(), ("rank " + std::to_string(r)).substr(0, 15).c_str());
-#endif
+      detail::name_thread("rank " + std::to_string(r));
       start(Rank(r));
       serve(Rank(r));
     });
