@@ -48,11 +48,4 @@ bool takes_tensors(const c10::TypePtr& type) {
   return element != nullptr && is_of(element, c10::TypeKind::TensorType);
 }
 
-std::string message_of(const std::exception& error) {
-  if (const auto* engine = dynamic_cast<const c10::Error*>(&error)) {
-    return engine->what_without_backtrace();
-  }
-  return error.what();
-}
-
 }  // namespace stagecraft

@@ -128,9 +128,7 @@ void Executor::run_list(std::span<const Action> list) {
 // Replicas first, so that the copies of a tied weight have the same gradients in each of them.
 void Executor::exchange_grads() {
   is_exchanging_ = true;
-  reducer_.finish(
-      plan_.step,
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.timeout)));
+  reducer_.finish(plan_.step, Deadline::after(options_.timeout));
   {
     const ProgressMark::Waiting waiting(*progress_, "gradients of tied weights");
     ties_.finish(plan_.step, options_.timeout);
@@ -140,8 +138,7 @@ void Executor::exchange_grads() {
 
 void Executor::wait_reduced(StageId stage) {
   is_exchanging_ = true;
-  reducer_.wait(stage,
-                Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout_)));
+  reducer_.wait(stage, Deadline::after(timeout_));
   is_exchanging_ = false;
 }
 

@@ -96,9 +96,7 @@ class Router {
   const StageWires& wires(Action action) const {
     return wiring_.stages()[static_cast<std::size_t>(local(action))];
   }
-  Deadline deadline() const {
-    return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options_.timeout));
-  }
+  Deadline deadline() const { return Deadline::after(options_.timeout); }
 
   std::vector<c10::IValue> receive(const PendingPtr& pending, Rank from, const TransferId& id);
   void wait_send(const PendingPtr& pending);

@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/step_driver.h"
@@ -142,9 +143,7 @@ class Runner::Impl final : public PipelineCore {
  private:
   static constexpr const char* kBegin = "at the beginning of the step";
 
-  Deadline deadline() const {
-    return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(options.timeout));
-  }
+  Deadline deadline() const { return Deadline::after(options.timeout); }
 
   // Called in a catch block. Aborts the world, unless the other ranks know of the failure.
   void abandon() {
@@ -152,15 +151,12 @@ class Runner::Impl final : public PipelineCore {
     if (transport_.abort_reason() != nullptr) return;
     const Rank rank = transport_.rank();
     Rank culprit = rank;
-    std::string what = "unknown exception (not derived from std::exception)";
+    std::string what = describe(std::current_exception());
     try {
       throw;
     } catch (const PeerError& error) {
       // The peer had left before. That alone aborts nothing.
-      what = error.what();
       if (error.peer().value() < transport_.num_ranks()) culprit = error.peer();
-    } catch (const std::exception& error) {
-      what = error.what();
     } catch (...) {
     }
     if (culprit == rank) what = fmt::format("rank {}: {}", rank.value(), what);

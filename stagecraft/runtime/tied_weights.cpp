@@ -67,8 +67,7 @@ void TiedWeights::start() {
 }
 
 void TiedWeights::finish(uint64_t step, std::chrono::nanoseconds timeout) {
-  const Deadline deadline =
-      Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout));
+  const Deadline deadline = Deadline::after(timeout);
   const std::vector<PendingPtr> sends = send_grads(step);
   for (Group& group : groups_) {
     for (const Holder& holder : group.holders) {

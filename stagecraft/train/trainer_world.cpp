@@ -10,6 +10,7 @@
 #include <ATen/core/grad_mode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/runtime/pipeline.h"
@@ -110,7 +111,7 @@ TrainerWorld::TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOpti
 }
 
 Deadline TrainerWorld::deadline(int32_t times) const {
-  return Deadline::after(std::chrono::duration_cast<Deadline::Clock::duration>(timeout_ * times));
+  return Deadline::after(timeout_ * times);
 }
 
 bool TrainerWorld::has_stage(StageId stage) const {
@@ -125,20 +126,16 @@ void TrainerWorld::together(const std::function<void()>& body) {
     static_cast<Runner&>(*evaluation_).recover();
   }
   must_recover_ = true;  // until the body is complete
-  const auto abort = [&](const std::string& what) {
-    if (transport_->abort_reason() != nullptr) return;
-    const Rank rank = transport_->rank();
-    transport_->abort(
-        {rank, fmt::format("rank {}: {}", rank.value(), what), std::current_exception()});
-  };
   try {
     if (!has_agreed_) compare_trainers();
     body();
-  } catch (const std::exception& error) {
-    abort(error.what());
-    throw;
   } catch (...) {
-    abort("unknown exception (not derived from std::exception)");
+    if (transport_->abort_reason() == nullptr) {
+      const Rank rank = transport_->rank();
+      const std::string what = describe(std::current_exception());
+      transport_->abort(
+          {rank, fmt::format("rank {}: {}", rank.value(), what), std::current_exception()});
+    }
     throw;
   }
   must_recover_ = false;
