@@ -1,7 +1,6 @@
 #include "stagecraft/graph/op_types.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/util/Exception.h>
 
 #include "stagecraft/graph/own_operators.h"
 
