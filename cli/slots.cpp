@@ -23,7 +23,7 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-OrderedJson to_json(Rank rank, const ActivationSlots& slots) {
+OrderedJson slots_json(Rank rank, const ActivationSlots& slots) {
   OrderedJson activations = OrderedJson::array();
   for (const auto& each : slots.activations()) {
     activations.push_back({{"stage", each.stage.value()},
@@ -74,7 +74,7 @@ int run(const SlotsCommand& command) {
     } catch (const ArgumentError& error) {
       throw BadSchedule(fmt::format("{}: {}", loaded.name, error.what()));
     }
-    ranks.push_back(to_json(rank, *slots));
+    ranks.push_back(slots_json(rank, *slots));
     table.add({std::to_string(rank.value()), std::to_string(slots->num_slots()),
                std::to_string(slots->activations().size())});
     if (command.rank) details = '\n' + list_slots(*slots);

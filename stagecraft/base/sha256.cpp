@@ -9,7 +9,7 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr std::size_t kBlock = 64;
-using State = std::array<uint32_t, 8>;
+using Sha256State = std::array<uint32_t, 8>;
 __extension__ using Wide = unsigned __int128;
 
 // The first 32 fractional bits of the square (or cube) roots of the first primes.
@@ -35,7 +35,7 @@ std::array<uint32_t, N> root_bits(bool is_cube) {
   return bits;
 }
 
-void add_block(State& state, std::string_view block) {
+void add_block(Sha256State& state, std::string_view block) {
   static const auto constants = root_bits<64>(/*is_cube=*/true);
   std::array<uint32_t, 64> w{};
   for (std::size_t i = 0; i < 16; ++i) {
@@ -49,7 +49,7 @@ void add_block(State& state, std::string_view block) {
     w[i] = w[i - 16] + w[i - 7] + (std::rotr(a, 7) ^ std::rotr(a, 18) ^ (a >> 3U)) +
            (std::rotr(b, 17) ^ std::rotr(b, 19) ^ (b >> 10U));
   }
-  State s = state;
+  Sha256State s = state;
   for (std::size_t i = 0; i < 64; ++i) {
     const uint32_t choice = (s[4] & s[5]) ^ (~s[4] & s[6]);
     const uint32_t majority = (s[0] & s[1]) ^ (s[0] & s[2]) ^ (s[1] & s[2]);
@@ -64,7 +64,7 @@ void add_block(State& state, std::string_view block) {
 }  // namespace
 
 std::string sha256(std::string_view message) {
-  State state = root_bits<8>(/*is_cube=*/false);
+  Sha256State state = root_bits<8>(/*is_cube=*/false);
   std::string padded(message);
   padded += '\x80';
   while (padded.size() % kBlock != kBlock - 8) padded += '\0';

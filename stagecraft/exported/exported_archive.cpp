@@ -12,6 +12,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/exported/import_program.h"
 #include "stagecraft/exported/payload.h"
 #include "stagecraft/exported/read_program.h"
@@ -84,8 +85,8 @@ class ExportedArchive::Impl {
       throw GraphError(with_path(error.what()));
     } catch (const Error& error) {
       throw FileError(with_path(error.what()));
-    } catch (const std::exception& error) {
-      throw FileError(with_path(message_of(error)));
+    } catch (const std::exception&) {
+      throw FileError(with_path(describe(std::current_exception())));
     }
   }
 
@@ -94,8 +95,8 @@ class ExportedArchive::Impl {
     const std::string_view bytes = file_.text(name);
     try {
       return to_arguments(torch::jit::pickle_load({bytes.begin(), bytes.end()}));
-    } catch (const std::exception& error) {
-      file_.fail(fmt::format("{} cannot be read: {}", name, message_of(error)));
+    } catch (const std::exception&) {
+      file_.fail(fmt::format("{} cannot be read: {}", name, describe(std::current_exception())));
     }
   }
 

@@ -93,8 +93,8 @@ void NodeBuilder::import_nodes(const RawGraph& graph, Scope& scope, const Mode& 
       import_node(node, scope, mode);
     } catch (const FileError&) {
       throw;
-    } catch (const std::exception& error) {
-      const std::string message = message_of(error);
+    } catch (const std::exception&) {
+      const std::string message = describe(std::current_exception());
       if (message.starts_with("node ")) throw;  // of a graph inside
       throw GraphError(fmt::format("node {} ({}){}: {}", node.name, node.target,
                                    node.module.empty() ? "" : " in " + node.module, message));

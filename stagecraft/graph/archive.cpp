@@ -18,6 +18,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/dense.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/base/json_text.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/graph_text.h"
@@ -87,8 +88,9 @@ struct ArchiveWriter::Impl {
   void guarded(F&& write) {
     try {
       write();
-    } catch (const std::exception& error) {
-      throw FileError(fmt::format("{}: it cannot be written: {}", path, message_of(error)));
+    } catch (const std::exception&) {
+      throw FileError(
+          fmt::format("{}: it cannot be written: {}", path, describe(std::current_exception())));
     }
   }
 };

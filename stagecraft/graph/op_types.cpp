@@ -1,7 +1,6 @@
 #include "stagecraft/graph/op_types.h"
 
 #include <ATen/core/dispatch/Dispatcher.h>
-#include <c10/util/Exception.h>
 
 #include "stagecraft/graph/own_operators.h"
 
@@ -46,13 +45,6 @@ bool takes_tensors(const c10::TypePtr& type) {
   if (is_of(type, c10::TypeKind::TensorType)) return true;
   const c10::TypePtr element = element_type(type);
   return element != nullptr && is_of(element, c10::TypeKind::TensorType);
-}
-
-std::string message_of(const std::exception& error) {
-  if (const auto* engine = dynamic_cast<const c10::Error*>(&error)) {
-    return engine->what_without_backtrace();
-  }
-  return error.what();
 }
 
 }  // namespace stagecraft

@@ -27,9 +27,6 @@ bool takes_integer(const c10::TypePtr& type);
 /// A list of fixed values in the form that an operator takes for `type`, a list.
 c10::IValue fixed_list(const std::vector<c10::IValue>& elements, const c10::TypePtr& type);
 
-/// The message of an exception, without torch's backtrace.
-std::string message_of(const std::exception& error);
-
 /// Whether the type is a tensor, an optional tensor, or a list of them.
 bool takes_tensors(const c10::TypePtr& type);
 

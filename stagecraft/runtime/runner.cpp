@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/step_driver.h"
@@ -148,20 +149,18 @@ class Runner::Impl final : public PipelineCore {
   void abandon() {
     executor_.abandon();
     if (transport_.abort_reason() != nullptr) return;
-    const std::exception_ptr error = std::current_exception();
-    Rank culprit = transport_.rank();
+    const Rank rank = transport_.rank();
+    Rank culprit = rank;
+    std::string what = describe(std::current_exception());
     try {
       throw;
-    } catch (const PeerError& lost) {
+    } catch (const PeerError& error) {
       // The peer had left before. That alone aborts nothing.
-      if (lost.peer().value() < transport_.num_ranks()) culprit = lost.peer();
+      if (error.peer().value() < transport_.num_ranks()) culprit = error.peer();
     } catch (...) {
     }
-    const std::string what = describe(error);
-    transport_.abort(
-        {culprit,
-         culprit == transport_.rank() ? fmt::format("rank {}: {}", culprit.value(), what) : what,
-         error});
+    if (culprit == rank) what = fmt::format("rank {}: {}", rank.value(), what);
+    transport_.abort({culprit, what, std::current_exception()});
   }
 
   // Chooses the schedule of the step, compares it with the other ranks, and scales weights that are

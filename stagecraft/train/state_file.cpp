@@ -93,8 +93,9 @@ FileSeal write_file(const std::string& path, const T& content) {
     write_archive(file, dict_of(content));
   } catch (const FileError&) {
     throw;
-  } catch (const std::exception& error) {
-    throw FileError(fmt::format("{}: cannot be written: {}", path, message_of(error)));
+  } catch (const std::exception&) {
+    throw FileError(
+        fmt::format("{}: cannot be written: {}", path, describe(std::current_exception())));
   }
   return file.close();
 }
@@ -104,16 +105,16 @@ c10::IValue read_file(const std::string& path) {
   try {
     return torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt,
                                              std::nullopt, reader);
-  } catch (const std::exception& error) {
+  } catch (const std::exception&) {
     // To the engine's reader an OrderedDict is None.
-    const std::string message = message_of(error);
+    const std::string message = describe(std::current_exception());
     if (message.find("Expected GenericDict but got None") == std::string::npos) throw;
     throw Error("it is an OrderedDict, as state_dict() returns it; save dict(...) of it instead");
   }
 }
 
-[[noreturn]] void fail_to_load(const std::string& path, const std::exception& error) {
-  throw FileError(fmt::format("{}: not a file of named tensors: {}", path, message_of(error)));
+[[noreturn]] void fail_to_load(const std::string& path, const std::exception_ptr& error) {
+  throw FileError(fmt::format("{}: not a file of named tensors: {}", path, describe(error)));
 }
 
 }  // namespace
@@ -129,8 +130,8 @@ FileSeal write_tensor_file(const std::string& path, const NamedTensors& tensors)
 NamedTensors read_tensor_file(const std::string& path) {
   try {
     return named_tensors(read_file(path));
-  } catch (const std::exception& error) {
-    fail_to_load(path, error);
+  } catch (const std::exception&) {
+    fail_to_load(path, std::current_exception());
   }
 }
 
@@ -141,8 +142,8 @@ StateSections read_state_file(const std::string& path) {
       sections[section.key().toStringRef()] = named_tensors(section.value());
     }
     return sections;
-  } catch (const std::exception& error) {
-    fail_to_load(path, error);
+  } catch (const std::exception&) {
+    fail_to_load(path, std::current_exception());
   }
 }
 

@@ -11,6 +11,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/results.h"
@@ -130,9 +131,10 @@ void TrainerWorld::together(const std::function<void()>& body) {
     body();
   } catch (...) {
     if (transport_->abort_reason() == nullptr) {
-      const std::exception_ptr error = std::current_exception();
       const Rank rank = transport_->rank();
-      transport_->abort({rank, fmt::format("rank {}: {}", rank.value(), describe(error)), error});
+      const std::string what = describe(std::current_exception());
+      transport_->abort(
+          {rank, fmt::format("rank {}: {}", rank.value(), what), std::current_exception()});
     }
     throw;
   }

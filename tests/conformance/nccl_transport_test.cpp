@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "stagecraft/transport/nccl/connect_nccl.h"
 #include "tests/conformance/transport_suite.h"
 #include "tests/support/gloo_ranks.h"
 #include "tests/support/nccl_ranks.h"
@@ -20,7 +21,7 @@ TransportBackend fake_backend() {
   backend.run_owning = [](int32_t ranks, const TransportBackend::OwningBody& body) {
     const GlooRanks world(ranks);
     Processes processes(ranks, [&](int32_t i) {
-      auto end = join_nccl(world.options(i), c10::kCPU);
+      auto end = detail::connect_nccl(world.options(i), c10::kCPU);
       body(end);
     });
     judge_ends(processes.wait());

@@ -210,7 +210,7 @@ TEST(LimitSends, ChoosesAsTorchDoes) {
             lowered_with_waits(build_schedule(kind.name, {.ranks = p, .microbatches = m}));
         for (const int32_t most : {1, 2, 3, 7}) {
           const auto expected = TorchLimiter(schedule).limit(static_cast<std::size_t>(most));
-          ASSERT_TRUE(expected) << kind.name;
+          ASSERT_TRUE(expected.has_value()) << kind.name;
           EXPECT_EQ(to_csv(limit_sends(schedule, most)),
                     to_csv(Schedule(Level::kLowered, schedule.placement(), *expected)))
               << kind.name << ", " << p << " ranks, " << m << " microbatches, limit " << most;
@@ -241,8 +241,6 @@ TEST(LimitSends, OneOutstandingSendIsEnough) {
 
 // Skip connections, receives that are posted late or early, every limit.
 TEST(LimitSends, KeepsTheLimitAndTheOrder) {
-  int refused = 0;
-  int limited = 0;
   for (uint64_t seed = 0; seed < 400; ++seed) {
     Random random(seed);
     const ScheduleKind& kind = schedule_kinds()[random.below(schedule_kinds().size())];
@@ -262,24 +260,12 @@ TEST(LimitSends, KeepsTheLimitAndTheOrder) {
     const Schedule lowered = lower(schedule, graph, options);
     const int32_t limit = random.between(1, 6);
     const std::string what = std::string(kind.name) + ", seed " + std::to_string(seed);
-    try {
-      const Schedule bounded = limit_sends(lowered, limit, graph);
-      ++limited;
-      for (const int most : most_outstanding(bounded)) EXPECT_LE(most, limit) << what;
-      EXPECT_EQ(without_waits(bounded), to_csv(lowered)) << what;
-      const VerifyMode mode = infer_mode(bounded);
-      EXPECT_TRUE(verify(bounded, graph, {.mode = mode}).ok()) << what;
-      EXPECT_TRUE(runs_with_waits(bounded, graph)) << what;
-    } catch (const ScheduleError& error) {
-      ++refused;
-      EXPECT_THAT(error.what(), testing::HasSubstr("makes ranks wait for each other")) << what;
-      EXPECT_TRUE(options.prefetch ||
-                  graph.edges().size() > StageGraph::chain(schedule.num_stages()).edges().size())
-          << what;
-    }
+    const Schedule bounded = limit_sends(lowered, limit, graph);
+    for (const int most : most_outstanding(bounded)) EXPECT_LE(most, limit) << what;
+    EXPECT_EQ(without_waits(bounded), to_csv(lowered)) << what;
+    EXPECT_TRUE(verify(bounded, graph, {.mode = infer_mode(bounded)}).ok()) << what;
+    EXPECT_TRUE(runs_with_waits(bounded, graph)) << what;
   }
-  EXPECT_GT(limited, 300);
-  testing::Test::RecordProperty("refused", refused);
 }
 
 TEST(LimitSends, RefusesWhatItIsNotFor) {

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/capture/element_shapes.h"
 #include "stagecraft/graph/capture/example_inputs.h"
 #include "stagecraft/graph/capture/generalise.h"
@@ -76,7 +77,7 @@ class Capture {
       return trace(model_, inputs_.at(sizes), options_);
     } catch (const CaptureError&) {
       throw;
-    } catch (const std::exception& error) {
+    } catch (const std::exception&) {
       std::string where;
       bool is_example = true;
       for (std::size_t i = 0; i < sizes.size(); ++i) {
@@ -84,7 +85,7 @@ class Capture {
         is_example = is_example && sizes[i] == inputs_.sizes()[i].example;
       }
       throw CaptureError(fmt::format(
-          "the model fails{}: {}{}", where, message_of(error),
+          "the model fails{}: {}{}", where, describe(std::current_exception()),
           is_example ? ""
                      : "; capture runs it at the sizes of the example, one above, and at "
                        "SizeSpec::probe"));

@@ -21,6 +21,7 @@
 #include <torch/csrc/autograd/variable.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run/program.h"
@@ -174,10 +175,10 @@ class Replay {
   Outcome run_model() {
     try {
       return run(model_.forward);
-    } catch (const std::exception& error) {
+    } catch (const std::exception&) {
       if (!is_varied_) {
-        throw CaptureError(
-            fmt::format("the model fails when it runs again: {}", message_of(error)));
+        throw CaptureError(fmt::format("the model fails when it runs again: {}",
+                                       describe(std::current_exception())));
       }
     }
     is_varied_ = false;
@@ -214,8 +215,8 @@ class Replay {
       try {
         tensors = torch::autograd::grad(roots, tensors, root_grads, /*retain_graph=*/std::nullopt,
                                         /*create_graph=*/false, /*allow_unused=*/true);
-      } catch (const std::exception& error) {
-        outcome.backward_problem = message_of(error);
+      } catch (const std::exception&) {
+        outcome.backward_problem = describe(std::current_exception());
         return;
       }
     } else {

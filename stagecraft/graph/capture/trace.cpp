@@ -15,6 +15,7 @@
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/capture/element_shapes.h"
 #include "stagecraft/graph/capture/history.h"
 #include "stagecraft/graph/capture/traced_values.h"
@@ -410,8 +411,8 @@ OtherElements trace_with_other_elements(const StageBody& model, const Arguments&
   try {
     const TracerScope on(recorder);
     model.forward(given.args, given.kwargs);
-  } catch (const std::exception& error) {
-    result.failure = message_of(error);
+  } catch (const std::exception&) {
+    result.failure = describe(std::current_exception());
   }
   result.parts = recorder.finish();
   return result;

@@ -18,6 +18,7 @@
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run/input_binding.h"
 #include "stagecraft/graph/run/run_mode.h"
@@ -126,10 +127,10 @@ class GraphProgram::Impl {
           take(call.results[i], stack[i], slots);
         }
         if (!call.learned.measures.empty()) learn(call.learned, slots, sizes);
-      } catch (const std::exception& error) {
+      } catch (const std::exception&) {
         throw GraphError(fmt::format("{} ({}{}): {}", node.name, toString(node.op),
                                      node.scope.empty() ? "" : " in " + node.scope,
-                                     message_of(error)));
+                                     describe(std::current_exception())));
       }
     }
     mode.leave();

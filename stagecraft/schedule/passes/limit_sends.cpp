@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <optional>
 #include <span>
-#include <string>
 #include <utility>
 #include <vector>
 
@@ -141,10 +140,7 @@ class SendLimiter {
   std::optional<std::vector<ActionList>> run(ReceiveModel model) {
     EventOrder order(sizes_);
     connect(order, model);
-    if (!order.settle()) {
-      failure_ = {"the ranks wait for each other", {}};
-      return std::nullopt;
-    }
+    if (!order.settle()) return std::nullopt;
     std::vector<ActionList> lists;
     for (std::size_t r = 0; r < schedule_.lists().size(); ++r) {
       if (!limit_list(r, order, lists.emplace_back())) return std::nullopt;
@@ -152,19 +148,10 @@ class SendLimiter {
     return lists;
   }
 
-  [[noreturn]] void fail() const {
-    throw ScheduleError("limit_sends: " + failure_.message, failure_.actions);
-  }
-
  private:
   struct Pending {
     Action send;
     std::vector<Node> receives;
-  };
-
-  struct Failure {
-    std::string message;
-    std::vector<std::string> actions;
   };
 
   static bool is_wait(const Slot& slot) { return is_send_wait(slot.actions().front().type()); }
@@ -251,10 +238,7 @@ class SendLimiter {
         const Node node = find(type, action.stage(), action.microbatch());
         while (pending.size() >= limit_) {
           const auto chosen = choose(pending, node, order);
-          if (chosen == pending.end()) {
-            note_failure(rank, action, pending);
-            return false;
-          }
+          if (chosen == pending.end()) return false;
           for (const Node receive : chosen->receives) order.add(receive, node);
           out.push_back(chosen->send.with_type(wait_of(chosen->send.type())));
           pending.erase(chosen);
@@ -280,19 +264,6 @@ class SendLimiter {
     });
   }
 
-  void note_failure(std::size_t rank, Action action, const std::vector<Pending>& pending) {
-    failure_.actions = {to_string(action)};
-    std::string sends;
-    for (const Pending& each : pending) {
-      failure_.actions.push_back(to_string(each.send));
-      sends += (sends.empty() ? "" : ", ") + failure_.actions.back();
-    }
-    failure_.message = fmt::format(
-        "rank {}, {}: waiting here for any outstanding send ({}) makes ranks wait for "
-        "each other; the limit is {}",
-        rank, failure_.actions.front(), sends, limit_);
-  }
-
   const Schedule& schedule_;
   const StageGraph& graph_;
   std::size_t limit_;
@@ -300,7 +271,6 @@ class SendLimiter {
   Needs needs_;
   std::vector<Node> node_at_;       // by place; of a wait, the node after it
   std::vector<std::size_t> sizes_;  // by rank: its nodes
-  Failure failure_;
 };
 
 }  // namespace
@@ -314,10 +284,12 @@ Schedule limit_sends(const Schedule& schedule, int32_t limit, const StageGraph& 
   }
   verify_or_throw(schedule, graph, "limit_sends", {.mode = VerifyMode::kPartial});
   SendLimiter limiter(schedule, graph, static_cast<std::size_t>(limit));
-  // Torch's model first, for its choices. It has cycles where receives are posted early.
+  // Torch's model first, for its choices. It has cycles where receives are posted early. The other
+  // model has none: a schedule that is good can be executed with every receive before its send, and
+  // all edges, also those of waits that were moved, follow that order.
   std::optional<std::vector<ActionList>> lists = limiter.run(ReceiveModel::kWaits);
   if (!lists) lists = limiter.run(ReceiveModel::kPosts);
-  if (!lists) limiter.fail();
+  if (!lists) throw ScheduleError("limit_sends: the ranks wait for each other", {});
   return {Level::kLowered, schedule.placement(), std::move(*lists)};
 }
 

@@ -17,7 +17,7 @@ namespace stagecraft {
 /// Takes time about linear in the number of actions, and memory for actions times ranks.
 ///
 /// REQUIRES level kLowered, limit >= 1 (ArgumentError) and a schedule that `verify` finds good in
-/// kPartial mode (ScheduleError, also when no send can be waited for).
+/// kPartial mode (ScheduleError). Every such schedule can keep every limit.
 Schedule limit_sends(const Schedule& schedule, int32_t limit, const StageGraph& graph);
 /// For a chain of stages.
 Schedule limit_sends(const Schedule& schedule, int32_t limit);

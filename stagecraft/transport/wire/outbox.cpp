@@ -68,7 +68,7 @@ SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   std::size_t parts = 0;
   std::size_t bytes = 0;
   bool waits = std::any_of(value.tensors.begin(), value.tensors.end(),
-                           [](const at::Tensor& bytes) { return !bytes.is_cpu(); });
+                           [](const at::Tensor& tensor) { return !tensor.is_cpu(); });
   WayPlan plan;
   for (std::size_t i = 0; i < value.tensors.size(); ++i) {
     const auto way = plan.next(num_bytes(value.tensors[i]), value.by_link[i]);
