@@ -138,7 +138,7 @@ void Executor::exchange_grads() {
 
 void Executor::wait_reduced(StageId stage) {
   is_exchanging_ = true;
-  reducer_.wait(stage, Deadline::after(timeout_));
+  reducer_.wait(stage, Deadline::after(options_.timeout));
   is_exchanging_ = false;
 }
 
