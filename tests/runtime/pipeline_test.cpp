@@ -488,7 +488,7 @@ kwargs {}
 return %out
 )--",
                                   [](const std::string&) { return at::Tensor(); });
-  return Pipe(graph, {.policy = [](const Graph&) { return CutList{2}; }});
+  return Pipe(graph, {.policy = [](const Graph&) { return SplitPositions{2}; }});
 }
 
 TEST(Runner, RefusesInputsThatBreakAGuardOnAllRanks) {
