@@ -21,9 +21,8 @@ target_compile_options(sc_flags INTERFACE
   -Wall -Wextra -Wpedantic -Wshadow -Wconversion -Wno-sign-conversion -Wnon-virtual-dtor
   -Woverloaded-virtual -Wimplicit-fallthrough $<$<BOOL:${STAGECRAFT_WERROR}>:-Werror>)
 
-# SC_ASSERT (stagecraft/base/assert.h) checks stated preconditions where the library is developed.
-target_compile_definitions(sc_flags INTERFACE
-  $<$<OR:$<BOOL:${STAGECRAFT_TESTS}>,$<CONFIG:Debug>>:STAGECRAFT_ASSERTIONS>)
+# For SC_ASSERT (stagecraft/base/assert.h).
+target_compile_definitions(sc_flags INTERFACE $<$<BOOL:${STAGECRAFT_ASSERTIONS}>:STAGECRAFT_ASSERTIONS>)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND NOT STAGECRAFT_TIDY)
   # g++ 12 sees overlapping copies in std::string where there are none (its bug 105651).

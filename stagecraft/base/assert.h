@@ -4,9 +4,8 @@
 #include <cstdlib>
 
 /// Ends the process, with a message, unless `holds`. For preconditions that a header states: a bug
-/// of the calling code, never bad input of a user, which is one of our errors (check.h). On in
-/// debug builds and in builds with tests, which define STAGECRAFT_ASSERTIONS. In other builds
-/// `holds` is not evaluated.
+/// of the calling code, never bad input of a user, which is one of our errors (check.h). On
+/// unless the library is configured with STAGECRAFT_ASSERTIONS=OFF; `holds` is not evaluated then.
 ///
 ///   SC_ASSERT(size >= 0);
 #ifdef STAGECRAFT_ASSERTIONS

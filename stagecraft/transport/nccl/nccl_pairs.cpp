@@ -337,8 +337,8 @@ void NcclPairs::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) 
   for (const auto* pairs : {&out_, &in_}) {
     for (const auto& pair : *pairs) {
       if (!pair) continue;
-      std::unique_lock lock(pair->mutex, std::defer_lock);
-      lock.try_lock_for(kCallLimit);
+      // Without the lock, too: a call that NCCL does not return from holds it for ever.
+      const std::unique_lock lock(pair->mutex, kCallLimit);
       if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
       const std::lock_guard failure_lock(pair->failure_mutex);
       pair->failure.clear();
