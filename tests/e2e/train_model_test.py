@@ -233,7 +233,7 @@ class Texts(ModelTest):
         self.assertTrue(all(rest[name].equal(whole[name]) for name in whole))
         self.bad(2, "train", "--resume", "run", "--model", exported / "few_tokens.pt2", says="few_tokens.pt2")
         self.bad(2, "train", "--resume", "run", "--data", self.write("other.txt", "Other. " * 300),
-                 says="trained on other data")
+                 says="trained on data different from --data")
 
 
 class Examples(ModelTest):
@@ -272,7 +272,7 @@ class Examples(ModelTest):
         rest = {line["step"]: (line["loss"], line["grad_norm"]) for line in self.lines("--resume", "run")}
         self.assertEqual(rest, {step: whole[step] for step in (6, 7, 8, 9)})
         torch.save(image_data(47), self.folder / "images.pt")
-        self.bad(2, "train", "--resume", "run", "--checkpoint", "other", says="trained on other data")
+        self.bad(2, "train", "--resume", "run", "--checkpoint", "other", says="trained on data different from --data")
 
     def test_t5_translates(self):
         torch.manual_seed(7)
@@ -294,7 +294,7 @@ class Refusals(ModelTest):
     def test_files(self):
         self.refused(self.folder / "none.pt2", says="none.pt2")
         self.refused(self.write("text.pt2", "no archive"), says="text.pt2")
-        self.refused("labelled", "--data", "none.txt", says="none.txt: it cannot be read")
+        self.refused("labelled", "--data", "none.txt", says="none.txt: cannot be read")
         self.refused("labelled", "--data", ".", says="--data . is a folder")
         self.refused("images", "--data", "none.pt", says="none.pt: not a file of named tensors")
         self.refused("images", "--data", self.write("broken.pt", "no archive"),
@@ -339,7 +339,7 @@ class Refusals(ModelTest):
         data = image_data()
         torch.save(data, self.folder / "images.pt")
         self.bad(2, "train", "--data", "images.pt", says="--data with examples as tensors (.pt) needs --model")
-        self.refused("images", "--data", "images.pt", "images.pt", says="--data takes one file of examples")
+        self.refused("images", "--data", "images.pt", "images.pt", says="--data takes only one file of examples")
         torch.save({"labels": data["labels"]}, self.folder / "labels.pt")
         self.refused("images", "--data", "labels.pt",
                      says="--data has no tensor pixel_values; the model takes pixel_values, labels")

@@ -312,7 +312,7 @@ class WrongInputs(TrainTest):
         self.refused("--schedule", "own.csv", says="--microbatches 4 does not fit own.csv, which has 6")
 
     def test_files(self):
-        self.bad(2, "train", "--data", "missing.txt", says="missing.txt: it cannot be read: No such file or directory")
+        self.bad(2, "train", "--data", "missing.txt", says="missing.txt: cannot be read: No such file or directory")
         self.bad(2, "train", "--data", ".", says="--data . is a folder")
         self.bad(2, "train", "--data", self.write("short.txt", "too short"), says="the training part of the text has 8 bytes")
         self.bad(2, "train", "--data", self.write("empty.txt", ""), says="expected a text, got an empty one")

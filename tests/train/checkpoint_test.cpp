@@ -163,7 +163,7 @@ TEST_F(CheckpointTest, NamesADamagedFile) {
   EXPECT_ERROR(load_checkpoint(folder_), FileError,
                "stage-1.pt: damaged: expected " + std::to_string(size) + " bytes");
   fs::remove(path("step-00000005/stage-1.pt"));
-  EXPECT_ERROR(load_checkpoint(folder_), FileError, "stage-1.pt: it cannot be read: No such file");
+  EXPECT_ERROR(load_checkpoint(folder_), FileError, "stage-1.pt: cannot be read: No such file");
 }
 
 TEST_F(CheckpointTest, NamesADamagedIndex) {
@@ -180,7 +180,7 @@ TEST_F(CheckpointTest, NamesADamagedIndex) {
     flip_byte("step-00000005/index.json", at);
   }
   fs::remove(path("step-00000005/index.json"));
-  EXPECT_ERROR(load_checkpoint(folder_), FileError, "index.json: it cannot be read");
+  EXPECT_ERROR(load_checkpoint(folder_), FileError, "index.json: cannot be read");
   std::ofstream(path("step-00000005/index.json")) << R"({"format": "stagecraft checkpoint 9"})";
   EXPECT_ERROR(load_checkpoint(folder_), FileError,
                R"(expected the format "stagecraft checkpoint 1")");

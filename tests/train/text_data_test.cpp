@@ -46,7 +46,7 @@ TEST(TextData, TellsTextsApart) {
 TEST(TextData, RefusesWhatItCannotRead) {
   EXPECT_ERROR(TextData::read({}), ArgumentError, "at least one text file");
   EXPECT_ERROR(TextData::read({"/no/such/file"}), FileError,
-               "/no/such/file: it cannot be read: No such file");
+               "/no/such/file: cannot be read: No such file");
   EXPECT_ERROR(TextData(""), ArgumentError, "an empty one");
   EXPECT_ERROR(TextData("abc", 1), ArgumentError, "share to hold out");
 }
