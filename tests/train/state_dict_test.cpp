@@ -211,7 +211,7 @@ TEST_F(StateDict, ChangesNothingWhenItDoesNotFit) {
     if (name == "head.weight") tensor = tensor + 1;
   }
   write(two);
-  expect_refused<MetadataError>("other.pt", "embed.weight and head.weight are one tensor");
+  expect_refused<MetadataError>("other.pt", "embed.weight and head.weight are the same tensor");
   NamedTensors more = contents();
   more.emplace_back("mask", at::ones({3}));
   write(more);
