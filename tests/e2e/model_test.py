@@ -525,14 +525,14 @@ class Errors(ModelTest):
         self.bad(2, "model", archive("gpt2"), "--split", "transformer.h.1,head", says=["'head'", "nearest"])
         self.bad(2, "model", archive("gpt2"), "--split", "transformer.h.1:begin", says="transformer.h.1:begin")
         for text in ("", "transformer.h.1,", ",transformer.h.1", ":end"):
-            self.bad(2, "model", archive("gpt2"), "--split", text, says="a split takes names of modules")
+            self.bad(2, "model", archive("gpt2"), "--split", text, says="expected names of modules separated by commas")
 
     def test_cuts_that_leave_nothing(self):
         self.bad(2, "model", archive("gpt2"), "--split", "transformer.h.1,transformer.h.1", says="would be empty")
         self.bad(2, "model", archive("gpt2"), "--split", "transformer", says="would be empty")
         operators = self.model("gpt2")["operators"]
         self.assertEqual(len(self.cut("gpt2", "--stages", 20)["stages"]), 20)
-        self.bad(2, "model", archive("gpt2"), "--stages", operators + 1, says=[f"no {operators + 1} stages", f"in {operators} at most"])
+        self.bad(2, "model", archive("gpt2"), "--stages", operators + 1, says=[f"cannot be split into {operators + 1} stages", f"it can have {operators} at most"])
 
     def test_wrong_options(self):
         file = archive("gpt2")

@@ -270,7 +270,7 @@ class Interrupts(TrainTest):
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
             self.assertEqual((process.returncode, err), (code, ""))
-            self.assertRegex(out, r"stopped after step \d+: saved run/step-\d+; stagecraft train --resume run goes on\n\Z")
+            self.assertRegex(out, r"stopped after step \d+: saved run/step-\d+; stagecraft train continue from them with --resume run\n\Z")
             step = int(out.split("stopped after step ")[1].split(":")[0])
             self.assertEqual(min(self.resume("--steps", str(step + 2))), step + 1)
 
@@ -303,7 +303,7 @@ class WrongInputs(TrainTest):
         self.refused("--split", "blocks.7", says="there is no module 'blocks.7'")
         self.refused("--schedule", "2F2B", says="there is no schedule '2F2B'")
         self.refused("--schedule", "none.csv", says="none.csv")
-        self.refused("--schedule", "ForwardOnly", "--quiet", says="only forwards, which train nothing", code=1)
+        self.refused("--schedule", "ForwardOnly", "--quiet", says="the schedule has only forwards, which train nothing", code=1)
         self.refused("--context", "3", says="--context takes a whole number from 4")
         self.refused("--recompute", "5", says="--recompute takes all, or stages from 0 to 1, got \"5\"")
         self.refused("--device", "toaster", says="--device takes cpu, cuda or cuda:N, got \"toaster\"")

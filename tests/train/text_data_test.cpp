@@ -48,7 +48,7 @@ TEST(TextData, RefusesWhatItCannotRead) {
   EXPECT_ERROR(TextData::read({"/no/such/file"}), FileError,
                "/no/such/file: cannot be read: No such file");
   EXPECT_ERROR(TextData(""), ArgumentError, "an empty one");
-  EXPECT_ERROR(TextData("abc", 1), ArgumentError, "held-out share from 0");
+  EXPECT_ERROR(TextData("abc", 1), ArgumentError, "held-out share");
 }
 
 TEST(TextRows, ShowEveryRowOnceAPass) {
