@@ -10,8 +10,8 @@
 #include <ATen/core/grad_mode.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/base/error.h"
 #include "stagecraft/base/checksum.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/results.h"
