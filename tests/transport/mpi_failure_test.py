@@ -209,7 +209,7 @@ class Failures(unittest.TestCase):
             with Job(ranks, "again", victim=victim) as job:
                 code, _ = job.wait(30)
                 self.assertEqual(code, 0, job.text())
-                self.assertNotIn("joined", job.text())
+                self.assertNotRegex(job.text(), "(?m)^joined$")
                 self.assertEqual(job.text().count(f"in time: rank {victim} joined after rank"), 1, job.text())
                 self.assertEqual(len(re.findall(rf"in time: rank \d waited 500 ms for rank {victim} to join", job.text())),
                                  ranks - 1, job.text())
