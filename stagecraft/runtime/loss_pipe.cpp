@@ -144,7 +144,7 @@ LossPipe::LossPipe(Pipe pipe, const std::optional<c10::IValue>& loss_spec)
     return tree::leaves(output)[leaf];
   };
   pipeline_ = std::make_shared<Pipeline>(
-      pipe_, PipelineOptions{.schedule = "GPipe", .ranks = 1, .loss = find});
+      pipe_, PipelineOptions{.schedule = "LoopedBFS", .ranks = 1, .loss = find});
 }
 
 PipeInfo LossPipe::info() const {

@@ -176,7 +176,7 @@ TEST(CreateBlockMask, RefusesMoreBlocksThanMemoryHolds) {
   const at::Tensor num = at::zeros({1, 1, 4}, at::kInt);
   EXPECT_ERROR(
       BlockMask::from_kv_blocks(num, at::zeros({1, 1, 4, 4}, at::kInt), {}, {}, int64_t{1} << 62),
-      ArgumentError, "4 blocks of 4611686018427387904 are longer");
+      ArgumentError, "4 blocks of 4611686018427387904 exceed");
 }
 
 TEST(CreateBlockMask, EmptyLengthsHaveNoBlocks) {

@@ -324,7 +324,7 @@ TEST_P(TransportSuite, RefusesMisuse) {
     EXPECT_ERROR(transport.wait_receive(sent, soon()), ArgumentError, "not a receive");
     EXPECT_ERROR(transport.wait_send(posted, soon()), ArgumentError, "not a send");
     EXPECT_EQ(transport.wait_receive(posted, soon()).value.toInt(), 1);
-    EXPECT_ERROR(transport.wait_receive(posted, soon()), ArgumentError, "taken already");
+    EXPECT_ERROR(transport.wait_receive(posted, soon()), ArgumentError, "already waited for");
     transport.wait_send(sent, soon());
   });
 }

@@ -97,7 +97,7 @@ TEST(TreeJson, RefusesDeepNesting) {
   std::string context;
   for (int i = 0; i < 100000; ++i) context += R"({"dict_context":)";
   context += "1" + std::string(100000, '}');
-  EXPECT_ERROR(tree_of(of_class("builtins.dict", context, {})), FileError, "keys are texts");
+  EXPECT_ERROR(tree_of(of_class("builtins.dict", context, {})), FileError, "unique string keys");
 }
 
 }  // namespace

@@ -147,11 +147,11 @@ TEST(CaptureRefuses, NodesWrittenByHand) {
 }
 
 TEST(CaptureRefuses, NumbersReadFromShapesThatDependOnElements) {
-  const std::string message = "read from a shape which depends on elements";
+  const std::string message = "read from a shape that depends on elements";
   // Each row of the example has the same number of such elements, so that they seem to follow B.
   EXPECT_ERROR(
       capture_of([](const Tensor& x) { return at::arange(at::nonzero(x >= 0).size(0)) + x.sum(); }),
-      CaptureError, "arange (aten::arange): it follows a number that was " + message);
+      CaptureError, "arange (aten::arange): it depends on a number that was " + message);
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  const Tensor chosen = x.masked_select(x >= 0);
                  return chosen.view({chosen.size(0) / 6, 6});
@@ -330,7 +330,7 @@ TEST(CaptureRefuses, ViewsThatAreSometimesCopies) {
                      return y;
                    },
                    4),
-               CaptureError, "it is a view at one size and a copy at another");
+               CaptureError, "it is a view at one size and a copy at a different one");
 }
 
 struct DoubledInPlace : torch::autograd::Function<DoubledInPlace> {

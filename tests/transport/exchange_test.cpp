@@ -96,7 +96,7 @@ TEST(Exchange, RefusesWhatCannotBeMeant) {
   IntExchange other(2);
   EXPECT_ERROR(other.wait_receive(kOne, receive, soon()), ArgumentError, "a different world");
   EXPECT_EQ(exchange.wait_receive(kOne, receive, soon()).payload, 1);
-  EXPECT_ERROR(exchange.wait_receive(kOne, receive, soon()), ArgumentError, "taken already");
+  EXPECT_ERROR(exchange.wait_receive(kOne, receive, soon()), ArgumentError, "already waited for");
 
   // Once taken, the identity is free again.
   exchange.post_send(kZero, kOne, values_of(0), 3);

@@ -128,7 +128,7 @@ TEST(LocalWorld, RefusesWhatCannotBeMeant) {
   EXPECT_ERROR(LocalWorld(0), ArgumentError, "at least one rank, got 0");
   LocalWorld world(2);
   EXPECT_ERROR(world.transport(Rank(2)), ArgumentError, "there is no rank 2 among 2 ranks");
-  EXPECT_ERROR(world.run(nullptr), ArgumentError, "needs a function");
+  EXPECT_ERROR(world.run(nullptr), ArgumentError, "expected a function");
 }
 
 }  // namespace

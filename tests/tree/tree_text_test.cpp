@@ -90,7 +90,7 @@ TEST(TreeSpec, KnowsItsLeavesAndTheirPaths) {
 
 TEST(TreeSpec, DictsNeedDistinctKeys) {
   EXPECT_ERROR(TreeSpec::dict({"a", "a"}, {{}, {}}), ArgumentError, "the key \"a\" twice");
-  EXPECT_ERROR(TreeSpec::dict({"a"}, {{}, {}}), ArgumentError, "1 keys, 2 children");
+  EXPECT_ERROR(TreeSpec::dict({"a"}, {{}, {}}), ArgumentError, "got 1 keys and 2 children");
 }
 
 }  // namespace

@@ -53,7 +53,7 @@ TransferState& checked_receive(const WorldState& world, Rank rank, const Pending
   if (transfer->has(TransferState::kTaken)) problem = "was already waited for";
   if (transfer->to() != rank) problem = "was posted by rank " + to_string(transfer->to());
   if (transfer->world() != world.number()) problem = "belongs to a different world";
-  throw ArgumentError(fmt::format("wait_receive of rank {}: {} {}", rank.value(),
+  throw ArgumentError(fmt::format("wait_receive of rank {}: the receive of {} {}", rank.value(),
                                   name_receive(*transfer), problem));
 }
 
@@ -70,7 +70,8 @@ TransferState* checked_send(const WorldState& world, Rank rank, const PendingPtr
       transfer->has(TransferState::kForgotten) && !transfer->has(TransferState::kPosted);
   if (transfer->key().from == rank && !is_lost) return transfer;
   throw ArgumentError(fmt::format(
-      "wait_send of rank {}: {} was sent {}", rank.value(), to_string(transfer->key().id),
+      "wait_send of rank {}: the send of {} was posted {}", rank.value(),
+      to_string(transfer->key().id),
       is_lost ? "before the world recovered" : "by rank " + to_string(transfer->key().from)));
 }
 

@@ -6,6 +6,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <string>
 #include <thread>
@@ -225,7 +226,7 @@ class Joining {
       if (word == Word::kHello) {
         hellos_[static_cast<std::size_t>(talk.other)] = std::move(hello);
       } else if (hello.word == Word::kGivesUp) {
-        gone_.emplace_back(talk.other);
+        gone_.emplace(talk.other);
       }
       return true;
     }
@@ -251,7 +252,7 @@ class Joining {
       const auto& plugin = progress_.plugin();
       for (int32_t other = 0; other < num_ranks_; ++other) {
         if (other != me_ && plugin.probe(plugin.whole_group(), other, tag()) != 0) {
-          gone_.emplace_back(other);
+          gone_.emplace(other);
         }
       }
     });
@@ -266,7 +267,8 @@ class Joining {
             ? fmt::format(
                   "rank {} has the fingerprints of all ranks, but {} did not confirm within {}",
                   me_, name_ranks(silent), describe_wait(join_timeout()))
-            : fmt::format("rank {} joined after {} had stopped waiting", me_, name_ranks(gone_)));
+            : fmt::format("rank {} joined after {} had stopped waiting", me_,
+                          name_ranks({gone_.begin(), gone_.end()})));
   }
 
   std::string describe_difference() const {
@@ -336,7 +338,7 @@ class Joining {
   uint64_t world_ = 0;
   std::vector<Talk> told_;
   std::vector<Hello> hellos_;
-  std::vector<Rank> gone_;  ///< ranks that have given up
+  std::set<Rank> gone_;  ///< ranks that have given up
 };
 
 }  // namespace
