@@ -62,7 +62,8 @@ TEST(ChunkSpec, BadTextSaysWhere) {
                "line 1, column 2: expected TensorChunkSpec(dim), Replicate, LossReducer or None, "
                "got 'Copy'");
   EXPECT_ERROR(parse_chunk_spec("7"), ParseError, "got '7'");
-  EXPECT_ERROR(parse_chunk_spec("CustomReducer"), ParseError, "a function, which cannot be parsed from text");
+  EXPECT_ERROR(parse_chunk_spec("CustomReducer"), ParseError,
+               "a function, which cannot be parsed from text");
 }
 
 TEST(ChunkSpec, MisuseIsRefusedWhenItIsMade) {

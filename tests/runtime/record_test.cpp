@@ -155,7 +155,8 @@ TEST(ToSimulation, SpansTheParts) {
 TEST(ToSimulation, RefusesARecordingOfAnotherSchedule) {
   Recording recording = small_recording();
   recording.ranks[1].actions.pop_back();
-  EXPECT_ERROR(to_simulation(recording), ArgumentError, "rank 1 has 3 actions in the recording, but 4 in the schedule");
+  EXPECT_ERROR(to_simulation(recording), ArgumentError,
+               "rank 1 has 3 actions in the recording, but 4 in the schedule");
   recording.ranks.pop_back();
   EXPECT_ERROR(make_report(recording), ArgumentError, "it has 1 ranks, but the schedule has 2");
   recording = small_recording();
