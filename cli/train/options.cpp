@@ -65,7 +65,7 @@ void add_data(CLI::App* app, TrainCommand& command) {
 void add_pipeline(CLI::App* app, TrainCommand& command) {
   CLI::Option* split =
       add_text(app, "--split", command.split, "NAME,...",
-               "modules at which a stage begins, or with NAME:end behind which: blocks.1,head");
+               "modules before which the model is split, or after with NAME:end: blocks.1,head");
   CLI::Option* stages = add_count(app, "--stages", command.stages, 1, "N",
                                   "default: as many as the ranks have under the schedule");
   CLI::Option* policy =

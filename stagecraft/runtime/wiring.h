@@ -20,7 +20,7 @@ namespace stagecraft {
 /// The ports, or by default a chain. ArgumentError if they are for a different number of stages.
 Ports ports_or_chain(const std::optional<Ports>& ports, int32_t stages);
 
-/// Which stage reads the output of which, in the form that schedules use.
+/// The edges between the stages, in the form that schedules use.
 StageGraph stage_graph_of(const Ports& ports);
 
 /// The values that one stage sends to a later one: first those of Ports::connect, in the order of

@@ -14,9 +14,9 @@ namespace stagecraft {
 ///   RandomScope random(mix_seed(seed, step, microbatch, stage));
 ///   at::Tensor y = at::dropout(x, 0.1, true);  // depends on the four numbers alone
 ///
-/// The draws on the CPU are those of a `torch.Generator` with `manual_seed(seed)`, of which torch
-/// uses the low 32 bits; on other devices likewise, whatever the index of the device. Scopes
-/// nest: the innermost is drawn from, and when it ends the one around it goes on where it was.
+/// The draws on the CPU are those of a `torch.Generator` with `manual_seed(seed)`; torch uses the
+/// low 32 bits of the seed. Draws on other devices do not depend on the index of the device. Scopes
+/// nest: the innermost scope draws, and when it ends, the scope around it continues.
 ///
 /// Only the thread that made it is affected. It must end on that thread. Operators that start
 /// threads of

@@ -120,7 +120,7 @@ c10::IValue make_dict(const TreeSpec& spec, std::vector<c10::IValue> values) {
   return dict;
 }
 
-// Takes the leaves from `leaf` on and moves it behind them.
+// Takes the leaves from `leaf` on and moves it past them.
 c10::IValue build(const TreeSpec& spec, c10::IValue*& leaf) {
   if (spec.is_leaf()) return std::move(*leaf++);
   std::vector<c10::IValue> children;

@@ -51,8 +51,8 @@ int32_t most_chunks(std::span<const Lane> lanes);
 /// is none that gives at most `max_steps` steps until `makespan`.
 std::optional<double> find_step(std::span<const Lane> lanes, double makespan, int64_t max_steps);
 
-/// Bars are drawn one by one when at most one in so many is too narrow for it: a few, as in
-/// recordings, do not make the others hard to tell apart.
+/// Bars are drawn one by one if at most one in kFewNarrow is too narrow to be seen. A few narrow
+/// bars, as in recordings, do not hide the others.
 inline constexpr std::size_t kFewNarrow = 20;
 
 /// What a column of time is filled with, by type in the order of kBarTypes.

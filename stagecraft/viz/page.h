@@ -16,7 +16,7 @@ std::string_view page_style();
 std::string_view report_style();  ///< on top of page_style
 /// One after the other they are one script.
 std::span<const std::string_view> page_scripts();
-std::span<const std::string_view> report_scripts();  ///< behind page_scripts
+std::span<const std::string_view> report_scripts();  ///< loaded after page_scripts
 
 /// The template with its places filled. REQUIRES a text for every place.
 std::string fill_page(std::string_view page, const std::map<std::string_view, std::string>& texts);
