@@ -266,7 +266,7 @@ TEST(Split, BestAtModulesIsTheBestOfAll) {
   const std::vector<int64_t> widths = {1, 16, 2, 32, 4, 4};
   const Graph graph = uneven_blocks(widths);
   for (int32_t stages = 2; stages <= 6; ++stages) {
-    // Every choice of blocks, as bits, that gives so many stages.
+    // Every choice of blocks, as bits, that gives this number of stages.
     int64_t best = std::numeric_limits<int64_t>::max();
     for (unsigned chosen = 0; chosen < 1U << (widths.size() - 1); ++chosen) {
       if (std::popcount(chosen) != stages - 1) continue;

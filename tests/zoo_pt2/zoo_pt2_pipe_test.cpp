@@ -165,7 +165,7 @@ TEST(ZooPt2Pipe, TrainsAlikeHoweverItIsCut) {
   }
 }
 
-/// A pipe of so many stages; nothing for what has too few candidates.
+/// A pipe with this number of stages; nothing if there are too few candidates.
 std::optional<Pipe> cut_feature(const ZooEntry& entry, int32_t stages) {
   try {
     return Pipe(load_exported(zoo_path(entry.name + ".pt2")), {.policy = equal_operators(stages)},

@@ -38,7 +38,7 @@ class MpiProgress {
   static constexpr std::chrono::microseconds kShortestPause{30};
   static constexpr std::chrono::microseconds kLongestPause{1000};
 
-  /// Initialises MPI if it has not been. ArgumentError without a launcher, without a plug-in, and
+  /// Initialises MPI unless that is done. ArgumentError without a launcher, without a plug-in, and
   /// for an MPI that cannot be used; TimeoutError if it did not start in time.
   static MpiProgress& get(Deadline deadline);
 
