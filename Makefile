@@ -15,21 +15,35 @@
 #   make clang        builds and tests with clang 14
 #   make asan tsan    the tests under AddressSanitizer + UBSan; under ThreadSanitizer
 #
-# STAGECRAFT_PYTHON=PATH uses that Python's torch (2.11 to 2.13) instead of .venv.
+# TORCH=2.13.0 uses that version of torch instead of the default, in folders of its own: `make test TORCH=2.13.0`
+#   installs into .venv-2.13.0 and builds in build-2.13.0.
+# STAGECRAFT_PYTHON=PATH uses that Python's torch (2.11 to 2.15) instead of .venv.
 # STAGECRAFT_TORCH=OFF builds and tests the half of the library that needs no torch.
 
 SHELL := /bin/bash
 .DEFAULT_GOAL := build
+ifneq ($(TORCH),)
+  ifneq ($(STAGECRAFT_PYTHON),)
+    $(error TORCH=$(TORCH) names a version to install and STAGECRAFT_PYTHON=$(STAGECRAFT_PYTHON) a Python that has one: give one of them)
+  endif
+  SUFFIX = -$(TORCH)
+  export STAGECRAFT_TORCH_VERSION = $(TORCH)
+endif
 export STAGECRAFT_PYTHON STAGECRAFT_TORCH
 export NINJA_STATUS ?= [%f of %t, %e s] 
 
 JOBS ?= $(shell nproc)
-PYTHON = $(if $(STAGECRAFT_PYTHON),$(STAGECRAFT_PYTHON),$(if $(wildcard .venv/bin/python),.venv/bin/python,python3))
+VENV_PYTHON = .venv$(SUFFIX)/bin/python
+PYTHON = $(if $(STAGECRAFT_PYTHON),$(STAGECRAFT_PYTHON),$(if $(wildcard $(VENV_PYTHON)),$(VENV_PYTHON),python3))
+# The build folder of the preset `dev`, and that of another preset.
+BUILD = build$(SUFFIX)
+build_of = $(if $(filter dev,$(1)),$(BUILD),build-$(1)$(SUFFIX))
 SOURCES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
 CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
-TORCH = $(or $(STAGECRAFT_TORCH),ON)
+WITH_TORCH = $(or $(STAGECRAFT_TORCH),ON)
 # What a build folder was once configured for, it stays configured for: `make demo` after `make test` keeps the tests.
-configure = cmake --log-level=NOTICE --preset $(1) -DSTAGECRAFT_TORCH=$(TORCH) -DSTAGECRAFT_PYTHON="$(STAGECRAFT_PYTHON)" $(2) >/dev/null
+configure = cmake --log-level=NOTICE --preset $(1) -B $(call build_of,$(1)) -DSTAGECRAFT_TORCH=$(WITH_TORCH) \
+  -DSTAGECRAFT_PYTHON="$(if $(TORCH),$(VENV_PYTHON),$(STAGECRAFT_PYTHON))" $(2) >/dev/null
 WITH_TESTS = -DSTAGECRAFT_TESTS=ON -DSTAGECRAFT_BENCHMARKS=ON
 build = cmake --build $(1) -j $(JOBS) --target $(2)
 
@@ -38,66 +52,66 @@ build = cmake --build $(1) -j $(JOBS) --target $(2)
 build:
 	@scripts/bootstrap demo
 	@$(call configure,dev)
-	@$(call build,build,all)
+	@$(call build,$(BUILD),all)
 
 package:
 	@scripts/bootstrap package
 	@$(call configure,dev)
-	@$(call build,build,all)
-	cd build && cpack && ls packages/*.*
+	@$(call build,$(BUILD),all)
+	cd $(BUILD) && cpack && ls packages/*.*
 
 # Everything that tests run, built. What only tests need is installed while the library is compiled.
 tests:
 	@scripts/bootstrap demo
 	@$(call configure,dev)
-	@scripts/bootstrap test >build/bootstrap.log 2>&1 </dev/null & packages=$$!; \
-	$(call build,build,all); built=$$?; \
-	wait $$packages; installed=$$?; cat build/bootstrap.log; [ $$built = 0 ] && [ $$installed = 0 ]
+	@scripts/bootstrap test >$(BUILD)/bootstrap.log 2>&1 </dev/null & packages=$$!; \
+	$(call build,$(BUILD),all); built=$$?; \
+	wait $$packages; installed=$$?; cat $(BUILD)/bootstrap.log; [ $$built = 0 ] && [ $$installed = 0 ]
 	@$(call configure,dev,$(WITH_TESTS))
-	@$(call build,build,all checked)
+	@$(call build,$(BUILD),all checked)
 
 # Not $(MAKE), with which `make --dry-run test` would run the tests.
 test:
 	@begin=$$(date +%s); make --no-print-directory tests || exit; built=$$(date +%s); \
-	(cd build && $(CTEST) -LE 'slow|gpu' --output-junit ctest.xml); result=$$?; \
-	python3 scripts/test_times.py build $$begin $$built; exit $$result
+	(cd $(BUILD) && $(CTEST) -LE 'slow|gpu' --output-junit ctest.xml); result=$$?; \
+	python3 scripts/test_times.py $(BUILD) $$begin $$built; exit $$result
 
 test-slow: tests single-files
-	cd build && $(CTEST) -L slow
+	cd $(BUILD) && $(CTEST) -L slow
 
 gpu-test:
 	@scripts/bootstrap test
 	@$(call configure,dev,$(WITH_TESTS))
-	@$(call build,build,all tests/gpu/all)
-	cd build && STAGECRAFT_REQUIRE_GPU=1 $(CTEST) -L gpu
+	@$(call build,$(BUILD),all tests/gpu/all)
+	cd $(BUILD) && STAGECRAFT_REQUIRE_GPU=1 $(CTEST) -L gpu
 
 docs-test:
 	@scripts/bootstrap test
 	@$(call configure,dev,$(WITH_TESTS))
-	@$(call build,build,all tests/docs/all docs_pictures)
-	cd build && $(CTEST) -L docs
+	@$(call build,$(BUILD),all tests/docs/all docs_pictures)
+	cd $(BUILD) && $(CTEST) -L docs
 
 docs:
 	@scripts/bootstrap demo
 	@$(call configure,dev)
-	@$(call build,build,docs_update)
+	@$(call build,$(BUILD),docs_update)
 
 reference:
 	@scripts/bootstrap test
 	@$(call configure,dev)
-	@$(call build,build,reference)
+	@$(call build,$(BUILD),reference)
 
 bench:
 	@scripts/bootstrap test
 	@$(call configure,dev,$(WITH_TESTS))
-	@$(call build,build,all benchmarks/all)
-	@"$(PYTHON)" benchmarks/run.py --build build $(if $(NAME),--name $(NAME))
+	@$(call build,$(BUILD),all benchmarks/all)
+	@"$(PYTHON)" benchmarks/run.py --build $(BUILD) $(if $(NAME),--name $(NAME))
 
 demo:
 	@scripts/bootstrap demo
 	@$(call configure,dev)
-	@$(if $(filter OFF,$(TORCH)),$(call build,build,stagecraft),$(call build,build,stagecraft stagecraft-train))
-	@scripts/demo
+	@$(if $(filter OFF,$(WITH_TORCH)),$(call build,$(BUILD),stagecraft),$(call build,$(BUILD),stagecraft stagecraft-train))
+	@scripts/demo $(BUILD)
 
 format:
 	@scripts/bootstrap test
@@ -106,31 +120,31 @@ format:
 lint:
 	@scripts/bootstrap develop
 	@$(call configure,tidy)
-	cmake --build build-tidy -j $(JOBS) --target all benchmarks/all examples/all -- -k 0
+	cmake --build $(call build_of,tidy) -j $(JOBS) --target all benchmarks/all examples/all -- -k 0
 
 single-files:
 	@scripts/bootstrap test
 	@$(call configure,single)
-	@$(call build,build-single,all checked)
+	@$(call build,$(call build_of,single),all checked)
 
 clang:
 	@scripts/bootstrap develop
 	@command -v clang++-14 >/dev/null || { echo 'make clang: there is no clang++-14; on Debian 12: apt-get install clang-14' >&2; exit 1; }
 	@$(call configure,clang)
-	@$(call build,build-clang,all checked)
-	cd build-clang && $(CTEST) -LE 'slow|gpu|docs|package'
+	@$(call build,$(call build_of,clang),all checked)
+	cd $(call build_of,clang) && $(CTEST) -LE 'slow|gpu|docs|package'
 
 asan:
 	@scripts/bootstrap test
 	@$(call configure,asan)
-	@$(call build,build-asan,all checked)
-	cd build-asan && $(CTEST) -LE 'slow|gpu|docs|package'
+	@$(call build,$(call build_of,asan),all checked)
+	cd $(call build_of,asan) && $(CTEST) -LE 'slow|gpu|docs|package'
 
 tsan:
 	@scripts/bootstrap test
 	@$(call configure,tsan)
-	@$(call build,build-tsan,all checked)
-	cd build-tsan && $(CTEST) -LE 'slow|gpu|docs|package|oracle'
+	@$(call build,$(call build_of,tsan),all checked)
+	cd $(call build_of,tsan) && $(CTEST) -LE 'slow|gpu|docs|package|oracle'
 
 clean:
-	rm -rf demo build build-single build-clang build-asan build-tsan build-tidy
+	rm -rf demo $(BUILD) $(foreach preset,single clang asan tsan tidy,$(call build_of,$(preset)))

@@ -27,7 +27,7 @@ endfunction()
 
 # Asks it for the place and the version of its torch, without importing it, which would take seconds.
 function(_libtorch_ask python)
-  set(reason "no Python with torch is known: run scripts/bootstrap, or give -DSTAGECRAFT_PYTHON=PATH (torch 2.11 to 2.13), or build without it: -DSTAGECRAFT_TORCH=OFF")
+  set(reason "no Python with torch is known: run scripts/bootstrap, or give -DSTAGECRAFT_PYTHON=PATH (torch 2.11 to 2.15), or build without it: -DSTAGECRAFT_TORCH=OFF")
   if(python)
     execute_process(
       COMMAND "${python}" -c "
@@ -40,7 +40,7 @@ print(importlib.metadata.version('torch'))"
       set(Libtorch_PREFIX "${CMAKE_MATCH_1}" PARENT_SCOPE)
       set(Libtorch_VERSION "${CMAKE_MATCH_2}" PARENT_SCOPE)
     else()
-      set(reason "${python} has no torch (expected 2.11 to 2.13)")
+      set(reason "${python} has no torch (expected 2.11 to 2.15)")
     endif()
   endif()
   set(Libtorch_REASON "${reason}" PARENT_SCOPE)
@@ -71,8 +71,8 @@ _libtorch_python(Libtorch_PYTHON)
 _libtorch_ask("${Libtorch_PYTHON}")
 find_package_handle_standard_args(Libtorch
   REQUIRED_VARS Libtorch_PREFIX VERSION_VAR Libtorch_VERSION REASON_FAILURE_MESSAGE "${Libtorch_REASON}")
-if(Libtorch_FOUND AND (Libtorch_VERSION VERSION_LESS 2.11 OR Libtorch_VERSION VERSION_GREATER_EQUAL 2.14))
-  message(WARNING "torch ${Libtorch_VERSION} found; Stagecraft is tested with 2.11 to 2.13")
+if(Libtorch_FOUND AND (Libtorch_VERSION VERSION_LESS 2.11 OR Libtorch_VERSION VERSION_GREATER_EQUAL 2.16))
+  message(WARNING "torch ${Libtorch_VERSION} found; Stagecraft is tested with 2.11 to 2.15")
 endif()
 if(Libtorch_FOUND AND NOT TARGET Libtorch::libtorch)
   _libtorch_targets()

@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// A file written by torch.export.save of torch 2.11 to 2.13, with one or several programs.
+/// A file written by torch.export.save of torch 2.11 to 2.15, with one or several programs.
 ///
 ///   ExportedArchive archive("llama.pt2");
 ///   Pipe pipe(archive.graph(), {.points = {{"model.layers.4", SplitPoint::kBeginning}}});

@@ -98,17 +98,17 @@ int look_at_processes() {
     pause();
     std::_Exit(0);
   }
-  const auto here = detail::ProcessName::of_this();
+  const auto here = stagecraft::detail::ProcessName::of_this();
   auto other = here;
   other.pid = child;
   // Its own start is not this process's: a number that is used again.
   other.start = here.start + 1'000'000;
-  std::printf("another one: %d\n", detail::has_ended(other) ? 1 : 0);
+  std::printf("another one: %d\n", stagecraft::detail::has_ended(other) ? 1 : 0);
   limit_files(1);
   // The one file that can be opened is the process itself, not what /proc says of it.
-  std::printf("unknown: %d\n", detail::has_ended(other) ? 1 : 0);
+  std::printf("unknown: %d\n", stagecraft::detail::has_ended(other) ? 1 : 0);
   {
-    const detail::PeerProcesses watch({here, other}, Rank(0), [](Rank) {});
+    const stagecraft::detail::PeerProcesses watch({here, other}, Rank(0), [](Rank) {});
   }
   std::printf("done watching\n");
   kill(child, SIGKILL);
@@ -157,7 +157,8 @@ void run(const Arguments& arguments) {
   options.transport.max_silence = std::chrono::milliseconds(arguments.silence_ms);
   options.transport.linger = std::chrono::milliseconds(500);
   options.join_timeout = std::chrono::seconds(10);
-  const bool is_victim = detail::MpiProgress::get(soon()).facts().rank == arguments.victim;
+  const bool is_victim =
+      stagecraft::detail::MpiProgress::get(soon()).facts().rank == arguments.victim;
   if (arguments.mode == "version" && is_victim) options.fingerprint = {{"version", "0.0.1"}};
   if (arguments.mode == "late" && is_victim) {
     sleep(4);
