@@ -24,6 +24,7 @@
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/randn.h>
 
+#include "benchmarks/busy_cores.h"
 #include "benchmarks/mlp.h"
 #include "benchmarks/mpi_pair.h"
 #include "benchmarks/overlap_case.h"
@@ -230,6 +231,25 @@ void report_overlap_on_link(Suite& suite, const Contender& contender,
   }
 }
 
+/// 1F1B where every core has another program to run, as those of real machines do. A rank that
+/// sleeps then gets its core back late, and a rank that polls uses up its share of the core.
+void compare_on_busy_cores(Suite& suite, PythonReference& ranks, PythonReference& python,
+                           int32_t microbatches) {
+  for (const int64_t hidden : {kTiny, suite.quick() ? kTiny * 2 : kReal}) {
+    const bool is_action = hidden == kTiny;
+    const std::string row = fmt::format("1F1B, hidden {}, {} over gloo, busy cores", hidden,
+                                        is_action ? "an action" : "a step");
+    if (!suite.wants(row)) continue;
+    const std::string name = fmt::format("1F1B/{}", hidden);
+    Reference pytorch{.name = "PyTorch on gloo", .run = python.run(name)};
+    if (!is_action) pytorch.goal = 0.8;
+    pytorch.informative = is_action;
+    const BusyCores load;
+    suite.compare(row, ranks.run(name), {pytorch},
+                  is_action ? count_compute("1F1B", microbatches) : 1);
+  }
+}
+
 }  // namespace
 
 int run_step_worker(int argc, char** argv) {
@@ -279,6 +299,7 @@ void compare_steps(Suite& suite) {
                       is_action ? count_compute(schedule, microbatches) : 1);
       }
     }
+    if (contender.name == "gloo") compare_on_busy_cores(suite, ranks, python, microbatches);
     if (contender.by_network.empty()) continue;
     report_overlap(suite, contender.name, ranks);
     timeline.reset();
