@@ -112,13 +112,11 @@ at::Tensor BlockMask::to_dense() const {
 
 double BlockMask::sparsity() const {
   const auto [batch, heads, q_len, kv_len] = shape();
-  const double all =
-      static_cast<double>(batch * heads) * static_cast<double>(q_len) * static_cast<double>(kv_len);
+  const auto blocks = [](int64_t length, int64_t size) { return (length + size - 1) / size; };
+  const int64_t all =
+      batch * heads * blocks(q_len, parts_.block_size.q) * blocks(kv_len, parts_.block_size.kv);
   if (all == 0) return 0;
-  const double computed = static_cast<double>(parts_.grid.kept()) *
-                          static_cast<double>(parts_.block_size.q) *
-                          static_cast<double>(parts_.block_size.kv);
-  return 100 * (1 - computed / all);
+  return 100 * (1 - static_cast<double>(parts_.grid.kept()) / static_cast<double>(all));
 }
 
 c10::intrusive_ptr<BlockMask> BlockMask::to(at::Device device) const {

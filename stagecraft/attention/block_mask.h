@@ -104,9 +104,9 @@ class BlockMask final : public Opaque {
   /// int32 [batch, heads, rows, columns]: 1 for every block that is kept, in part or in full.
   at::Tensor to_dense() const;
 
-  /// The part of the score matrix, in percent, that is not computed. Blocks count whole even where
-  /// they reach beyond the lengths, so a mask that keeps much may be below 0. 0 for an empty
-  /// matrix.
+  /// The share of the blocks, in percent, that is not computed. A block that reaches beyond the
+  /// lengths counts like the others. 0 for an empty matrix. torch computes the same since 2.15; up
+  /// to 2.13 it divides by elements, which can give less than 0.
   double sparsity() const;
 
   /// The same mask with its lists on `device`. What the mask function captured stays where it is.

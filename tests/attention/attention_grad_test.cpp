@@ -1,7 +1,6 @@
 #include "stagecraft/attention/attention_grad.h"
 
 #include <array>
-#include <random>
 
 #include <gtest/gtest.h>
 
@@ -60,25 +59,12 @@ TEST(AttentionGrad, EqualsThatOfDenseAttention) {
 TEST(AttentionGrad, RandomMasksAndShapes) {
   for (uint32_t seed = 0; seed < 40; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    std::mt19937 source(seed);
-    const auto pick = [&](int64_t low, int64_t high) {
-      return std::uniform_int_distribution<int64_t>(low, high)(source);
-    };
-    const int64_t batch = pick(1, 3);
-    const int64_t kv_heads = pick(1, 2);
-    const int64_t heads = kv_heads * pick(1, 3);
-    const int64_t q_len = pick(1, 50);
-    const int64_t kv_len = pick(1, 50);
-    const int64_t cell = pick(1, 20);
-    const int64_t keep_of = pick(2, 4);
-    const at::Tensor dense = reference::dense_mask(
-        [&](auto b, auto h, auto q, auto kv) {
-          return (b * 7 + h * 5 + q / cell * 3 + kv / cell * 11 + seed) % keep_of == 0;
-        },
-        pick(0, 1) == 0 ? 1 : batch, pick(0, 1) == 0 ? 1 : heads, q_len, kv_len);
-    const int64_t kv_batch = pick(0, 3) == 0 ? 1 : batch;
-    expect_gradients(Case(seed, {batch, heads, q_len, 4}, {kv_batch, kv_heads, kv_len, 4}), dense,
-                     {pick(1, 30), pick(1, 30)});
+    reference::Picks pick(seed);
+    const reference::RandomCase c(seed, pick, 50);
+    const int64_t kv_batch = pick(0, 3) == 0 ? 1 : c.batch;
+    expect_gradients(
+        Case(seed, {c.batch, c.heads, c.q_len, 4}, {kv_batch, c.kv_heads, c.kv_len, 4}), c.dense,
+        {pick(1, 30), pick(1, 30)});
   }
 }
 

@@ -61,8 +61,8 @@ TEST(BlockMask, LengthsAreThoseOfWholeBlocksUnlessGiven) {
 
 TEST(BlockMask, SparsityCountsWholeBlocks) {
   EXPECT_DOUBLE_EQ(Lists().make()->sparsity(), 100.0 * (1 - 4.0 / 6));
-  // Four blocks of 16 in a matrix of 5 x 9.
-  EXPECT_DOUBLE_EQ(Lists().make(4, MaskLengths{5, 9})->sparsity(), 100 * (1 - 64.0 / 45));
+  // A matrix of 5 x 9 has six blocks of 4 x 4, like one of 8 x 12.
+  EXPECT_DOUBLE_EQ(Lists().make(4, MaskLengths{5, 9})->sparsity(), 100.0 * (1 - 4.0 / 6));
   EXPECT_EQ(create_block_mask(causal_mask(), 1, 1, 0, 4)->sparsity(), 0);
 }
 

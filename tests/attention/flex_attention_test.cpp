@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <random>
 
 #include <ATen/Parallel.h>
 #include <ATen/autocast_mode.h>
@@ -288,40 +287,25 @@ TEST(FlexAttention, BlocksDecideEvenWhereTheFunctionKeepsMore) {
 TEST(FlexAttention, RandomMasksAndShapesEqualDenseAttention) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
-    std::mt19937 source(seed);
-    const auto pick = [&](int64_t low, int64_t high) {
-      return std::uniform_int_distribution<int64_t>(low, high)(source);
-    };
-    const int64_t batch = pick(1, 3);
-    const int64_t kv_heads = pick(1, 2);
-    const int64_t heads = kv_heads * pick(1, 3);
-    const int64_t q_len = pick(1, 70);
-    const int64_t kv_len = pick(1, 70);
-    const int64_t cell = pick(1, 20);
-    const int64_t keep_of = pick(2, 4);
-    const int64_t mask_batch = pick(0, 1) == 0 ? 1 : batch;
-    const int64_t mask_heads = pick(0, 1) == 0 ? 1 : heads;
-    const at::Tensor dense = reference::dense_mask(
-        [&](auto b, auto h, auto q, auto kv) {
-          return (b * 7 + h * 5 + q / cell * 3 + kv / cell * 11 + seed) % keep_of == 0;
-        },
-        mask_batch, mask_heads, q_len, kv_len);
-    const auto mask = create_block_mask(reference::lookup(dense), mask_batch, mask_heads, q_len,
-                                        kv_len, {pick(1, 40), pick(1, 40)});
-    const Inputs x(seed, {batch, heads, q_len, 8}, {batch, kv_heads, kv_len, 8});
+    reference::Picks pick(seed);
+    const reference::RandomCase c(seed, pick, 70);
+    const auto mask =
+        create_block_mask(reference::lookup(c.dense), c.dense.size(0), c.dense.size(1), c.q_len,
+                          c.kv_len, {pick(1, 40), pick(1, 40)});
+    const Inputs x(seed, {c.batch, c.heads, c.q_len, 8}, {c.batch, c.kv_heads, c.kv_len, 8});
     at::Generator generator = seeded(seed + 1000);
-    const at::Tensor bias = random(generator, {1, heads, 1, kv_len});
+    const at::Tensor bias = random(generator, {1, c.heads, 1, c.kv_len});
     const ScoreFn add_bias = [&](const at::Tensor& score, const at::Tensor&, const at::Tensor& h,
                                  const at::Tensor&, const at::Tensor& kv) {
       return score.add(bias[0].select(1, 0).index({h, kv}));
     };
     EXPECT_LT(distance(flex_attention(x.q, x.k, x.v, {.block_mask = mask, .enable_gqa = true}),
-                       x.expected(dense)),
+                       x.expected(c.dense)),
               kOutputExact);
     EXPECT_LT(
         distance(flex_attention(x.q, x.k, x.v,
                                 {.score_fn = add_bias, .block_mask = mask, .enable_gqa = true}),
-                 reference::attention(x.q, x.k, x.v, dense, x.scale, bias)),
+                 reference::attention(x.q, x.k, x.v, c.dense, x.scale, bias)),
         kOutputExact);
   }
 }

@@ -32,6 +32,23 @@ at::Tensor dense_mask(const Rule& rule, int64_t batch, int64_t heads, int64_t q_
   return mask;
 }
 
+RandomCase::RandomCase(uint32_t seed, Picks& pick, int64_t longest)
+    : batch(pick(1, 3)),
+      kv_heads(pick(1, 2)),
+      heads(kv_heads * pick(1, 3)),
+      q_len(pick(1, longest)),
+      kv_len(pick(1, longest)) {
+  const int64_t cell = pick(1, 20);
+  const int64_t keep_of = pick(2, 4);
+  const int64_t mask_batch = pick(0, 1) == 0 ? 1 : batch;
+  const int64_t mask_heads = pick(0, 1) == 0 ? 1 : heads;
+  dense = dense_mask(
+      [&](auto b, auto h, auto q, auto kv) {
+        return (b * 7 + h * 5 + q / cell * 3 + kv / cell * 11 + seed) % keep_of == 0;
+      },
+      mask_batch, mask_heads, q_len, kv_len);
+}
+
 MaskFn lookup(const at::Tensor& dense) {
   return [dense](const at::Tensor& b, const at::Tensor& h, const at::Tensor& q,
                  const at::Tensor& kv) {

@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <functional>
+#include <random>
 #include <vector>
 
 #include <ATen/core/Generator.h>
@@ -20,6 +21,28 @@ using Rule = std::function<bool(int64_t b, int64_t h, int64_t q, int64_t kv)>;
 /// bool [batch, heads, q_len, kv_len], by a loop over all indices.
 at::Tensor dense_mask(const Rule& rule, int64_t batch, int64_t heads, int64_t q_len,
                       int64_t kv_len);
+
+/// Numbers from a seed.
+class Picks {
+ public:
+  explicit Picks(uint32_t seed) : source_(seed) {}
+  /// One of low..high, both included.
+  int64_t operator()(int64_t low, int64_t high) {
+    return std::uniform_int_distribution<int64_t>(low, high)(source_);
+  }
+
+ private:
+  std::mt19937 source_;
+};
+
+/// Sizes of an attention, and a mask for it that keeps rectangles of scores here and there. The
+/// mask's batch and heads are those of the attention, or 1.
+struct RandomCase {
+  int64_t batch, kv_heads, heads, q_len, kv_len;
+  at::Tensor dense;
+
+  RandomCase(uint32_t seed, Picks& pick, int64_t longest);
+};
 
 /// The mask function that looks its answer up in `dense`; where its batch or heads are 1, for all.
 MaskFn lookup(const at::Tensor& dense);
