@@ -23,7 +23,7 @@ std::string scaled(double number, double base, std::string_view letters, int dig
   return power == 0 ? text + ' ' : fmt::format("{} {}", text, letters[power]);
 }
 
-/// Whether the byte goes on with a character of several bytes.
+/// Whether the byte continues a character of several bytes.
 bool is_inside_character(char c) {
   return (static_cast<unsigned char>(c) & 0xC0) == 0x80;
 }

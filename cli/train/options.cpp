@@ -123,7 +123,7 @@ void add_looking(CLI::App* app, TrainCommand& command) {
       add_count(app, "--eval-every", command.eval_every, 0, "N", "steps; 0: never; default: 100"),
       add_count(app, "--eval-batches", command.eval_batches, 1, "N", "default: 4"),
       add_count(app, "--sample", command.sample, 0, "N", "bytes of text at the end; default: 200"),
-      add_text(app, "--prompt", command.prompt, "TEXT", "that the sample goes on from"),
+      add_text(app, "--prompt", command.prompt, "TEXT", "text that the sample continues"),
       add_number(app, "--temperature", command.temperature, 0.01, 100, "T", "default: 0.8"),
   };
   for (CLI::Option* option : options) option->group("Evaluation and sample");
@@ -135,7 +135,7 @@ void add_files(CLI::App* app, TrainCommand& command) {
       add_count(app, "--save-every", command.save_every, 1, "N", "steps; default: 100"),
       add_count(app, "--keep", command.keep, 0, "N", "checkpoints; 0: all; default: 2"),
       add_text(app, "--resume", command.resume, "FOLDER",
-               "go on from the newest checkpoint there, or from that one, with the options of "
+               "continue from the newest checkpoint there, or from that one, with the options of "
                "then; options given now count"),
       add_text(app, "--save-weights", command.save_weights, "FILE",
                "at the end, as a state dict that Python's torch.load reads"),

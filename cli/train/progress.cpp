@@ -145,8 +145,9 @@ void Progress::stopped(int64_t step, const std::string& saved, const std::string
         {{"stopped", step}, {"saved", saved.empty() ? OrderedJson() : OrderedJson(saved)}}));
   }
   const std::string where =
-      saved.empty() ? "nothing was saved (--checkpoint FOLDER does that)"
-                    : fmt::format("saved {}; stagecraft train --resume {} goes on", saved, folder);
+      saved.empty()
+          ? "nothing was saved (--checkpoint FOLDER does that)"
+          : fmt::format("saved {}; to continue: stagecraft train --resume {}", saved, folder);
   say(fmt::format("stopped after step {}: {}", step, where));
 }
 

@@ -124,7 +124,7 @@ class Processes(ProcessesTest):
         out, err = process.communicate(timeout=SECONDS)
         self.assertNotEqual(process.returncode, 0)
         self.assertNotIn("stagecraft:", err)
-        self.assertRegex(out, r"stopped after step \d+: saved run/step-\d+; stagecraft train --resume run goes on\n\Z")
+        self.assertRegex(out, r"stopped after step \d+: saved run/step-\d+; to continue: stagecraft train --resume run\n\Z")
         self.assertEqual(len(list((self.folder / "run").iterdir())), 1)
 
     def test_replicas_have_the_digits_of_replicas_on_threads(self):

@@ -270,7 +270,7 @@ class Interrupts(TrainTest):
             process.send_signal(number)
             out, err = process.communicate(timeout=60)
             self.assertEqual((process.returncode, err), (code, ""))
-            self.assertRegex(out, r"stopped after step \d+: saved run/step-\d+; stagecraft train --resume run goes on\n\Z")
+            self.assertRegex(out, r"stopped after step \d+: saved run/step-\d+; to continue: stagecraft train --resume run\n\Z")
             step = int(out.split("stopped after step ")[1].split(":")[0])
             self.assertEqual(min(self.resume("--steps", str(step + 2))), step + 1)
 

@@ -1,4 +1,4 @@
-// A training that is taken up again goes on as if it had never stopped, however the model is cut
+// A training that is resumed continues as if it had never stopped, however the model is split
 // then.
 
 #include <filesystem>
