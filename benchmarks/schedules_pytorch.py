@@ -7,7 +7,7 @@ from torch.distributed.pipelining import schedules
 
 import pytorch_cases
 
-NOT_SIMULATED = ("UNSHARD", "RESHARD", "REDUCE_GRAD")
+NOT_SIMULATED = ("UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD")
 
 
 def make(ranks, per_rank, microbatches):
@@ -19,7 +19,9 @@ def make(ranks, per_rank, microbatches):
         rank: schedules._add_reduce_grad(schedules._add_unshard_reshard(row), microbatches)
         for rank, row in order.items()
     }
-    return schedules._add_send_recv(actions, lambda stage: stage % ranks, ranks * per_rank)
+    lowered = schedules._add_send_recv(actions, lambda stage: stage % ranks, ranks * per_rank)
+    # From torch 2.15 on, a lowered list has waits for sends.
+    return schedules._add_wait_send(lowered) if hasattr(schedules, "_add_wait_send") else lowered
 
 
 def main():
