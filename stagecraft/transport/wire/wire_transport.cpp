@@ -116,13 +116,12 @@ void WireTransport::say_goodbye() {
   }
   auto lock = sends_.lock();
   sends_.wait(lock, deadline, [&] {
-    return std::all_of(told.begin(), told.end(), [&](Rank other) {
-      return peer(other).has_seen_goodbye || peer(other).is_closed;
-    });
+    return std::all_of(told.begin(), told.end(),
+                       [&](Rank other) { return peer(other).state.may_close(); });
   });
   lock.unlock();
   for (const Rank other : told) {
-    if (!peer(other).has_seen_goodbye && !peer(other).is_closed) byte_transport_->forget(other);
+    if (!peer(other).state.may_close()) byte_transport_->forget(other);
   }
 }
 
