@@ -13,9 +13,9 @@
 #include <torch/csrc/distributed/c10d/Backend.hpp>
 #include <torch/csrc/distributed/c10d/TCPStore.hpp>
 
-#include "stagecraft/transport/c10d/addresses.h"
-#include "stagecraft/transport/c10d/gloo_group.h"
-#include "stagecraft/transport/c10d/join.h"
+#include "stagecraft/transport/gloo/addresses.h"
+#include "stagecraft/transport/gloo/gloo_group.h"
+#include "stagecraft/transport/gloo/join.h"
 #include "stagecraft/transport/wire/wire_transport.h"
 
 namespace stagecraft::bench {

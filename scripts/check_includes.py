@@ -36,10 +36,10 @@ TRANSPORT = {
     "device": ["core"],
     "local": ["", "device"],
     "wire": ["", "device"],
-    "c10d": ["wire"],
+    "gloo": ["wire"],
     "mpi": ["wire"],
-    "nccl": ["c10d"],
-    "world": ["local", "c10d", "mpi", "nccl"],
+    "nccl": ["gloo"],
+    "world": ["local", "gloo", "mpi", "nccl"],
 }
 # Which top folders quoted includes of a top folder may name.
 QUOTED = {

@@ -15,6 +15,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/results.h"
+#include "stagecraft/runtime/runner_state.h"
 #include "stagecraft/runtime/step_driver.h"
 #include "stagecraft/runtime/step_meeting.h"
 
@@ -66,12 +67,14 @@ class Runner::Impl final : public PipelineCore {
   // A failure at any point on this rank, also in `make_batch`, reaches all ranks.
   StepResult run(c10::function_ref<Microbatches()> make_batch, const StepOptions& step,
                  bool is_training) override {
+    require_no_step();
     executor_.publish_progress();
-    if (must_recover_) recover();
+    if (state_.is_failed()) recover();
+    const bool is_new = state_.is_new();
     counter.next_id();
-    // From here on this rank takes part in the step. A failure on another rank is one here.
-    must_recover_ = true;
-    meeting_ = nullptr;
+    // From here on this rank takes part in the step. A failure on a different rank is one here.
+    state_.move_to(State::kPreparing);
+    const FailUnlessEnded fail_unless_ended{state_};
     if (const auto reason = transport_.abort_reason()) {
       executor_.announce_lost();
       throw PeerError(reason->message, reason->rank, reason->cause);
@@ -80,22 +83,22 @@ class Runner::Impl final : public PipelineCore {
       if (is_training) check_grad_mode();
       Microbatches batch = make_batch();
       check_inputs(batch);
-      const std::vector<StepAnnouncement> ranks = agree_on_step(batch, step, is_training);
+      const std::vector<StepAnnouncement> ranks = agree_on_step(batch, step, is_training, is_new);
       execute(batch, step, is_training);
       StepResult result = take_result(executor_, step, driver_->has_last_stage());
       share(result, step, ranks);
       counter.complete(is_training);
       driver_->commit(is_training);
-      must_recover_ = false;
+      state_.move_to(State::kReady);
       return result;
     } catch (const TimeoutError& error) {
-      if (meeting_ == nullptr) {
+      if (state_.meeting() == nullptr) {
         abandon();  // the message of the executor names the action
         throw;
       }
       // A different rank may have missed its deadline, too, and may have aborted first.
-      const TimeoutError named(
-          fmt::format("rank {}, {}: {}", transport_.rank().value(), meeting_, error.what()));
+      const TimeoutError named(fmt::format("rank {}, {}: {}", transport_.rank().value(),
+                                           state_.meeting(), error.what()));
       executor_.announce_and_abort(named);
       executor_.abandon();
       throw named;
@@ -105,7 +108,7 @@ class Runner::Impl final : public PipelineCore {
       throw;
     } catch (const MetadataError&) {
       // A mismatch throws the same error on every rank, so no rank has to be notified.
-      meeting_ == kBegin ? executor_.abandon() : abandon();
+      state_.state() == State::kAgreeing ? executor_.abandon() : abandon();
       throw;
     } catch (...) {
       abandon();
@@ -115,13 +118,13 @@ class Runner::Impl final : public PipelineCore {
 
   // All ranks continue with the same step number, the largest of theirs.
   void recover() {
+    require_no_step();
     transport_.recover(deadline());
     for (const c10::IValue& id :
          transport_.all_gather(static_cast<int64_t>(counter.last_id()), deadline())) {
       counter.advance_to(static_cast<uint64_t>(id.toInt()));
     }
-    has_agreed_ = false;  // some ranks may not have completed the comparison
-    must_recover_ = false;
+    state_.move_to(State::kNew);
   }
 
   RecordedRun recorded_run() override {
@@ -141,9 +144,21 @@ class Runner::Impl final : public PipelineCore {
   std::span<const std::unique_ptr<StepDriver>> drivers() const override { return {&driver_, 1}; }
 
  private:
-  static constexpr const char* kBegin = "at the beginning of the step";
+  using State = RunnerState::State;
+  struct FailUnlessEnded {
+    RunnerState& state;
+    ~FailUnlessEnded() {
+      if (state.is_in_step()) state.move_to(State::kFailed);
+    }
+  };
 
   Deadline deadline() const { return Deadline::after(options.timeout); }
+
+  void require_no_step() const {
+    require<ArgumentError>(!state_.is_in_step(),
+                           "a step of this runner is in progress: its callbacks cannot call step, "
+                           "eval or recover");
+  }
 
   // Called in a catch block. Aborts the world, unless the other ranks know of the failure.
   void abandon() {
@@ -166,12 +181,11 @@ class Runner::Impl final : public PipelineCore {
   // Chooses the schedule of the step, compares it with the other ranks, and scales weights that are
   // shares of this replica's rows to shares of all rows.
   std::vector<StepAnnouncement> agree_on_step(Microbatches& batch, const StepOptions& step,
-                                              bool is_training) {
-    meeting_ = kBegin;
-    if (!has_agreed_) {
+                                              bool is_training, bool is_new) {
+    state_.move_to(State::kAgreeing);
+    if (is_new) {
       const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin");
       compare_pipelines(transport_, *this, driver_->stages(), deadline());
-      has_agreed_ = true;
     }
     const std::shared_ptr<const Schedule> before = schedule;
     choose_schedule(batch, step, is_training);
@@ -194,7 +208,7 @@ class Runner::Impl final : public PipelineCore {
   }
 
   void execute(const Microbatches& batch, const StepOptions& step, bool is_training) {
-    meeting_ = nullptr;
+    state_.move_to(State::kExecuting);
     std::optional<MemoryMeter> meter;
     if (step.measure_memory) meter.emplace(transport_.num_ranks() + 1);
     executor_.run(plan(batch, step, is_training, meter ? &*meter : nullptr));
@@ -204,7 +218,7 @@ class Runner::Impl final : public PipelineCore {
   // the last stage has the losses of all replicas, and sends results to the ranks that asked for
   // them.
   void share(StepResult& result, const StepOptions& step, std::span<const StepAnnouncement> ranks) {
-    meeting_ = "at the end of the step";
+    state_.move_to(State::kEnding);
     {
       const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to end the step");
       if (place_.replicas == 1) {
@@ -266,9 +280,7 @@ class Runner::Impl final : public PipelineCore {
   std::unique_ptr<StepDriver> driver_;
   Executor& executor_;
   const ReplicaPlace& place_;
-  bool must_recover_ = false;
-  bool has_agreed_ = false;
-  const char* meeting_ = nullptr;  // the current collective; nullptr during actions
+  RunnerState state_;
   uint64_t schedule_checksum_ = 0;
 };
 

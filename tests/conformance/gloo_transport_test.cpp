@@ -1,7 +1,7 @@
 #include <memory>
 #include <vector>
 
-#include "stagecraft/transport/c10d/join_gloo.h"
+#include "stagecraft/transport/gloo/join_gloo.h"
 #include "tests/conformance/transport_suite.h"
 #include "tests/support/gloo_ranks.h"
 

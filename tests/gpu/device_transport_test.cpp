@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "stagecraft/transport/c10d/join_gloo.h"
+#include "stagecraft/transport/gloo/join_gloo.h"
 #include "tests/conformance/transport_suite.h"
 #include "tests/gpu/cuda_values.h"
 #include "tests/support/gloo_ranks.h"

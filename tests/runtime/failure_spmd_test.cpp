@@ -353,6 +353,20 @@ TEST(SpmdFailure, TwoRanksMissADeadlineAtOnce) {
   }
 }
 
+TEST(SpmdFailure, ACallbackCannotBeginAStep) {
+  Ranks ranks({"1F1B", 2, 1, 3});
+  bool is_on = true;
+  ranks.runner(1).callbacks().observe([&](Rank rank, Action, ActionPhase) {
+    if (is_on) ranks.step(ranks.runner(1), rank);
+  });
+  ranks.step();
+  ranks.expect_clean_failure();
+  EXPECT_THAT(message_of(ranks.thrown(1)),
+              testing::HasSubstr("a step of this runner is in progress"));
+  is_on = false;
+  ranks.expect_good_step();
+}
+
 TEST(SpmdFailure, TheTimeoutNamesTheRankThatIsMissing) {
   Ranks ranks({"GPipe", 2, 1, 2}, {.timeout = std::chrono::milliseconds(200)});
   const Stopwatch watch;

@@ -3,7 +3,7 @@
 #include <exception>
 #include <unistd.h>
 
-#include "stagecraft/transport/c10d/addresses.h"
+#include "stagecraft/transport/gloo/addresses.h"
 
 namespace stagecraft {
 

@@ -4,7 +4,7 @@
 #include <functional>
 #include <memory>
 
-#include "stagecraft/transport/c10d/join_gloo.h"
+#include "stagecraft/transport/gloo/join_gloo.h"
 #include "tests/support/processes.h"
 
 namespace stagecraft {

@@ -1,6 +1,6 @@
 // A world over a group of c10d that the program has made itself.
 
-#include "stagecraft/transport/c10d/gloo_group.h"
+#include "stagecraft/transport/gloo/gloo_group.h"
 
 #include <csignal>
 #include <exception>
@@ -17,7 +17,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/transport/c10d/join_gloo.h"
+#include "stagecraft/transport/gloo/join_gloo.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/processes.h"
 

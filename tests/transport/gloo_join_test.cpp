@@ -14,7 +14,7 @@
 #include <netinet/in.h>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/transport/c10d/addresses.h"
+#include "stagecraft/transport/gloo/addresses.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/gloo_ranks.h"
 #include "tests/transport/traffic.h"

@@ -18,7 +18,7 @@
 #include <ATen/ops/ones.h>
 
 #include "stagecraft/base/error.h"
-#include "stagecraft/transport/c10d/join.h"
+#include "stagecraft/transport/gloo/join.h"
 #include "stagecraft/transport/wire/frame.h"
 #include "stagecraft/transport/wire/wire_transport.h"
 #include "tests/support/expect_error.h"

@@ -1,5 +1,6 @@
 // The state machines of the wire protocol, without a process and without a byte transport.
 
+#include <atomic>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -9,6 +10,7 @@
 #include <gtest/gtest.h>
 
 #include "stagecraft/transport/core/pending.h"
+#include "stagecraft/transport/wire/peer_state.h"
 #include "stagecraft/transport/wire/reader_turn.h"
 #include "stagecraft/transport/wire/sending.h"
 
@@ -128,6 +130,60 @@ TEST(Sending, ALossIsNotHiddenByPartsThatEndAtTheSameTime) {
     for (auto& thread : threads) thread.join();
     EXPECT_EQ(sending.state(), State::kLost);
   }
+}
+
+using Life = PeerState::State;
+
+TEST(PeerState, APeerThatHasReadTheGoodbyeMayBeClosed) {
+  PeerState peer;
+  EXPECT_EQ(peer.state(), Life::kJoined);
+  EXPECT_FALSE(peer.may_close());
+  EXPECT_TRUE(peer.move_to(Life::kReleased));
+  EXPECT_TRUE(peer.may_close());
+  EXPECT_FALSE(peer.has_ended());
+  EXPECT_FALSE(peer.move_to(Life::kReleased));
+  EXPECT_TRUE(peer.move_to(Life::kClosed));
+  EXPECT_TRUE(peer.has_ended());
+  EXPECT_FALSE(peer.is_lost());
+}
+
+TEST(PeerState, TheFirstEndStands) {
+  for (const Life first : {Life::kClosed, Life::kLost}) {
+    PeerState peer;
+    EXPECT_TRUE(peer.move_to(first));
+    for (const Life next : {Life::kReleased, Life::kClosed, Life::kLost}) {
+      EXPECT_FALSE(peer.move_to(next));
+      EXPECT_EQ(peer.state(), first);
+    }
+    EXPECT_TRUE(peer.may_close());
+  }
+}
+
+// The inbox, the watchdog and the watcher of processes may find a lost peer at the same time. One
+// of them reports it.
+TEST(PeerState, ALossIsReportedOnce) {
+  for (int round = 0; round < 200; ++round) {
+    PeerState peer;
+    std::atomic<int> reports{0};
+    std::vector<std::thread> threads;
+    for (int i = 0; i < 4; ++i) {
+      threads.emplace_back([&, i] {
+        if (i == 3) {
+          peer.move_to(Life::kReleased);
+        } else if (peer.move_to(Life::kLost)) {
+          ++reports;
+        }
+      });
+    }
+    for (auto& thread : threads) thread.join();
+    EXPECT_EQ(reports, 1);
+    EXPECT_TRUE(peer.is_lost());
+  }
+}
+
+TEST(PeerStateDeathTest, NoPeerJoinsTwice) {
+  PeerState peer;
+  EXPECT_DEATH(peer.move_to(Life::kJoined), "SC_ASSERT");
 }
 
 }  // namespace

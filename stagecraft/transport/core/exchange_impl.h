@@ -115,24 +115,13 @@ template <typename Payload>
 template <typename OnMet, typename T>
 auto Exchange<Payload>::meet(Rendezvous<T>& where, Rank rank, const std::string& call, T payload,
                              Deadline deadline, const OnMet& on_met) {
-  using Outcome = typename Rendezvous<T>::Outcome;
   const auto begin = Deadline::Clock::now();
   auto result = where.meet(rank, call, std::move(payload), deadline, options_.spin, on_met);
-  if (result.outcome == Outcome::kAborted) world_.throw_if_aborted();
-  if (result.outcome == Outcome::kLeft) {
-    const Rank peer = world_.ranks_that_left().front();
-    const auto what = "it in " + call;
-    if (!result.waited) throw_has_left(peer, rank, what);
-    abort(reason_left(peer, rank, what));
-    throw PeerError(reason_left(peer, rank, what).message, peer);
+  if (result.outcome != MeetingResult::Outcome::kMet) {
+    throw_unmet(world_, rank, call, result, Deadline::Clock::now() - begin,
+                [this](AbortReason reason) { abort(std::move(reason)); });
   }
-  if (result.outcome != Outcome::kMet) {
-    throw_timeout(rank, Deadline::Clock::now() - begin, name_ranks(result.missing) + " in " + call);
-  }
-  const auto difference = describe_difference(result.round->calls);
-  if (!difference.empty()) {
-    throw ArgumentError("all ranks must call the same collective, but " + difference);
-  }
+  require_same_calls(result.round->calls);
   return std::shared_ptr<const std::vector<T>>(result.round, &result.round->payloads);
 }
 

@@ -4,19 +4,18 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/meeting_result.h"
 #include "stagecraft/transport/core/wait_queue.h"
 #include "stagecraft/transport/core/world_state.h"
 
 namespace stagecraft::detail {
-
-/// "rank 0 called barrier, ranks 1 and 2 called all_reduce"; empty when all called the same.
-std::string describe_difference(const std::vector<std::string>& calls);
 
 /// A meeting of all ranks of a world, again and again. Each rank contributes a payload and the name
 /// of its call, and gets those of all ranks.
@@ -34,13 +33,9 @@ class Rendezvous {
     std::atomic<bool> met{false};
   };
 
-  enum class Outcome { kMet, kTimedOut, kAborted, kLeft };
-  struct Result {
-    Outcome outcome = Outcome::kMet;
+  struct Result : MeetingResult {
     /// Null unless met. Not changed afterwards.
-    std::shared_ptr<const Round> round;
-    std::vector<Rank> missing;  ///< set at a timeout
-    bool waited = false;  ///< false: the world was aborted, or a rank had left, before the call
+    std::shared_ptr<const Round> round = nullptr;
   };
 
   /// With `heeds_abort`, a meeting fails when the world is aborted. A meeting always fails when a
@@ -57,7 +52,7 @@ class Rendezvous {
               Deadline::Clock::duration spin, const OnMet& on_met) {
     const auto place = rank.position();
     auto lock = waiters_.lock();
-    if (is_disturbed()) return {disturbance(), nullptr, {}, false};
+    if (const auto before = disturbance()) return {{*before, {}, /*waited=*/false}};
     const auto round = round_;
     round->payloads[place] = std::move(payload);
     round->calls[place] = std::move(call);
@@ -67,18 +62,18 @@ class Rendezvous {
       on_met();
       round->met.store(true, std::memory_order_release);
       waiters_.unlock_and_wake(lock);
-      return {Outcome::kMet, round, {}, true};
+      return {{}, round};
     }
     lock.unlock();
 
-    const auto over = [&] { return round->met.load(std::memory_order_acquire) || is_disturbed(); };
+    const auto over = [&] { return round->met.load(std::memory_order_acquire) || disturbance(); };
     spin_until(over, spin, deadline);
-    if (round->met.load(std::memory_order_acquire)) return {Outcome::kMet, round, {}, true};
+    if (round->met.load(std::memory_order_acquire)) return {{}, round};
     lock.lock();
     waiters_.wait(lock, deadline, over);
-    if (round->met.load(std::memory_order_relaxed)) return {Outcome::kMet, round, {}, true};
+    if (round->met.load(std::memory_order_relaxed)) return {{}, round};
 
-    Result result{is_disturbed() ? disturbance() : Outcome::kTimedOut, nullptr, {}, true};
+    Result result{{disturbance().value_or(MeetingResult::Outcome::kTimedOut)}};
     for (std::size_t i = 0; i < round->came.size(); ++i) {
       if (!round->came[i]) result.missing.push_back(Rank(static_cast<int32_t>(i)));
     }
@@ -96,11 +91,8 @@ class Rendezvous {
   }
 
  private:
-  bool is_disturbed() const {
-    return (heeds_abort_ && world_.is_aborted()) || world_.anyone_left();
-  }
-  Outcome disturbance() const {
-    return heeds_abort_ && world_.is_aborted() ? Outcome::kAborted : Outcome::kLeft;
+  std::optional<MeetingResult::Outcome> disturbance() const {
+    return find_disturbance(world_, heeds_abort_);
   }
 
   const WorldState& world_;

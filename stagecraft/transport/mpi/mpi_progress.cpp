@@ -64,29 +64,23 @@ MpiProgress& MpiProgress::get(Deadline deadline) {
   if (!progress->run([] {}, deadline)) {
     throw TimeoutError(
         fmt::format("waited {} for {} to start: some ranks of the job may not be running",
-                    describe_wait(Clock::now() - begin), progress->plugin_->name));
+                    describe_wait(Clock::now() - begin), progress->plugin().name));
   }
-  const auto& facts = progress->facts_;
+  const auto& life = progress->life_;
   require<ArgumentError>(
-      facts.is_single_threaded == 0,
+      life.facts().is_single_threaded == 0,
       "the program has initialised MPI for one thread only: request MPI_THREAD_MULTIPLE in "
       "MPI_Init_thread, or let Stagecraft initialise MPI");
-  require<ArgumentError>(progress->problem_.empty(), "{} cannot be used: {}",
-                         progress->plugin_->name, progress->problem_);
+  require<ArgumentError>(life.problem().empty(), "{} cannot be used: {}", progress->plugin().name,
+                         life.problem());
   started = progress;
   started_by = getpid();
   std::atexit(on_exit);
   return *progress;
 }
 
-MpiProgress::MpiProgress(MpiKind kind, const MpiPlugin& plugin) : kind_(kind), plugin_(&plugin) {
+MpiProgress::MpiProgress(MpiKind kind, const MpiPlugin& plugin) : kind_(kind), life_(plugin) {
   touch();
-}
-
-void MpiProgress::start() {
-  std::array<char, kMpiProblemBytes> problem{};
-  if (plugin_->start(&facts_, problem.data()) != 0) problem_ = problem.data();
-  is_closed_ = !problem_.empty() || facts_.is_single_threaded != 0;
 }
 
 void MpiProgress::run_thread() {
@@ -94,14 +88,14 @@ void MpiProgress::run_thread() {
   prctl(PR_SET_TIMERSLACK, kTimerSlackNanos, 0, 0, 0);
   {
     const std::lock_guard lock(mpi_mutex_);
-    start();
+    life_.start();
   }
   for (;;) {
     std::vector<std::function<void()>> calls;
     {
       const std::lock_guard lock(thread_mutex_);
       calls.swap(calls_);
-      if (is_over_ && calls.empty()) return;
+      if (life_.is_over() && calls.empty()) return;
     }
     for (const auto& call : calls) {
       ++wanted_;
@@ -128,19 +122,19 @@ void MpiProgress::pause() {
                                       nanoseconds(kLongestPause));
   std::unique_lock lock(thread_mutex_);
   // A short pause is not interrupted.
-  is_paused_ = pause > 3 * kShortestPause;
-  thread_changed_.wait_for(lock, pause, [&] { return is_wanted_ || !calls_.empty() || is_over_; });
-  is_paused_ = false;
-  is_wanted_ = false;
+  pause_ = pause > 3 * kShortestPause ? Pause::kLong : Pause::kNone;
+  thread_changed_.wait_for(lock, pause, [&] { return pause_ == Pause::kWoken || !calls_.empty(); });
+  pause_ = Pause::kNone;
 }
 
 void MpiProgress::wake(bool is_urgent) {
-  if (!is_paused_ || busy_waiters_ > 0) return;
+  if (pause_ != Pause::kLong || busy_waiters_ > 0) return;
   // A thread that has just polled itself will poll again, and waking the progress thread costs more
   // than the message.
   if (!is_urgent && Clock::now().time_since_epoch().count() - last_busy_ < kAgain.count()) return;
   const std::lock_guard lock(thread_mutex_);
-  is_wanted_ = true;
+  if (pause_ != Pause::kLong) return;
+  pause_ = Pause::kWoken;
   thread_changed_.notify_one();
 }
 
@@ -216,7 +210,7 @@ MpiWorkPtr MpiProgress::post(MpiWorkPtr work) {
   // The thread inside MPI posts queued requests before it leaves, and again if more have come.
   while (has_queued_) {
     std::unique_lock lock(mpi_mutex_, std::try_to_lock);
-    if (!lock || is_closed_) break;
+    if (!lock || !life_.is_running()) break;
     post_queued();
   }
   if (work->kind_ == MpiWork::Kind::kSend) {
@@ -242,10 +236,10 @@ void MpiProgress::post_one(const MpiWorkPtr& work) {
   std::array<char, kMpiProblemBytes> problem{};
   int32_t is_done = 0;
   const bool is_send = work->kind_ == MpiWork::Kind::kSend;
-  const int32_t failed = is_send ? plugin_->send(work->group_, work->other_.value(), work->tag_,
+  const int32_t failed = is_send ? plugin().send(work->group_, work->other_.value(), work->tag_,
                                                  work->bytes_.const_data_ptr(), work->size_,
                                                  work.get(), &is_done, problem.data())
-                                 : plugin_->receive(work->group_, work->other_.value(), work->tag_,
+                                 : plugin().receive(work->group_, work->other_.value(), work->tag_,
                                                     work->bytes_.mutable_data_ptr(), work->size_,
                                                     work.get(), &is_done, problem.data());
   if (failed != 0) {
@@ -262,7 +256,7 @@ void MpiProgress::post_one(const MpiWorkPtr& work) {
 
 bool MpiProgress::poll() {
   const MpiDone* done = nullptr;
-  const int32_t count = plugin_->poll(&done);
+  const int32_t count = plugin().poll(&done);
   if (count == 0) return false;
   for (int32_t i = 0; i < count; ++i) {
     auto* const work = static_cast<MpiWork*>(done[i].owner);
@@ -282,7 +276,7 @@ bool MpiProgress::advance() {
   do {
     std::unique_lock lock(mpi_mutex_, std::try_to_lock);
     if (!lock) return false;
-    if (is_closed_) return true;
+    if (!life_.is_running()) return true;
     post_queued();
     poll();
   } while (has_queued_);
@@ -308,7 +302,7 @@ void MpiProgress::close_group(void* group, bool is_lost, Deadline deadline) {
     for (MpiWork* const work : posted_) {
       if (work->group_ != group) continue;
       is_free = false;
-      if (cancel && work->kind_ == MpiWork::Kind::kReceive) plugin_->cancel(work);
+      if (cancel && work->kind_ == MpiWork::Kind::kReceive) plugin().cancel(work);
     }
   };
   run_here([&] { look(true); });
@@ -318,7 +312,7 @@ void MpiProgress::close_group(void* group, bool is_lost, Deadline deadline) {
   }
   // MPI_Comm_free is collective, so a communicator with a lost rank is not freed.
   if (is_free && !is_lost) {
-    run_here([&] { plugin_->free_group(group); });
+    run_here([&] { plugin().free_group(group); });
   } else {
     log(LogLevel::kInfo, "an MPI communicator is not freed: transfers in it are still in progress");
   }
@@ -348,27 +342,20 @@ bool MpiProgress::wait_for_finish() {
   }
   const auto here = ProcessName::of_this();
   const bool are_all_known =
-      static_cast<int32_t>(peers.size()) == facts_.num_ranks &&
+      static_cast<int32_t>(peers.size()) == facts().num_ranks &&
       std::all_of(peers.begin(), peers.end(), [&](const auto& peer) { return here.is_near(peer); });
-  struct Progress {
-    std::atomic<bool> have_all_come{false};
-    std::atomic<bool> is_hopeless{false};
-    std::atomic<bool> is_done{false};
+  using State = MpiLife::State;
+  const bool can_meet = can_meet_;
+  run([this, can_meet] { life_.finish(can_meet); }, Deadline::after(milliseconds(20)));
+  if (life_.state() == State::kEnded) return true;
+  const auto is_hopeless = [&] { return life_.state() == State::kStranded; };
+  const auto have_all_come = [&] {
+    const auto state = life_.state();
+    return can_meet && (state == State::kFinalizing || state == State::kEnded);
   };
-  const auto now = std::make_shared<Progress>();
-  const auto begins = [this, now] {
-    is_closed_ = true;
-    if (can_meet_) {
-      now->is_hopeless = plugin_->wait_for_all() != 0;
-      if (now->is_hopeless) return;
-      now->have_all_come = true;
-    }
-    plugin_->finish();
-    now->is_done = true;
-  };
-  if (run(begins, Deadline::after(milliseconds(20))) && now->is_done) return true;
   const auto wait = [&](Deadline deadline, const auto& is_pointless) {
-    while (!now->is_done && !now->is_hopeless && !deadline.has_passed() && !is_pointless()) {
+    while (life_.state() != State::kEnded && !is_hopeless() && !deadline.has_passed() &&
+           !is_pointless()) {
       std::this_thread::sleep_for(milliseconds(1));
     }
   };
@@ -381,40 +368,33 @@ bool MpiProgress::wait_for_finish() {
                        [](const auto& peer) { return has_ended(peer); });
   };
   wait(are_coming ? Deadline(Clock::time_point::max()) : Deadline::after(kFinishWithUnknown),
-       [&] { return now->have_all_come || is_any_gone(); });
+       [&] { return have_all_come() || is_any_gone(); });
   const bool is_anyone_gone = is_any_gone();
   // After all ranks have come, ranks that have finished may end.
-  if (now->have_all_come) {
+  if (have_all_come()) {
     wait(Deadline::after(kFinishTogether), [] { return false; });
   } else if (is_anyone_gone) {
     wait(Deadline::after(kFinishWithoutPeer), [] { return false; });
   }
-  if (now->is_done) return true;
-  const char* const why = now->have_all_come
+  if (life_.state() == State::kEnded) return true;
+  const char* const why = have_all_come()
                               ? "MPI_Finalize does not return, although all ranks have called it"
-                          : is_anyone_gone || now->is_hopeless ? "a rank has died"
-                                                               : "a rank has not finished";
+                          : is_anyone_gone || is_hopeless() ? "a rank has died"
+                                                            : "a rank has not finished";
   std::fprintf(stderr, "stagecraft: MPI cannot be ended: %s\n", why);
   return false;
 }
 
 void MpiProgress::finish() {
-  bool is_at_rest = false;
   // A program that calls exit while a world exists must not wait for ranks that wait for it.
   if (open_groups_ > 0) cannot_finish_ = true;
-  if (facts_.was_started == 0 && !cannot_finish_) {
-    is_at_rest = wait_for_finish();
-  } else {
-    is_at_rest = run([this] { is_closed_ = true; }, Deadline::after(milliseconds(200)));
-  }
-  if (!is_at_rest) {
-    // The progress thread is stuck inside MPI.
-    std::fflush(nullptr);
-    std::_Exit(EXIT_FAILURE);
-  }
-  const std::lock_guard lock(thread_mutex_);
-  is_over_ = true;
-  thread_changed_.notify_one();
+  const bool is_at_rest = facts().was_started == 0 && !cannot_finish_
+                              ? wait_for_finish()
+                              : run([this] { life_.leave(); }, Deadline::after(milliseconds(200)));
+  if (is_at_rest) return;
+  // The progress thread is stuck inside MPI.
+  std::fflush(nullptr);
+  std::_Exit(EXIT_FAILURE);
 }
 
 }  // namespace stagecraft::detail

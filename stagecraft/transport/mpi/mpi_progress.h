@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
-#include <string>
 #include <thread>
 #include <unordered_set>
 #include <vector>
@@ -15,6 +14,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/transport/mpi/mpi_library.h"
+#include "stagecraft/transport/mpi/mpi_life.h"
 #include "stagecraft/transport/mpi/mpi_plugin.h"
 #include "stagecraft/transport/mpi/mpi_work.h"
 #include "stagecraft/transport/wire/byte_transport.h"
@@ -42,9 +42,9 @@ class MpiProgress {
   /// for an MPI that cannot be used; TimeoutError if it did not start in time.
   static MpiProgress& get(Deadline deadline);
 
-  const MpiPlugin& plugin() const { return *plugin_; }
+  const MpiPlugin& plugin() const { return life_.plugin(); }
   MpiKind kind() const { return kind_; }
-  const MpiFacts& facts() const { return facts_; }
+  const MpiFacts& facts() const { return life_.facts(); }
 
   MpiWorkPtr send(void* group, Rank to, ByteTransport::Tag tag, const at::Tensor& bytes);
   MpiWorkPtr receive(void* group, Rank from, ByteTransport::Tag tag, const at::Tensor& bytes);
@@ -85,13 +85,15 @@ class MpiProgress {
  private:
   friend class MpiWork;
   using Clock = Deadline::Clock;
+  /// Of the progress thread: kNone -> kLong -> kWoken -> kNone. Only a long pause can be ended
+  /// early.
+  enum class Pause : uint8_t { kNone, kLong, kWoken };
 
   MpiProgress(MpiKind kind, const MpiPlugin& plugin);
   static void on_exit();
 
   void run_thread();
   void pause();
-  void start();
   /// Called when the process ends.
   void finish();
   bool wait_for_finish();
@@ -107,14 +109,11 @@ class MpiProgress {
   void wake(bool is_urgent);
 
   const MpiKind kind_;
-  const MpiPlugin* const plugin_;
-  MpiFacts facts_;
-  std::string problem_;
+  MpiLife life_;  ///< changed with mpi_mutex_ held
 
   std::timed_mutex mpi_mutex_;  ///< held by the thread that is inside MPI
   std::atomic<bool> is_stuck_{false};
   std::atomic<int32_t> wanted_{0};  ///< threads that wait for mpi_mutex_
-  bool is_closed_ = false;          ///< MPI must not be called
   std::unordered_set<MpiWork*> posted_;
 
   std::mutex queue_mutex_;
@@ -124,9 +123,7 @@ class MpiProgress {
   std::mutex thread_mutex_;
   std::condition_variable thread_changed_;
   std::vector<std::function<void()>> calls_;
-  std::atomic<bool> is_paused_{false};
-  bool is_wanted_ = false;
-  bool is_over_ = false;
+  std::atomic<Pause> pause_{Pause::kNone};  ///< changed with thread_mutex_ held
   std::atomic<int64_t> last_activity_{0};
   std::atomic<int64_t> large_bytes_{0};
   std::atomic<int32_t> busy_waiters_{0};

@@ -5,7 +5,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/transport/c10d/join.h"
+#include "stagecraft/transport/gloo/join.h"
 #include "stagecraft/transport/nccl/connect_nccl.h"
 #include "stagecraft/transport/nccl/nccl_link.h"
 #include "stagecraft/transport/wire/wire_transport.h"

@@ -26,6 +26,7 @@ namespace {
 
 using Comm = NcclLibrary::Comm;
 using Result = NcclLibrary::Result;
+using State = NcclPairState::State;
 using UniqueId = NcclLibrary::UniqueId;
 
 constexpr auto kAbortLimit = std::chrono::seconds(2);
@@ -137,17 +138,15 @@ struct NcclPairs::Pair {
 
   Rank other;
   bool is_sender = false;
-  std::timed_mutex mutex;           ///< held while the communicator is used
-  std::atomic<Comm> comm{nullptr};  ///< null: sends are skipped
+  std::timed_mutex mutex;  ///< held while the communicator is used
+  NcclPairState life;
+  std::atomic<Comm> comm{nullptr};  ///< null in kIdle, and in kConnecting until it is created
   uint64_t epoch = 0;
   Arrivals arrivals;  ///< of the receives
-  std::mutex failure_mutex;
-  std::string failure;
 
-  void fail(const std::string& what) {
-    const std::lock_guard lock(failure_mutex);
-    if (failure.empty()) failure = what;
-  }
+  /// Whether transfers of that epoch are possible; others are skipped. REQUIRES the mutex.
+  bool is_open(uint64_t wanted) const { return life.state() == State::kOpen && epoch == wanted; }
+  void fail(const std::string& what) { life.move_to(State::kFailed, what); }
 };
 
 // The data of the thread that creates communicators; lives as long as that thread.
@@ -182,7 +181,7 @@ NcclPairs::~NcclPairs() {
 WorkPtr NcclPairs::send(Rank to, uint64_t epoch, const at::Tensor& bytes) {
   auto& pair = out(to);
   const std::lock_guard lock(pair.mutex);
-  if (pair.comm == nullptr || pair.epoch != epoch) return std::make_shared<DoneWork>();
+  if (!pair.is_open(epoch)) return std::make_shared<DoneWork>();
   void* const stream = has_streams(device_) ? handle_of(current_stream(device_)) : nullptr;
   const Result result =
       library_->send(bytes.const_data_ptr(), static_cast<std::size_t>(bytes.numel()),
@@ -194,7 +193,7 @@ WorkPtr NcclPairs::send(Rank to, uint64_t epoch, const at::Tensor& bytes) {
 void NcclPairs::receive(Rank from, uint64_t epoch, const at::Tensor& bytes) {
   auto& pair = in(from);
   const std::lock_guard lock(pair.mutex);
-  if (pair.comm == nullptr || pair.epoch != epoch) return;
+  if (!pair.is_open(epoch)) return;
   void* const stream = has_streams(device_) ? handle_of(current_stream(device_)) : nullptr;
   const Result result =
       library_->receive(bytes.mutable_data_ptr(), static_cast<std::size_t>(bytes.numel()),
@@ -302,6 +301,11 @@ void NcclPairs::connect_pair(Connecting& job, const PairPtr& pair, const UniqueI
     require<ArgumentError>(result == NcclLibrary::kSuccess, "{}: {}", call,
                            library.describe(result));
   };
+  {
+    const std::lock_guard lock(pair->mutex);
+    if (job.is_given_up) return;
+    pair->life.move_to(State::kConnecting);
+  }
   Comm comm = nullptr;
   check(library.comm_init_rank(&comm, 2, id, pair->is_sender ? 0 : 1), "ncclCommInitRank");
   // NCCL connects when the first message is sent, and waits for the peer then. So a message is sent
@@ -328,6 +332,8 @@ void NcclPairs::connect_pair(Connecting& job, const PairPtr& pair, const UniqueI
   }
   const Mark mark(job.device);
   while (!mark.is_done() && !job.is_given_up) std::this_thread::sleep_for(kNap);
+  const std::lock_guard lock(pair->mutex);
+  if (!job.is_given_up) pair->life.move_to(State::kOpen);
 }
 
 // Ending ---------------------------------------------------------------------------------------
@@ -340,8 +346,7 @@ void NcclPairs::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) 
       // Without the lock, too: a call that NCCL does not return from holds it for ever.
       const std::unique_lock lock(pair->mutex, kCallLimit);
       if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
-      const std::lock_guard failure_lock(pair->failure_mutex);
-      pair->failure.clear();
+      pair->life.move_to(State::kIdle);
     }
   }
   if (comms.empty()) return;
@@ -359,15 +364,15 @@ void NcclPairs::close(std::chrono::nanoseconds limit) {
   end_all(library_->comm_destroy, limit);
 }
 
+State NcclPairs::state(Rank other, bool is_sender) const {
+  return (is_sender ? out(other) : in(other)).life.state();
+}
+
 std::optional<AbortReason> NcclPairs::find_failure() const {
   for (const auto* pairs : {&out_, &in_}) {
     for (const auto& pair : *pairs) {
       if (!pair) continue;
-      std::string failure;
-      {
-        const std::lock_guard lock(pair->failure_mutex);
-        failure = pair->failure;
-      }
+      std::string failure = pair->life.failure();
       if (failure.empty()) {
         // Without the mutex: a call that waits may hold it. Communicators are not ended meanwhile
         // (connecting_ of NcclLink).

@@ -16,6 +16,7 @@
 #include "stagecraft/transport/core/abort_reason.h"
 #include "stagecraft/transport/core/work.h"
 #include "stagecraft/transport/nccl/nccl_library.h"
+#include "stagecraft/transport/nccl/nccl_pair_state.h"
 
 namespace stagecraft::detail {
 
@@ -65,6 +66,8 @@ class NcclPairs {
   /// The first peer whose communicator reports an error since `connect`, and NCCL's message. Not
   /// while communicators are created or ended.
   std::optional<AbortReason> find_failure() const;
+  /// The state of the pair with that rank in which this rank sends, or receives.
+  NcclPairState::State state(Rank other, bool is_sender) const;
 
  private:
   struct Pair;

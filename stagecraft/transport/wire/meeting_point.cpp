@@ -40,8 +40,9 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   FrameHead head;
   head.is_recovery = is_recovery ? 1 : 0;
   head.epoch = epoch;
+  const auto disturbance = [&] { return find_disturbance(world_, !is_recovery); };
   auto lock = waiters_.lock();
-  if (is_disturbed(is_recovery)) return {disturbance(is_recovery), nullptr, {}, false};
+  if (const auto before = disturbance()) return {{*before, {}, /*waited=*/false}};
   head.step = ++attempt_;
   met_.reset();
   missing_.reset();
@@ -53,22 +54,21 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   head.kind = FrameKind::kCome;
   tell_keeper(head, body.bytes());
   lock.lock();
-  waiters_.wait(lock, deadline, [&] { return met_ || is_disturbed(is_recovery); });
-  if (met_) return {Outcome::kMet, std::move(met_), {}, true};
+  waiters_.wait(lock, deadline, [&] { return met_ || disturbance(); });
+  if (met_) return {{}, std::move(met_)};
 
   // The abort or departure may have come after all ranks had met. Rank 0 knows.
-  const bool was_disturbed = is_disturbed(is_recovery);
+  const auto first = disturbance();
   lock.unlock();
   head.kind = FrameKind::kWithdraw;
   tell_keeper(head, {});
   lock.lock();
   waiters_.wait(lock, Deadline::after(kGrace),
                 [&] { return met_ || missing_ || (rank_ != kKeeper && world_.has_left(kKeeper)); });
-  if (met_) return {Outcome::kMet, std::move(met_), {}, true};
-  if (was_disturbed || is_disturbed(is_recovery)) {
-    return {disturbance(is_recovery), nullptr, {}, true};
-  }
-  return {Outcome::kTimedOut, nullptr, missing_.value_or(std::vector<Rank>{kKeeper}), true};
+  if (met_) return {{}, std::move(met_)};
+  const auto last = disturbance();
+  if (first || last) return {{last ? *last : *first}};
+  return {{MeetingResult::Outcome::kTimedOut, missing_.value_or(std::vector<Rank>{kKeeper})}};
 }
 
 void MeetingPoint::wake() {

@@ -11,6 +11,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
+#include "stagecraft/transport/core/meeting_result.h"
 #include "stagecraft/transport/core/wait_queue.h"
 #include "stagecraft/transport/core/world_state.h"
 #include "stagecraft/transport/wire/frame.h"
@@ -33,12 +34,8 @@ class MeetingPoint {
     std::vector<std::string> calls;  ///< by rank
     std::vector<std::string> bytes;  ///< by rank
   };
-  enum class Outcome { kMet, kTimedOut, kAborted, kLeft };
-  struct Result {
-    Outcome outcome = Outcome::kMet;
-    std::shared_ptr<const Met> met;
-    std::vector<Rank> missing;  ///< set at a timeout
-    bool waited = false;
+  struct Result : MeetingResult {
+    std::shared_ptr<const Met> met = nullptr;  ///< null unless met
   };
   /// Sends a frame to a peer, unless the connection is lost.
   using Send = std::function<void(Rank to, const FrameHead& head, std::string_view body)>;
@@ -55,12 +52,6 @@ class MeetingPoint {
   void wake();
 
  private:
-  bool is_disturbed(bool is_recovery) const {
-    return (!is_recovery && world_.is_aborted()) || world_.anyone_left();
-  }
-  Outcome disturbance(bool is_recovery) const {
-    return !is_recovery && world_.is_aborted() ? Outcome::kAborted : Outcome::kLeft;
-  }
   void tell_keeper(const FrameHead& head, std::string_view body);
   void answer(Rank to, const FrameHead& head, std::string_view body);
   /// On rank 0.

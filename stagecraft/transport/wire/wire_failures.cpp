@@ -87,7 +87,7 @@ void WireTransport::on_control(Rank from, const FrameHead& head, std::string_vie
       return wake();
     }
     case FrameKind::kSeen:
-      peer(from).has_seen_goodbye = true;
+      peer(from).state.move_to(PeerState::State::kReleased);
       return wake();
     case FrameKind::kRelease:
       try {
@@ -114,7 +114,7 @@ void WireTransport::on_answer(Rank to, const FrameHead& head) {
 }
 
 void WireTransport::on_lost(Rank from, const std::string& why) {
-  if (peer(from).is_lost.exchange(true)) return;
+  if (!peer(from).state.move_to(PeerState::State::kLost)) return;
   byte_transport_->forget(from);
   if (is_leaving_) {
     peer(from).outbox.close();
@@ -144,7 +144,7 @@ void WireTransport::on_process_ended(Rank other) {
 void WireTransport::on_closed(Rank from) {
   // Posted sends may still complete, so the watchdog closes the outbox later.
   peer(from).inbox.stop();
-  peer(from).is_closed = true;
+  peer(from).state.move_to(PeerState::State::kClosed);
   wake();
 }
 
@@ -186,7 +186,7 @@ void WireTransport::on_tick() {
     if (other == rank_) continue;
     // A rank that has left reads nothing. Its last frames were sent two ticks ago.
     const bool has_left = world().has_left(other);
-    if ((peer(other).is_closed || has_left) && ++peer(other).failed_ticks > 1) {
+    if ((peer(other).state.has_ended() || has_left) && ++peer(other).failed_ticks > 1) {
       peer(other).outbox.close();
     }
     if (has_left) continue;
@@ -237,7 +237,7 @@ std::vector<HeardProgress> WireTransport::progress() const {
     heard.push_back({.progress = known.progress,
                      .age = std::chrono::duration_cast<std::chrono::milliseconds>(
                          Deadline::Clock::now() - known.said_at),
-                     .is_lost = known.is_lost});
+                     .is_lost = known.state.is_lost()});
   }
   return heard;
 }

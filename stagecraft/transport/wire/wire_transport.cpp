@@ -116,13 +116,12 @@ void WireTransport::say_goodbye() {
   }
   auto lock = sends_.lock();
   sends_.wait(lock, deadline, [&] {
-    return std::all_of(told.begin(), told.end(), [&](Rank other) {
-      return peer(other).has_seen_goodbye || peer(other).is_closed;
-    });
+    return std::all_of(told.begin(), told.end(),
+                       [&](Rank other) { return peer(other).state.may_close(); });
   });
   lock.unlock();
   for (const Rank other : told) {
-    if (!peer(other).has_seen_goodbye && !peer(other).is_closed) byte_transport_->forget(other);
+    if (!peer(other).state.may_close()) byte_transport_->forget(other);
   }
 }
 
@@ -271,29 +270,15 @@ void WireTransport::on_refused(Rank from, const FrameHead& head, const std::stri
 
 WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call,
                                        const std::string& bytes, Deadline deadline) {
-  using Outcome = MeetingPoint::Outcome;
+  using Outcome = MeetingResult::Outcome;
   const auto begin = Deadline::Clock::now();
   auto result = meetings_.meet(is_recovery, epoch_, call, bytes, deadline);
-  if (result.outcome == Outcome::kAborted) {
-    tell_abort();
-    world().throw_if_aborted();
+  if (result.outcome == Outcome::kAborted) tell_abort();
+  if (result.outcome != Outcome::kMet) {
+    throw_unmet(world(), rank_, call, result, Deadline::Clock::now() - begin,
+                [this](AbortReason reason) { abort(std::move(reason)); });
   }
-  if (result.outcome == Outcome::kLeft || result.outcome == Outcome::kAborted) {
-    const auto left = world().ranks_that_left();
-    const Rank other = left.empty() ? rank_ : left.front();
-    const auto what = "it in " + call;
-    if (!result.waited) throw_has_left(other, rank_, what);
-    abort(reason_left(other, rank_, what));
-    throw PeerError(reason_left(other, rank_, what).message, other);
-  }
-  if (result.outcome == Outcome::kTimedOut) {
-    throw_timeout(rank_, Deadline::Clock::now() - begin,
-                  name_ranks(result.missing) + " in " + call);
-  }
-  const auto difference = describe_difference(result.met->calls);
-  if (!difference.empty()) {
-    throw ArgumentError("all ranks must call the same collective, but " + difference);
-  }
+  require_same_calls(result.met->calls);
   return result.met;
 }
 

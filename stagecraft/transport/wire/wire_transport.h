@@ -17,6 +17,7 @@
 #include "stagecraft/transport/wire/inbox.h"
 #include "stagecraft/transport/wire/meeting_point.h"
 #include "stagecraft/transport/wire/outbox.h"
+#include "stagecraft/transport/wire/peer_state.h"
 #include "stagecraft/transport/wire/watchdog.h"
 
 namespace stagecraft::detail {
@@ -73,9 +74,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
 
     Outbox outbox;
     Inbox inbox;
-    std::atomic<bool> is_lost{false};
-    std::atomic<bool> is_closed{false};  ///< its stream has ended
-    std::atomic<bool> has_seen_goodbye{false};
+    PeerState state;
     int failed_ticks = 0;  ///< used by the watchdog
 
     mutable std::mutex progress_mutex;

@@ -5,7 +5,7 @@
 
 #include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
-#include "stagecraft/transport/c10d/join_gloo.h"
+#include "stagecraft/transport/gloo/join_gloo.h"
 #include "stagecraft/transport/mpi/join_mpi.h"
 #include "stagecraft/transport/nccl/connect_nccl.h"
 #include "stagecraft/transport/nccl/join_nccl.h"

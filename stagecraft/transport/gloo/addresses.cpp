@@ -1,4 +1,4 @@
-#include "stagecraft/transport/c10d/addresses.h"
+#include "stagecraft/transport/gloo/addresses.h"
 
 #include <algorithm>
 #include <array>

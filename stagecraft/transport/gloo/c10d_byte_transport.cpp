@@ -1,4 +1,4 @@
-#include "stagecraft/transport/c10d/c10d_byte_transport.h"
+#include "stagecraft/transport/gloo/c10d_byte_transport.h"
 
 #include <algorithm>
 #include <atomic>
@@ -12,7 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "stagecraft/base/check.h"
-#include "stagecraft/transport/c10d/sigpipe.h"
+#include "stagecraft/transport/gloo/sigpipe.h"
 
 namespace stagecraft::detail {
 namespace {

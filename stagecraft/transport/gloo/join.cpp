@@ -1,4 +1,4 @@
-#include "stagecraft/transport/c10d/join.h"
+#include "stagecraft/transport/gloo/join.h"
 
 #include <algorithm>
 #include <exception>
@@ -19,12 +19,12 @@
 #include "stagecraft/base/detached.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/base/sha256.h"
-#include "stagecraft/transport/c10d/addresses.h"
-#include "stagecraft/transport/c10d/c10d_byte_transport.h"
-#include "stagecraft/transport/c10d/gloo_group.h"
-#include "stagecraft/transport/c10d/join_gloo.h"
-#include "stagecraft/transport/c10d/sigpipe.h"
 #include "stagecraft/transport/core/world_state.h"
+#include "stagecraft/transport/gloo/addresses.h"
+#include "stagecraft/transport/gloo/c10d_byte_transport.h"
+#include "stagecraft/transport/gloo/gloo_group.h"
+#include "stagecraft/transport/gloo/join_gloo.h"
+#include "stagecraft/transport/gloo/sigpipe.h"
 #include "stagecraft/transport/wire/bytes.h"
 #include "stagecraft/transport/wire/handshake.h"
 #include "stagecraft/transport/wire/wire_transport.h"

@@ -1,4 +1,4 @@
-#include "stagecraft/transport/c10d/gloo_group.h"
+#include "stagecraft/transport/gloo/gloo_group.h"
 
 #include <sched.h>
 
