@@ -1,11 +1,11 @@
 // Steps that leave gradients local, until a step reduces them over the replicas.
 
-#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <cstdint>
 #include <functional>
-#include <mutex>
+#include <optional>
 #include <stdexcept>
 #include <utility>
 #include <vector>

@@ -98,10 +98,10 @@ TEST(ScheduleSource, TakesAsManyStagesARankAsTheScheduleHas) {
 
 // What `lower` makes of the schedule, for a step and for an eval, by name and from a file.
 TEST(ScheduleSource, LowersAsItIsTold) {
-  const ScheduleShape shape{.ranks = 3, .microbatches = 6, .stages_per_rank = 2};
+  const ScheduleShape shape{.ranks = 3, .microbatches = 6, .stages_per_rank = 4};
   const Schedule compute = build_schedule("Interleaved1F1B", shape);
   const StageGraph skip =
-      StageGraph::chain(6).with_edges(std::vector<StageEdge>{{StageId(0), StageId(4)}});
+      StageGraph::chain(12).with_edges(std::vector<StageEdge>{{StageId(0), StageId(4)}});
   const std::vector<LowerOptions> all = {
       {.max_active_stages = 1},
       {.unshard_lookahead = Lookahead::kAuto},
@@ -114,12 +114,12 @@ TEST(ScheduleSource, LowersAsItIsTold) {
   for (std::size_t i = 0; i < all.size(); ++i) {
     SCOPED_TRACE(i);
     const LowerOptions& options = all[i];
-    const ScheduleSource named = ScheduleSource::named("Interleaved1F1B", 3, 2, options);
+    const ScheduleSource named = ScheduleSource::named("Interleaved1F1B", 3, 4, options);
     const ScheduleSource fixed = ScheduleSource::fixed(compute, options);
     const ScheduleSource made =
         ScheduleSource::made_by([&](int32_t) { return compute; }, compute.placement(), options);
     for (const ScheduleSource& source : {named, fixed, made}) {
-      for (const StageGraph& graph : {StageGraph::chain(6), skip}) {
+      for (const StageGraph& graph : {StageGraph::chain(12), skip}) {
         const Schedule expected = lower(compute, graph, options);
         EXPECT_EQ(to_csv(*source.training(6, graph)), to_csv(expected));
         EXPECT_NE(to_csv(expected), to_csv(lower(compute, graph)));
