@@ -1,10 +1,15 @@
 """docs/coming_from_pytorch.md has every name of torch.distributed.pipelining, and every name of ours on it exists.
 
     pytorch_names_test.py ROOT    with a Python that has torch
+
+The names are those of the installed torch. Public names of 2.13 and 2.15 that only one of the two has are looked for with
+either.
 """
 
 import importlib
+import inspect
 import pathlib
+import pkgutil
 import re
 import sys
 import unittest
@@ -16,7 +21,19 @@ import torch  # noqa: E402
 ROOT = pathlib.Path(sys.argv.pop(1)) if len(sys.argv) > 1 else pathlib.Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "coming_from_pytorch.md").read_text()
 PACKAGE = "torch.distributed.pipelining"
-MODULES = ["stage", "schedules", "microbatch", "_IR", "_backward", "_utils", "_unflatten", "_debug", "_schedule_visualizer"]
+MODULES = sorted(module.name for module in pkgutil.iter_modules(importlib.import_module(PACKAGE).__path__))
+VERSION = ".".join(torch.__version__.split(".")[:2])
+# What 2.13 has and 2.15 lacks, and the reverse.
+PUBLIC = {
+    "2.13": {"fwd_cache"},
+    "2.15": {
+        "analyze_pipeline_activation_liveness", "PipelineActivationLiveness", "slot_for", "get_activation_lifetime",
+        "PipelineStageInfo", "register_forward_context", "release_fwd_send_outputs", "start_gradient_reduction",
+        "wait_for_gradient_reduction", "p2p_per_edge", "max_active_stages", "unshard_lookahead", "defer_reduce_grad_wait",
+        "max_outstanding_sends", "arg_mbs", "kwarg_mbs", "target_mbs", "finalize_gradients", "WAIT_SEND_F", "WAIT_SEND_B",
+        "WAIT_REDUCE_GRAD",
+    },
+}  # fmt: skip
 
 
 def is_there(name):
@@ -37,7 +54,34 @@ class Names(unittest.TestCase):
         self.assertGreater(len(names), 13)
         self.assertEqual(sorted(name for name in names if not is_there(name)), [])
 
-    @unittest.skipUnless(torch.__version__.startswith("2.13."), "private names are those of 2.13")
+    def test_names_of_one_version(self):
+        for version, names in PUBLIC.items():
+            with self.subTest(version):
+                self.assertEqual(sorted(name for name in names if not is_there(name)), [])
+        sources = "".join(path.read_text() for folder in importlib.import_module(PACKAGE).__path__
+                          for path in pathlib.Path(folder).glob("*.py"))
+        self.assertEqual([name for name in PUBLIC.get(VERSION, ()) if name not in sources], [])
+
+    def test_members_of_classes(self):
+        """Methods and properties of stages, schedules and what they return, and what they are called with."""
+        missing = set()
+        for module in ("stage", "schedules"):
+            for kind in vars(importlib.import_module(f"{PACKAGE}.{module}")).values():
+                if not isinstance(kind, type) or kind.__module__ != f"{PACKAGE}.{module}":
+                    continue
+                if not kind.__name__.startswith("_") or kind.__name__ == "_PipelineStageBase":
+                    missing |= {f"{kind.__name__}.{name}" for name in vars(kind)
+                                if not name.startswith("_") and not is_there(name)}
+                if kind.__name__.startswith(("Schedule", "Pipeline")):
+                    missing |= {f"{kind.__name__}({name})" for name in self.parameters(kind) if not is_there(name)}
+        self.assertEqual(sorted(missing), [])
+
+    def parameters(self, kind):
+        """The names with which objects are made, and those of `step` and `eval`."""
+        calls = [kind, *(getattr(kind, name) for name in ("step", "eval") if hasattr(kind, name))]
+        names = {name for call in calls for name in inspect.signature(call).parameters}
+        return names - {"self", "args", "kwargs"} if not kind.__name__.startswith("PipelineActivation") else set()
+
     def test_private_names(self):
         missing = []
         for module in MODULES:

@@ -2,8 +2,8 @@
 
 usage: schedule_oracle_test.py TOOL [MEMORY]
 
-The tool lowers for the version of torch that runs this script. SC_ORACLE_LARGE=1 compares the two largest shapes of the
-catalogue, too, for which torch takes half of the time.
+The tool lowers for the version of torch that runs this script. At least 696 shapes that this torch builds must be compared.
+SC_ORACLE_LARGE=1 compares the two largest shapes of the catalogue, too, for which torch takes half of the time.
 
 Torch takes minutes for all shapes. The file MEMORY remembers what the tool printed for a shape when torch agreed, as a digest;
 where the tool prints the same again and neither torch's version nor these scripts have changed, torch is not asked again.
@@ -35,6 +35,7 @@ LARGE = 4096  # stages * microbatches
 # What torch refuses and we build.
 EXTENSIONS = ("1F1B", "Interleaved1F1B", "InterleavedZeroBubble")
 MOST_DIFFERENCES = 5
+LEAST_SHAPES = 696
 FOR = ("--for", oracle.TARGET)
 
 
@@ -129,7 +130,7 @@ def compare_built(configuration, order, folder):
     expect_same("schedule", rows_of(ours), order)
     ours_lowered = run_well("schedule", name, *shape, "--lower", *FOR)
     expect_same("schedule --lower", rows_of(ours_lowered), lowered)
-    if oracle.HAS_WAITS and ranks <= 4 and microbatches <= 8:
+    if has_options(configuration):
         compare_options(configuration, order)
 
     # Their files here.
@@ -155,14 +156,23 @@ def compare_built(configuration, order, folder):
             expect_same(f"our file, read by torch as {kind}", read, lowered)
 
 
+def has_options(configuration):
+    """Whether torch's other ways to lower are compared, too: it needs waits for them, and long for large shapes."""
+    _, ranks, _, microbatches = configuration
+    return oracle.HAS_WAITS and ranks <= 4 and microbatches <= 8
+
+
+def options_of(ranks):
+    """Options of the tool, and torch's for the same."""
+    return ((("--unshard-lookahead", "auto"), {"lookahead": [min(rank + 2, 3) for rank in range(ranks)]}),
+            (("--defer-reduction-waits",), {"defer": True}),
+            (("--limit-sends", 1), {"limit": 1}), (("--limit-sends", 3), {"limit": 3}))
+
+
 def compare_options(configuration, order):
-    """What lowering can do beside, in a torch that has waits."""
     name, ranks, stages, microbatches = configuration
     shape = ("--ranks", ranks, "--stages-per-rank", stages, "--microbatches", microbatches)
-    ahead = [min(rank + 2, 3) for rank in range(ranks)]
-    for words, options in ((("--unshard-lookahead", "auto"), {"lookahead": ahead}),
-                           (("--defer-reduction-waits",), {"defer": True}),
-                           (("--limit-sends", 1), {"limit": 1}), (("--limit-sends", 3), {"limit": 3})):
+    for words, options in options_of(ranks):
         ours = run_well("schedule", name, *shape, "--lower", *FOR, *words)
         theirs = oracle.lowered(name, ranks, stages, microbatches, order, **options)
         expect_same(f"schedule --lower {' '.join(map(str, words))}", rows_of(ours), theirs)
@@ -179,6 +189,8 @@ def digest_of(configuration, folder):
         done.append(run("lower", theirs, *FOR))
         write(theirs, rows_of(done[1].stdout))
         done += [run("verify", theirs), run("simulate", theirs, "--unit", "--json")]
+        if has_options(configuration):
+            done += [run("schedule", name, *shape, "--lower", *FOR, *words) for words, _ in options_of(ranks)]
     said = [(each.returncode, each.stdout.replace(folder, ""), each.stderr.replace(folder, "")) for each in done]
     return hashlib.sha256(repr((configuration, said)).encode()).hexdigest()
 
@@ -264,13 +276,13 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         built, refused, asked, differences = compare_all(folder, Memory(MEMORY))
     took = time.monotonic() - started
-    print(f"{oracle.TARGET}: {built} configurations as torch has them, {refused} that torch refuses, in {took:.1f} s; "
-          f"torch was asked about {asked}")
+    print(f"torch {importlib.metadata.version('torch')}, {oracle.TARGET}: {built} configurations as torch has them, "
+          f"{refused} that torch refuses, in {took:.1f} s; torch was asked about {asked}")
     for difference in differences:
         print(difference)
-    if built < 600 and not differences:
-        print("fewer than 600 configurations were compared")
-    return 1 if differences or built < 600 else 0
+    if built < LEAST_SHAPES and not differences:
+        print(f"fewer than {LEAST_SHAPES} configurations were compared")
+    return 1 if differences or built < LEAST_SHAPES else 0
 
 
 if __name__ == "__main__":

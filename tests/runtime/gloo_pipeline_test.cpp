@@ -12,6 +12,7 @@
 #include "tests/runtime/harness.h"
 #include "tests/runtime/process_pipeline.h"
 #include "tests/runtime/replica_cases.h"
+#include "tests/runtime/retry_cases.h"
 #include "tests/support/gloo_ranks.h"
 
 namespace stagecraft {
@@ -69,6 +70,26 @@ TEST(GlooPipeline, ReplicasToo) {
                                    .make_model = [&] { return chain_model(schedule.stages(), 6); },
                                    .reduces_once = reduces_once});
       }
+    });
+    for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+  }
+}
+
+TEST(GlooPipeline, SendsThatNoRankTakesDoNotHoldUpTheError) {
+  for (const char* schedule : {"GPipe", "1F1B"}) {
+    const Signal posted;
+    const auto ends = run_gloo_ranks(
+        2, {}, [&](Transport& transport) { check_untaken_sends(transport, schedule, posted); });
+    for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+  }
+}
+
+TEST(GlooPipeline, AnEarlyRetryNeverMixesTwoBatches) {
+  for (const char* schedule : {"GPipe", "1F1B"}) {
+    const Signal entered;
+    const Signal retried;
+    const auto ends = run_gloo_ranks(2, {}, [&](Transport& transport) {
+      check_early_retry(transport, schedule, entered, retried);
     });
     for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
   }
