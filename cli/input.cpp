@@ -1,7 +1,5 @@
 #include "cli/input.h"
 
-#include <algorithm>
-#include <charconv>
 #include <cstddef>
 #include <cstdint>
 #include <utility>
@@ -10,6 +8,7 @@
 #include <fmt/format.h>
 
 #include "cli/failure.h"
+#include "cli/lowering_options.h"
 #include "stagecraft/base/read_file.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/schedule/builders/builders.h"
@@ -45,28 +44,6 @@ std::string without_line(const ParseError& error) {
   const std::string_view message = error.what();
   constexpr std::string_view kLine = "line 1, ";
   return std::string(message.substr(message.starts_with(kLine) ? kLine.size() : 0));
-}
-
-UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t max_active) {
-  if (text == "full") return Lookahead::kFull;
-  if (text == "auto") return Lookahead::kAuto;
-  std::vector<int32_t> numbers;
-  for (std::size_t begin = 0; begin <= text.size();) {
-    const std::size_t end = std::min(text.find(',', begin), text.size());
-    int32_t number = 0;
-    const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, number);
-    if (error != std::errc() || stop != text.data() + end) {
-      throw BadUsage(fmt::format(
-          "--unshard-lookahead is full, auto or a number for each rank, got {}", quote(text)));
-    }
-    numbers.push_back(number);
-    begin = end + 1;
-  }
-  try {
-    return resolve_lookahead(numbers, ranks, max_active);
-  } catch (const ArgumentError& error) {
-    throw BadUsage(fmt::format("--unshard-lookahead: {}", error.what()));
-  }
 }
 
 }  // namespace

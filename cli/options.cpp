@@ -12,6 +12,7 @@
 #include <fmt/format.h>
 
 #include "cli/failure.h"
+#include "cli/lowering_options.h"
 #include "cli/option_kinds.h"
 #include "stagecraft/base/version.h"
 #include "stagecraft/schedule/builders/builders.h"
@@ -68,9 +69,7 @@ void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
                           "add UNSHARD, RESHARD, REDUCE_GRAD, sends and receives")
                 ->group(kGroup);
   }
-  CLI::Option* active = add_count(
-      app, "--max-active-stages", lowering.options.max_active_stages, 1, "N",
-      fmt::format("unsharded stages at a time on a rank; default: {}", kDefaultActiveStages));
+  std::vector<CLI::Option*> options = add_pass_options(app, lowering.options, lowering.lookahead);
   CLI::Option* prefetch =
       add_count(app, "--prefetch", lowering.options.prefetch, 0, "K",
                 "post receives K computations before their use; default: as PyTorch does");
@@ -78,16 +77,8 @@ void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
       add_choice(app, "--for", lowering.target, {"torch-2.13", "torch-2.15"},
                  "the lists of that version of PyTorch; default: what runs best here")
           ->excludes(prefetch);
-  CLI::Option* deferred = app->add_flag_callback(
-      "--defer-reduction-waits",
-      [&lowering] { lowering.options.reduction_wait = ReductionWait::kDeferred; },
-      "wait for a reduction before the next one, not at once");
-  CLI::Option* lookahead =
-      add_text(app, "--unshard-lookahead", lowering.lookahead, "full|auto|N,...",
-               "stages to unshard ahead: all that may be, fewer on early ranks, or by rank");
-  CLI::Option* sends = add_count(app, "--limit-sends", lowering.options.max_sends, 1, "K",
-                                 "outstanding sends of a rank; default: no limit");
-  for (CLI::Option* option : {active, lookahead, prefetch, target, deferred, sends}) {
+  options.insert(options.end(), {prefetch, target});
+  for (CLI::Option* option : options) {
     option->group(kGroup);
     if (flag) option->needs(lower);
   }

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "cli/train/gpt.h"
+#include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/train/learning_rate.h"
 
 namespace stagecraft::cli {
@@ -24,7 +25,9 @@ struct TrainCommand {
   int32_t ranks = 2;  ///< of one replica
   int32_t replicas = 1;
   std::string transport = "auto";
-  std::string schedule = "1F1B";  ///< a name or a file
+  std::string schedule = "1F1B";                        ///< a name or a file
+  LowerOptions lowering;                                ///< of the schedule, without the lookahead
+  std::optional<std::string> lookahead = std::nullopt;  ///< the text of --unshard-lookahead
   std::optional<int32_t> stages = std::nullopt;
   std::string split;  ///< names of modules; each begins a stage
   std::string policy = "cost";

@@ -19,6 +19,7 @@
 #include <ATen/ops/cross_entropy_loss.h>
 
 #include "cli/failure.h"
+#include "cli/lowering_options.h"
 #include "cli/train/exported_task.h"
 #include "cli/train/gpt.h"
 #include "cli/train/options.h"
@@ -40,12 +41,32 @@ std::vector<std::string> words_of(std::string_view list) {
   return words;
 }
 
-/// The schedule of a file; nothing if the option is a name.
-std::optional<ScheduleSource> find_source(const TrainCommand& command) {
-  if (is_schedule_file(command.schedule)) {
-    return ScheduleSource::fixed(read_schedule(command.schedule));
+/// The first option of lowering that is given; null if there is none.
+const std::string* find_pass_option(const TrainCommand& command) {
+  const std::vector<std::string>& names = pass_option_names();
+  const auto found = std::find_if(names.begin(), names.end(), [&](const std::string& name) {
+    return command.given.contains(name);
+  });
+  return found == names.end() ? nullptr : &*found;
+}
+
+/// How the schedule is lowered; nothing without an option for it.
+std::optional<LowerOptions> find_lowering(const TrainCommand& command) {
+  if (find_pass_option(command) == nullptr) return std::nullopt;
+  LowerOptions options = command.lowering;
+  if (command.lookahead) {
+    options.unshard_lookahead =
+        parse_lookahead(*command.lookahead, command.ranks, options.max_active_stages);
   }
-  return std::nullopt;
+  return options;
+}
+
+ScheduleSource make_source(const TrainCommand& command, int32_t stages) {
+  const std::optional<LowerOptions> lowering = find_lowering(command);
+  if (is_schedule_file(command.schedule)) {
+    return ScheduleSource::fixed(read_schedule(command.schedule), lowering);
+  }
+  return source_for(std::nullopt, command.schedule, command.ranks, stages, lowering);
 }
 
 Split make_split(const TrainCommand& command) {
@@ -147,6 +168,11 @@ void fit_to_schedule(TrainCommand& command) {
   int32_t stages = command.stages.value_or(schedule.num_stages());
   must_be("--stages", stages, schedule.num_stages());
   command.stages = stages;
+  const std::string* const option = find_pass_option(command);
+  if (option != nullptr && schedule.level() == Level::kLowered) {
+    throw BadUsage(fmt::format("{} does not fit {}, which is lowered already: it has transfers",
+                               *option, command.schedule));
+  }
   command.given["--schedule"] = {std::filesystem::absolute(command.schedule).string()};
   check_train_command(command);
 }
@@ -154,6 +180,7 @@ void fit_to_schedule(TrainCommand& command) {
 Task make_task(TrainCommand& command, const TrainingData& data) {
   // Throws, with the names of all schedules, for an unknown name.
   if (!is_schedule_file(command.schedule)) get_schedule_kind(command.schedule);
+  find_lowering(command);  // throws for a lookahead that does not fit
   const c10::Device device = parse_device(command.device);
   const Split split = make_split(command);
   if (command.bf16) avoid_missing_instructions();
@@ -170,7 +197,7 @@ Task make_task(TrainCommand& command, const TrainingData& data) {
 Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* transport) {
   TrainerOptions options{.schedule = command.schedule,
                          .ranks = command.ranks,
-                         .source = find_source(command),
+                         .source = make_source(command, task.pipe.num_stages()),
                          .timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
                              std::chrono::duration<double>(command.timeout)),
                          .seed = static_cast<uint64_t>(command.seed),

@@ -11,6 +11,7 @@
 #include <fmt/format.h>
 
 #include "cli/failure.h"
+#include "cli/lowering_options.h"
 #include "cli/option_kinds.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/base/version.h"
@@ -92,6 +93,9 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
       add_number(app, "--timeout", command.timeout, 1e-6, 1e6, "SECONDS",
                  "how long ranks wait for each other; default: 60"),
   };
+  for (CLI::Option* option : add_pass_options(app, command.lowering, command.lookahead)) {
+    options.push_back(option);
+  }
   for (CLI::Option* option : options) option->group("Pipeline");
 }
 
@@ -254,8 +258,16 @@ TrainCommand take_up(const TrainCommand& now,
   if (now.given.contains("--stages") || now.given.contains("--policy")) options.erase("--split");
   if (now.given.contains("--ranks") || now.given.contains("--schedule")) {
     for (const char* name : {"--stages", "--split"}) options.erase(name);
-    if (now.given.contains("--schedule") && is_schedule_file(now.schedule))
+    if (now.given.contains("--schedule") && is_schedule_file(now.schedule)) {
+      // The file may be lowered.
+      for (const std::string& name : pass_option_names()) options.erase(name);
       options.erase("--ranks");
+    }
+    const auto lookahead = options.find("--unshard-lookahead");
+    if (lookahead != options.end() && lookahead->second != std::vector<std::string>{"full"} &&
+        lookahead->second != std::vector<std::string>{"auto"}) {
+      options.erase(lookahead);  // a number for each rank of then
+    }
     const auto recompute = options.find("--recompute");
     if (recompute != options.end() && recompute->second != std::vector<std::string>{"all"}) {
       options.erase(recompute);

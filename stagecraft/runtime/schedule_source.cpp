@@ -12,22 +12,46 @@
 
 namespace stagecraft {
 
+namespace {
+
+void require_compute(const Schedule& schedule) {
+  require<ArgumentError>(
+      schedule.level() == Level::kCompute,
+      "the schedule is lowered already, so it cannot be lowered with LowerOptions; pass a schedule "
+      "of computations, or no options");
+}
+
+}  // namespace
+
 ScheduleSource::ScheduleSource(std::string name, Placement placement,
-                               std::function<Schedule(int32_t)> make)
-    : name_(std::move(name)), placement_(std::move(placement)), make_(std::move(make)) {}
+                               std::function<Schedule(int32_t)> make,
+                               std::optional<LowerOptions> lowering)
+    : name_(std::move(name)),
+      placement_(std::move(placement)),
+      make_(std::move(make)),
+      lowering_(std::move(lowering)) {
+  if (!lowering_) return;
+  // The smallest schedule for these ranks shows whether the options fit.
+  LowerOptions options = *lowering_;
+  options.mode = std::nullopt;
+  lower(build_schedule("GPipe", {.ranks = placement_.num_ranks(), .microbatches = 1}), options);
+}
 
 ScheduleSource ScheduleSource::named(std::string name, int32_t ranks,
-                                     std::optional<int32_t> stages_per_rank) {
+                                     std::optional<int32_t> stages_per_rank,
+                                     std::optional<LowerOptions> lowering) {
   const ScheduleKind& kind = get_schedule_kind(name);
   const int32_t per_rank = stages_per_rank.value_or(kind.default_stages_per_rank);
   auto make = [&kind, ranks, per_rank](int32_t microbatches) {
     return kind.build({.ranks = ranks, .microbatches = microbatches, .stages_per_rank = per_rank});
   };
   // The placement of the stages does not depend on the number of microbatches.
-  return {std::string(kind.name), make(kind.min_microbatches(ranks, per_rank)).placement(), make};
+  return {std::string(kind.name), make(kind.min_microbatches(ranks, per_rank)).placement(), make,
+          std::move(lowering)};
 }
 
-ScheduleSource ScheduleSource::fixed(Schedule schedule) {
+ScheduleSource ScheduleSource::fixed(Schedule schedule, std::optional<LowerOptions> lowering) {
+  if (lowering) require_compute(schedule);
   Placement placement = schedule.placement();
   auto make = [schedule = std::move(schedule)](int32_t microbatches) {
     require<ArgumentError>(microbatches == schedule.num_microbatches(),
@@ -35,12 +59,13 @@ ScheduleSource ScheduleSource::fixed(Schedule schedule) {
                            schedule.num_microbatches(), microbatches);
     return schedule;
   };
-  return {"own schedule", std::move(placement), std::move(make)};
+  return {"own schedule", std::move(placement), std::move(make), std::move(lowering)};
 }
 
-ScheduleSource ScheduleSource::made_by(std::function<Schedule(int32_t)> make, Placement placement) {
+ScheduleSource ScheduleSource::made_by(std::function<Schedule(int32_t)> make, Placement placement,
+                                       std::optional<LowerOptions> lowering) {
   require<ArgumentError>(static_cast<bool>(make), "a schedule source needs a function");
-  return {"own schedule", std::move(placement), std::move(make)};
+  return {"own schedule", std::move(placement), std::move(make), std::move(lowering)};
 }
 
 std::shared_ptr<const Schedule> ScheduleSource::training(int32_t microbatches,
@@ -72,15 +97,21 @@ std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool i
                          made.num_microbatches());
   require<ArgumentError>(!is_training || infer_mode(made) != VerifyMode::kForwardOnly,
                          "the schedule has only forwards, which train nothing; call eval instead");
-  if (!is_training) made = keep_forwards(made);
+  if (lowering_) require_compute(made);
+  LowerOptions options = lowering_.value_or(LowerOptions());
+  if (!is_training) {
+    made = keep_forwards(made);
+    options.mode = std::nullopt;  // it is that of training
+  }
   auto schedule =
-      std::make_shared<const Schedule>(at_level(std::move(made), Level::kLowered, graph));
+      std::make_shared<const Schedule>(at_level(std::move(made), Level::kLowered, graph, options));
   cache_->entries.push_back({microbatches, is_training, graph, schedule});
   return schedule;
 }
 
 ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std::string& name,
-                          std::optional<int32_t> ranks, int32_t stages) {
+                          std::optional<int32_t> ranks, int32_t stages,
+                          const std::optional<LowerOptions>& lowering) {
   if (source) {
     const int32_t own = source->placement().num_ranks();
     require<ArgumentError>(ranks.value_or(own) == own,
@@ -94,7 +125,7 @@ ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std
                          "{} stages cannot be placed evenly on {} ranks; for an uneven placement, "
                          "set PipelineOptions::source",
                          stages, count);
-  return ScheduleSource::named(name, count, stages / count);
+  return ScheduleSource::named(name, count, stages / count, lowering);
 }
 
 }  // namespace stagecraft

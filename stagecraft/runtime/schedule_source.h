@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/placement.h"
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/schedule/stage_graph.h"
@@ -21,19 +22,27 @@ namespace stagecraft {
 ///   ScheduleSource::named("Interleaved1F1B", 4, 2)         four ranks, two stages each
 ///   ScheduleSource::fixed(parse_csv(text))                 exactly this schedule
 ///   ScheduleSource::made_by([](int32_t m) { return ...; }) your own
+///
+/// A schedule of computations is lowered, as `lowering` says if it is given; steps and evals alike.
+/// It is refused with ArgumentError at once if its numbers do not fit, and if the schedule is
+/// lowered already: such a schedule is executed unchanged.
+///
+///   ScheduleSource::named("1F1B", 4, 1, LowerOptions{.max_sends = 2})
 class ScheduleSource {
  public:
   /// The schedules of a builder. By default each rank has the builder's default number of stages,
   /// one or two. ArgumentError for an unknown name.
   static ScheduleSource named(std::string name, int32_t ranks,
-                              std::optional<int32_t> stages_per_rank = std::nullopt);
-  /// One schedule, for its number of microbatches only. A compute schedule is lowered; a lowered
-  /// schedule is executed unchanged.
-  static ScheduleSource fixed(Schedule schedule);
+                              std::optional<int32_t> stages_per_rank = std::nullopt,
+                              std::optional<LowerOptions> lowering = std::nullopt);
+  /// One schedule, for its number of microbatches only.
+  static ScheduleSource fixed(Schedule schedule,
+                              std::optional<LowerOptions> lowering = std::nullopt);
   /// The schedules that `make` returns, all with `placement`. It is called once for each number of
   /// microbatches.
   static ScheduleSource made_by(std::function<Schedule(int32_t microbatches)> make,
-                                Placement placement);
+                                Placement placement,
+                                std::optional<LowerOptions> lowering = std::nullopt);
 
   const Placement& placement() const { return placement_; }
   const std::string& name() const { return name_; }
@@ -56,20 +65,23 @@ class ScheduleSource {
     std::vector<Entry> entries;
   };
 
-  ScheduleSource(std::string name, Placement placement, std::function<Schedule(int32_t)> make);
+  ScheduleSource(std::string name, Placement placement, std::function<Schedule(int32_t)> make,
+                 std::optional<LowerOptions> lowering);
   std::shared_ptr<const Schedule> get(int32_t microbatches, bool is_training,
                                       const StageGraph& graph) const;
 
   std::string name_;
   Placement placement_;
   std::function<Schedule(int32_t)> make_;
+  std::optional<LowerOptions> lowering_;
   std::shared_ptr<Cache> cache_ = std::make_shared<Cache>();
 };
 
 /// The schedules of a pipeline with `stages` stages: `source` if it is set, else those of the named
 /// builder, on `ranks` ranks, or on as many as the builder's default number of stages for each rank
-/// gives. ArgumentError for a number of ranks that does not fit.
+/// gives, and lowered as `lowering` says. ArgumentError for a number of ranks that does not fit.
 ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std::string& name,
-                          std::optional<int32_t> ranks, int32_t stages);
+                          std::optional<int32_t> ranks, int32_t stages,
+                          const std::optional<LowerOptions>& lowering = std::nullopt);
 
 }  // namespace stagecraft

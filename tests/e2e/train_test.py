@@ -89,6 +89,9 @@ class Curves(TrainTest):
         for options in [["--ranks", "2"], ["--ranks", "4", "--schedule", "GPipe"],
                         ["--ranks", "2", "--schedule", "ZBVZeroBubble", "--recompute", "all"],
                         ["--schedule", "own.csv"], ["--ranks", "3", "--split", "blocks.1,head"],
+                        ["--schedule", "own.csv", "--limit-sends", "1", "--defer-reduction-waits"],
+                        ["--ranks", "2", "--schedule", "Interleaved1F1B", "--max-active-stages", "2", "--unshard-lookahead", "1,2",
+                         "--limit-sends", "2"],
                         ["--ranks", "2", "--stages", "4", "--schedule", "Interleaved1F1B", "--policy", "parameters"]]:
             self.assertEqual(self.curve("--steps", "6", "--dropout", "0.1", *options), one, options)
         self.assertNotEqual(self.curve("--steps", "6", "--dropout", "0.1", "--seed", "2"), one)
@@ -219,11 +222,21 @@ class Checkpoints(TrainTest):
         self.assertEqual([line.get("step") for line in lines], [2])
         lines = self.lines("--resume", "run", "--steps", "3", "--schedule", "own.csv")
         self.assertEqual([line.get("step") for line in lines], [3])
+        # Numbers for each rank go with the ranks; a schedule's file may be lowered.
+        lines = self.lines("--resume", "run", "--steps", "4", "--schedule", "1F1B", "--ranks", "2", "--unshard-lookahead", "1,1",
+                           "--limit-sends", "1", "--defer-reduction-waits")
+        self.assertEqual([line.get("step") for line in lines], [4])
+        lines = self.lines("--resume", "run", "--steps", "5", "--ranks", "1")
+        self.assertEqual([line.get("step") for line in lines], [5])
+        # Stage 2 has the head, whose weight is the embedding's.
+        self.write("lowered.csv", self.good("schedule", "1F1B", "--ranks", "3", "--microbatches", "4", "--lower", "--edges", "0-2"))
+        lines = self.lines("--resume", "run", "--steps", "6", "--schedule", "lowered.csv")
+        self.assertEqual([line.get("step") for line in lines], [6])
         # From another folder.
         (self.folder / "elsewhere").mkdir()
         self.folder = self.folder / "elsewhere"
-        lines = self.lines("--resume", "../run", "--steps", "4")
-        self.assertEqual([line.get("step") for line in lines], [4])
+        lines = self.lines("--resume", "../run", "--steps", "7")
+        self.assertEqual([line.get("step") for line in lines], [7])
 
     def test_a_run_that_is_done_has_nothing_to_report(self):
         self.curve("--steps", "2", "--checkpoint", "run")
@@ -310,6 +323,14 @@ class WrongInputs(TrainTest):
         self.refused("--heads", "3", says="a width that 3 heads divide, got 16")
         self.write("own.csv", self.good("schedule", "1F1B", "--ranks", "2", "--microbatches", "6"))
         self.refused("--schedule", "own.csv", says="--microbatches 4 does not fit own.csv, which has 6")
+        self.refused("--limit-sends", "0", says="--limit-sends takes a whole number from 1")
+        self.refused("--max-active-stages", "0", says="--max-active-stages takes a whole number from 1")
+        self.refused("--unshard-lookahead", "some", says="--unshard-lookahead is full, auto or a number for each rank, got \"some\"")
+        self.refused("--unshard-lookahead", "1,2,3", says="--unshard-lookahead: the lookahead has 3 numbers, expected one for each of 2 ranks")
+        self.refused("--unshard-lookahead", "1,2", "--max-active-stages", "1", says="--unshard-lookahead: a lookahead is a number from 1 to 1")
+        self.write("lowered.csv", self.good("schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "--lower"))
+        self.refused("--schedule", "lowered.csv", "--limit-sends", "1",
+                     says="--limit-sends does not fit lowered.csv, which is lowered already: it has transfers")
 
     def test_files(self):
         self.bad(2, "train", "--data", "missing.txt", says="missing.txt: cannot be read: No such file or directory")

@@ -29,6 +29,8 @@
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/csv.h"
+#include "stagecraft/schedule/passes/keep_forwards.h"
+#include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/stage_context.h"
 #include "stagecraft/transport/local/local_world.h"
@@ -92,6 +94,59 @@ TEST(ScheduleSource, TakesAsManyStagesARankAsTheScheduleHas) {
   EXPECT_EQ(ScheduleSource::named("1F1B", 2).placement().num_stages(), 2);
   EXPECT_EQ(ScheduleSource::named("ZBVZeroBubble", 2).placement().num_stages(), 4);
   EXPECT_EQ(ScheduleSource::named("Interleaved1F1B", 2, 3).placement().num_stages(), 6);
+}
+
+// What `lower` makes of the schedule, for a step and for an eval, by name and from a file.
+TEST(ScheduleSource, LowersAsItIsTold) {
+  const ScheduleShape shape{.ranks = 3, .microbatches = 6, .stages_per_rank = 4};
+  const Schedule compute = build_schedule("Interleaved1F1B", shape);
+  const StageGraph skip =
+      StageGraph::chain(12).with_edges(std::vector<StageEdge>{{StageId(0), StageId(4)}});
+  const std::vector<LowerOptions> all = {
+      {.max_active_stages = 1},
+      {.unshard_lookahead = Lookahead::kAuto},
+      {.unshard_lookahead = std::vector<int32_t>{1, 2, 1}},
+      {.reduction_wait = ReductionWait::kDeferred},
+      {.max_sends = 1},
+      {.target = LowerTarget::kTorch215, .max_sends = 2},
+      {.prefetch = 0},
+  };
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    SCOPED_TRACE(i);
+    const LowerOptions& options = all[i];
+    const ScheduleSource named = ScheduleSource::named("Interleaved1F1B", 3, 4, options);
+    const ScheduleSource fixed = ScheduleSource::fixed(compute, options);
+    const ScheduleSource made =
+        ScheduleSource::made_by([&](int32_t) { return compute; }, compute.placement(), options);
+    for (const ScheduleSource& source : {named, fixed, made}) {
+      for (const StageGraph& graph : {StageGraph::chain(12), skip}) {
+        const Schedule expected = lower(compute, graph, options);
+        EXPECT_EQ(to_csv(*source.training(6, graph)), to_csv(expected));
+        EXPECT_NE(to_csv(expected), to_csv(lower(compute, graph)));
+        EXPECT_EQ(to_csv(*source.forward_only(6, graph)),
+                  to_csv(lower(keep_forwards(compute), graph, options)));
+      }
+    }
+  }
+  // A mode is that of training.
+  const auto partial = ScheduleSource::fixed(compute, LowerOptions{.mode = VerifyMode::kTraining});
+  EXPECT_EQ(partial.forward_only(6, skip)->num_microbatches(), 6);
+}
+
+TEST(ScheduleSource, RefusesOptionsThatDoNotFit) {
+  EXPECT_ERROR(ScheduleSource::named("1F1B", 2, 1, LowerOptions{.max_active_stages = 0}),
+               ArgumentError, "shard_stages: at least 1 active stage, got 0");
+  EXPECT_ERROR(ScheduleSource::named("1F1B", 2, 1,
+                                     LowerOptions{.unshard_lookahead = std::vector<int32_t>{1}}),
+               ArgumentError, "the lookahead has 1 numbers, expected one for each of 2 ranks");
+  const Schedule compute = build_schedule("GPipe", {.ranks = 2, .microbatches = 2});
+  EXPECT_ERROR(ScheduleSource::fixed(compute, LowerOptions{.max_sends = 0}), ArgumentError,
+               "limit_sends: at least 1 send, got 0");
+  EXPECT_ERROR(ScheduleSource::fixed(lower(compute), LowerOptions{.max_sends = 1}), ArgumentError,
+               "the schedule is lowered already, so it cannot be lowered with LowerOptions");
+  const auto made = ScheduleSource::made_by([&](int32_t) { return lower(compute); },
+                                            compute.placement(), LowerOptions{.max_sends = 1});
+  EXPECT_ERROR(made.training(2, StageGraph::chain(2)), ArgumentError, "is lowered already");
 }
 
 TEST(Pipeline, DoesNotTrainWithForwardsAlone) {

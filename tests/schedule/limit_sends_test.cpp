@@ -49,8 +49,12 @@ std::string without_waits(const Schedule& schedule) {
   return to_csv(Schedule(Level::kLowered, schedule.placement(), std::move(lists)));
 }
 
-// Runs the lists for real: a send does not wait, a wait for it does, until its receives are posted.
-bool runs_with_waits(const Schedule& schedule, const StageGraph& graph) {
+enum class Sends : uint8_t { kBuffered, kBlocking };
+
+// Runs the lists for real: a wait for a send waits until its receives are posted. A buffered send
+// does not; a blocking one does.
+bool runs_with_waits(const Schedule& schedule, const StageGraph& graph,
+                     Sends sends = Sends::kBuffered) {
   const auto rank_of = schedule.placement().ranks();
   std::set<Action> done;
   std::vector<std::size_t> next(schedule.lists().size(), 0);
@@ -59,11 +63,13 @@ bool runs_with_waits(const Schedule& schedule, const StageGraph& graph) {
       return done.contains(Action(stage, type, action.microbatch()));
     };
     if (!has_microbatch(action.type())) return true;
-    const bool is_wait = is_send_wait(action.type());
-    const bool is_forward =
-        action.type() == ActionType::kForward || action.type() == ActionType::kWaitSendForward;
+    if (is_send_wait(action.type()) && !has(action.stage(), send_of(action.type()))) return false;
+    const bool is_wait =
+        is_send_wait(action.type()) || (sends == Sends::kBlocking && is_a_send(action));
+    const bool is_forward = action.type() == ActionType::kForward ||
+                            (is_wait && (action.type() == ActionType::kWaitSendForward ||
+                                         action.type() == ActionType::kSendForward));
     if (!is_wait && !is_forward && !makes_input_gradients(action.type())) return true;
-    if (is_wait && !has(action.stage(), send_of(action.type()))) return false;
     const auto others =
         is_forward == is_wait ? graph.consumers(action.stage()) : graph.producers(action.stage());
     return std::all_of(others.begin(), others.end(), [&](StageId other) {
@@ -265,7 +271,54 @@ TEST(LimitSends, KeepsTheLimitAndTheOrder) {
     EXPECT_EQ(without_waits(bounded), to_csv(lowered)) << what;
     EXPECT_TRUE(verify(bounded, graph, {.mode = infer_mode(bounded)}).ok()) << what;
     EXPECT_TRUE(runs_with_waits(bounded, graph)) << what;
+    EXPECT_TRUE(runs_with_waits(bounded, graph, Sends::kBlocking)) << what;
   }
+}
+
+// A wait that is moved to any place of its list: the verifier, for which sends block, accepts what
+// runs, and nothing else.
+TEST(LimitSends, TheVerifierKnowsWhichPlacesOfAWaitRun) {
+  int good = 0;
+  int bad = 0;
+  for (uint64_t seed = 0; seed < 600; ++seed) {
+    Random random(seed);
+    const ScheduleKind& kind = schedule_kinds()[random.below(schedule_kinds().size())];
+    const int32_t ranks = random.between(2, 4);
+    const int32_t least = kind.min_microbatches(ranks, kind.default_stages_per_rank);
+    const Schedule schedule =
+        build_schedule(kind.name, {.ranks = ranks, .microbatches = least + random.between(0, 3)});
+    StageGraph graph = StageGraph::chain(schedule.num_stages());
+    if (schedule.num_stages() > 2 && random.one_in(2)) {
+      const std::vector<StageEdge> edge = {
+          {StageId(0), StageId(random.between(2, schedule.num_stages() - 1))}};
+      graph = graph.with_edges(edge);
+    }
+    const Schedule bounded =
+        lower(schedule, graph, {.shard = false, .max_sends = random.between(1, 3)});
+    std::vector<ActionList> lists = bounded.lists();
+    ActionList& list = lists[random.below(lists.size())];
+    std::vector<std::size_t> waits;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      if (is_send_wait(list[i].type())) waits.push_back(i);
+    }
+    if (waits.empty()) continue;
+    const std::size_t from = waits[random.below(waits.size())];
+    const Action wait = list[from];
+    list.erase(list.begin() + static_cast<std::ptrdiff_t>(from));
+    std::vector<std::size_t> places;  // not inside an overlap
+    for (const Slot& slot : SlotRange(list)) places.push_back(slot.offset());
+    const std::size_t to = places[random.below(places.size())];
+    list.insert(list.begin() + static_cast<std::ptrdiff_t>(to), wait);
+    const Schedule moved(Level::kLowered, bounded.placement(), lists);
+    const bool runs = runs_with_waits(moved, graph, Sends::kBlocking);
+    EXPECT_EQ(verify(moved, graph, {.mode = infer_mode(bounded)}).ok(), runs)
+        << kind.name << ", seed " << seed << "\n"
+        << to_csv(moved);
+    EXPECT_TRUE(!runs || runs_with_waits(moved, graph)) << kind.name << ", seed " << seed;
+    ++(runs ? good : bad);
+  }
+  EXPECT_GT(good, 100);
+  EXPECT_GT(bad, 100);
 }
 
 TEST(LimitSends, RefusesWhatItIsNotFor) {

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stagecraft/schedule/passes/lower.h"
+
+namespace CLI {
+class App;
+class Option;
+}  // namespace CLI
+
+namespace stagecraft::cli {
+
+/// Adds --max-active-stages, --unshard-lookahead, --defer-reduction-waits and --limit-sends, which
+/// are for schedules that are executed here, too. The lookahead stays a text: only its number of
+/// ranks says whether it is right (parse_lookahead).
+std::vector<CLI::Option*> add_pass_options(CLI::App* app, LowerOptions& options,
+                                           std::optional<std::string>& lookahead);
+/// Their names.
+const std::vector<std::string>& pass_option_names();
+
+/// What --unshard-lookahead says. BadUsage for a wrong text, and for numbers that do not fit.
+UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t max_active_stages);
+
+}  // namespace stagecraft::cli
