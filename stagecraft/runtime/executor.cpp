@@ -66,7 +66,7 @@ Executor::Executor(Transport& transport, const ReplicaPlace& place, const Wiring
       progress_(std::make_shared<ProgressMark>()),
       router_(transport, wiring_, recorder_, *progress_, options),
       ties_(transport, placement, place, stages, options.ties),
-      reducer_(transport, place, stages, *progress_) {}
+      reducer_(transport, place, stages, ties_, *progress_) {}
 
 void Executor::publish_progress() {
   transport_.publish([progress = progress_] { return progress->read(); });
@@ -113,7 +113,7 @@ void Executor::run_list(std::span<const Action> list) {
   router_.start(plan_.step, static_cast<std::size_t>(plan_.schedule->num_microbatches()),
                 plan_.is_training, *plan_.batch, plan_.meter);
   if (plan_.is_training) {
-    reducer_.start();
+    reducer_.start(plan_.options->reduce_grads);
     ties_.start();
   }
   for (std::size_t offset = 0; offset < list.size();) {
@@ -166,7 +166,7 @@ void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
 
 void Executor::run_action(Action action, std::size_t offset) {
   const ActionHandler* handler = callbacks_.find_handler(action.type());
-  if (handler == nullptr) return run_recorded(action, offset);
+  if (handler == nullptr || is_skipped(action)) return run_recorded(action, offset);
   begin(action, offset);
   ActionContext context(*this, action, std::span(&action, 1), offset);
   (*handler)(context);
@@ -203,7 +203,13 @@ void Executor::end(Action action, std::size_t offset) {
   progress_->end(action, current_);
 }
 
+bool Executor::is_skipped(Action action) const {
+  return !plan_.options->reduce_grads &&
+         (action.type() == ActionType::kReduceGrad || action.type() == ActionType::kWaitReduceGrad);
+}
+
 void Executor::run_built_in(Action action) {
+  if (is_skipped(action)) return;
   switch (action.type()) {
     case ActionType::kForward:
       return finish_forward(action,

@@ -104,6 +104,8 @@ class Executor {
   void finish_forward(Action action, const c10::IValue& output);
   void compute_loss(Action action, const c10::IValue& output);
   ForwardOptions forward_options(Action action) const;
+  /// REDUCE_GRAD and its wait, in a step that leaves gradients local.
+  bool is_skipped(Action action) const;
   Stage& stage(Action action) {
     return stages_[static_cast<std::size_t>(wiring_.local_index(action.stage()))];
   }

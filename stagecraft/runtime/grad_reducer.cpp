@@ -14,7 +14,7 @@
 namespace stagecraft {
 
 GradReducer::GradReducer(Transport& transport, const ReplicaPlace& place, std::span<Stage> stages,
-                         ProgressMark& progress)
+                         const TiedWeights& ties, ProgressMark& progress)
     : transport_(transport), place_(place), stages_(stages), progress_(progress) {
   if (place.replicas == 1) return;
   by_stage_.resize(stages.size());
@@ -28,8 +28,9 @@ GradReducer::GradReducer(Transport& transport, const ReplicaPlace& place, std::s
         // The replica with the fewest bytes so far.
         const auto least = std::min_element(load.begin(), load.end());
         *least += static_cast<int64_t>(tensor.nbytes());
-        parameters_.push_back(
-            {.tensor = tensor, .owner = static_cast<int32_t>(least - load.begin())});
+        parameters_.push_back({.tensor = tensor,
+                               .owner = static_cast<int32_t>(least - load.begin()),
+                               .is_first_copy = ties.is_first_copy(tensor)});
         known = parameters_.end() - 1;
       }
       const auto number = static_cast<std::size_t>(known - parameters_.begin());
@@ -41,20 +42,29 @@ GradReducer::GradReducer(Transport& transport, const ReplicaPlace& place, std::s
   }
 }
 
-void GradReducer::start() {
+void GradReducer::start(bool reduces) {
   if (place_.replicas == 1) return;
   is_started_ = true;
+  reduces_ = reduces;
   is_reduced_.assign(stages_.size(), false);
   bundles_.clear();
   sends_.clear();
   for (Parameter& parameter : parameters_) {
     parameter.missing = parameter.holders;
-    parameter.earlier = std::move(parameter.tensor.mutable_grad());
+    at::Tensor& grad = parameter.tensor.mutable_grad();
+    parameter.earlier = std::move(grad);
+    grad.reset();
+    // Backward adds to a copy: the step may fail.
+    parameter.is_included = parameter.is_local || (!reduces && parameter.tensor.requires_grad());
+    const bool is_kept = parameter.is_first_copy && (parameter.is_local || place_.replica() == 0);
+    if (parameter.is_included && is_kept && parameter.earlier.defined()) {
+      grad = parameter.earlier.clone();
+    }
   }
 }
 
 void GradReducer::reduce(StageId stage, uint64_t step) {
-  if (place_.replicas == 1) return;
+  if (place_.replicas == 1 || !reduces_) return;
   const auto found = std::find_if(stages_.begin(), stages_.end(),
                                   [&](const Stage& each) { return each.index() == stage; });
   const auto s = static_cast<std::size_t>(found - stages_.begin());
@@ -63,7 +73,8 @@ void GradReducer::reduce(StageId stage, uint64_t step) {
   Bundle bundle{.stage = stage, .step = step};
   for (const std::size_t i : by_stage_[s]) {
     // requires_grad may change between steps, in the same way on all replicas.
-    if (--parameters_[i].missing == 0 && parameters_[i].tensor.requires_grad()) {
+    const Parameter& parameter = parameters_[i];
+    if (--parameters_[i].missing == 0 && (parameter.tensor.requires_grad() || parameter.is_local)) {
       bundle.parameters.push_back(i);
     }
   }
@@ -96,7 +107,7 @@ void GradReducer::wait(StageId stage, Deadline deadline) {
 }
 
 void GradReducer::finish(uint64_t step, Deadline deadline) {
-  if (place_.replicas == 1) return;
+  if (place_.replicas == 1 || !reduces_) return;
   for (const Stage& stage : stages_) reduce(stage.index(), step);
   for (const Phase phase : {Phase::kParts, Phase::kSums}) {
     for (Bundle& bundle : bundles_) {
@@ -118,6 +129,8 @@ void GradReducer::add_earlier() {
   if (!std::exchange(is_started_, false)) return;
   const at::NoGradGuard no_grad;
   for (Parameter& parameter : parameters_) {
+    parameter.is_local = !reduces_ && parameter.is_included;
+    if (std::exchange(parameter.is_included, false)) parameter.earlier.reset();
     if (!parameter.earlier.defined()) continue;
     at::Tensor& grad = parameter.tensor.mutable_grad();
     if (grad.defined()) parameter.earlier.add_(grad);

@@ -12,6 +12,7 @@
 #include "stagecraft/base/index.h"
 #include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/replica_place.h"
+#include "stagecraft/runtime/tied_weights.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/transport/transport.h"
 
@@ -21,7 +22,7 @@ namespace stagecraft {
 /// order of the replicas, so that all replicas have the same bits. The gradients of a stage are
 /// sent when they are complete, while other stages still compute:
 ///
-///   start        sets the gradients of earlier steps aside
+///   start        sets the gradients of earlier steps aside, or a copy of them if they are local
 ///   reduce       after the last gradient of a stage: sends the stage's gradients
 ///   poll         between actions: adds gradients that have arrived, without waiting
 ///   wait         where the schedule waits for the reduction of a stage
@@ -30,13 +31,19 @@ namespace stagecraft {
 ///
 /// Two replicas exchange all their gradients, and both add them. With more replicas, each one sums
 /// a part of the parameters and sends the sums to the others, which is less traffic.
+///
+/// A step may leave gradients local (StepOptions::reduce_grads). The sum over the replicas is then
+/// the gradient, and the next step that reduces adds to the local gradients and sends all of it. So
+/// that gradients of earlier, reduced steps count once, replica 0 alone keeps them, and of the
+/// copies of a tied weight the first one alone.
 class GradReducer {
  public:
   /// The arguments must outlive the reducer. With one replica it does nothing.
   GradReducer(Transport& transport, const ReplicaPlace& place, std::span<Stage> stages,
-              ProgressMark& progress);
+              const TiedWeights& ties, ProgressMark& progress);
 
-  void start();
+  /// Without `reduces`, `reduce` and `finish` send nothing.
+  void start(bool reduces);
   void reduce(StageId stage, uint64_t step);
   void poll();
   /// Waits until the gradients that were sent with this stage are reduced.
@@ -51,10 +58,13 @@ class GradReducer {
   /// A parameter. It occurs once, even if several stages of this rank hold it.
   struct Parameter {
     at::Tensor tensor;
-    int32_t holders = 0;      // stages of this rank
-    int32_t missing = 0;      // holders that are not reduced yet
-    int32_t owner = 0;        // the replica that sums it, if there are more than two
-    at::Tensor earlier = {};  // its gradient before the step
+    int32_t holders = 0;        // stages of this rank
+    int32_t missing = 0;        // holders that are not reduced yet
+    int32_t owner = 0;          // the replica that sums it, if there are more than two
+    bool is_first_copy = true;  // of a tied weight
+    bool is_local = false;      // its gradient is the sum over the replicas
+    bool is_included = false;   // `earlier` is part of the step's gradient
+    at::Tensor earlier = {};    // its gradient before the step
   };
   enum class Phase : uint8_t { kParts, kSums, kDone };
   /// Parameters that are sent together: those that are complete with one stage.
@@ -89,6 +99,7 @@ class GradReducer {
   std::vector<Bundle> bundles_;                     // those in flight
   std::vector<PendingPtr> sends_;
   bool is_started_ = false;
+  bool reduces_ = true;
 };
 
 }  // namespace stagecraft

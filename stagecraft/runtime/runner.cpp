@@ -183,6 +183,7 @@ class Runner::Impl final : public PipelineCore {
                        .microbatches = schedule->num_microbatches(),
                        .draw = counter.draw(is_training),
                        .schedule = schedule_checksum_,
+                       .reduce_grads = step.reduce_grads || !is_training,
                        .everywhere = step.everywhere,
                        .rows = batch.rows.value_or(-1)},
                       deadline());

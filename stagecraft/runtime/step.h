@@ -37,6 +37,27 @@ struct StepOptions {
   /// Arguments of the loss by name, the same for every microbatch.
   Kwargs loss_arguments = {};
 
+  /// Whether the step reduces gradients over the replicas (PipelineOptions::replicas). All ranks
+  /// pass the same value (MetadataError). After a step without reduction the gradients are local:
+  /// the true gradient of a parameter is the sum of its `.grad` over the replicas, and only that
+  /// sum means something. The next step that reduces reduces all of it, so several steps cost the
+  /// traffic of one.
+  ///
+  ///   for (int k = 0; k < 4; ++k) runner.step(part(k), {.weights = w, .reduce_grads = k == 3});
+  ///
+  /// Scaling does not depend on it: the losses of each step have the weights of that step, shares
+  /// of its rows in all replicas for kMean. As in plain autograd, steps add up. K steps with kMean
+  /// give K times the mean over their rows if these are equally many; for the mean itself, pass
+  /// `weights`. Sums have the order of steps and microbatches on each replica, then that of the
+  /// replicas: the bits of one larger step that has the same weights, if its schedule runs the
+  /// backwards of a stage in this order.
+  ///
+  /// Gradients that were reduced before are then held by replica 0 alone, so that they count once.
+  /// Clear and scale gradients on all replicas, or on none. In such a step REDUCE_GRAD and
+  /// WAIT_REDUCE_GRAD call neither hooks of StageOptions nor handlers of Callbacks; observers see
+  /// them. `eval` ignores it.
+  bool reduce_grads = true;
+
   OutputMode outputs = OutputMode::kMerged;
   /// With a Runner: this rank gets the results, even if the last stage is on a different rank.
   bool everywhere = false;

@@ -63,7 +63,7 @@ std::string devices_of(std::span<const Stage> stages) {
 c10::IValue announcement_value(const StepAnnouncement& step) {
   return tree::tuple({step.is_training, static_cast<int64_t>(step.microbatches),
                       static_cast<int64_t>(step.draw), static_cast<int64_t>(step.schedule),
-                      step.everywhere, step.rows});
+                      step.everywhere, step.rows, step.reduce_grads});
 }
 
 StepAnnouncement announcement_of(const c10::IValue& value) {
@@ -72,6 +72,7 @@ StepAnnouncement announcement_of(const c10::IValue& value) {
           .microbatches = static_cast<int32_t>(parts[1].toInt()),
           .draw = static_cast<uint64_t>(parts[2].toInt()),
           .schedule = static_cast<uint64_t>(parts[3].toInt()),
+          .reduce_grads = parts[6].toBool(),
           .everywhere = parts[4].toBool(),
           .rows = parts[5].toDouble()};
 }
@@ -83,12 +84,13 @@ Fingerprint announced_facts(const StepAnnouncement& step) {
   facts.emplace_back("the number of completed steps",
                      std::to_string(step.draw & ~(uint64_t{1} << 63U)));
   facts.emplace_back("the schedule's checksum", fmt::format("{:016x}", step.schedule));
+  facts.emplace_back("StepOptions::reduce_grads", step.reduce_grads ? "true" : "false");
   return facts;
 }
 
 bool is_same(const StepAnnouncement& a, const StepAnnouncement& b) {
   return a.is_training == b.is_training && a.microbatches == b.microbatches && a.draw == b.draw &&
-         a.schedule == b.schedule;
+         a.schedule == b.schedule && a.reduce_grads == b.reduce_grads;
 }
 
 }  // namespace

@@ -25,6 +25,7 @@ struct StepAnnouncement {
   int32_t microbatches = 0;
   uint64_t draw = 0;      ///< of random numbers; depends on the number of completed steps
   uint64_t schedule = 0;  ///< checksum_of
+  bool reduce_grads = true;
   // The following may differ between ranks.
   bool everywhere = false;  ///< the rank asks for the results
   double rows = -1;         ///< of its part of the batch (Microbatches::rows); -1: unknown

@@ -31,7 +31,7 @@ at::Tensor find_parameter(std::span<Stage> stages, const ParameterRef& ref) {
 TiedWeights::TiedWeights(Transport& transport, const Placement& placement,
                          const ReplicaPlace& place, std::span<Stage> stages,
                          const std::vector<TiedWeight>& groups)
-    : transport_(transport) {
+    : transport_(transport), has_replicas_(place.replicas > 1) {
   for (std::size_t number = 0; number < groups.size(); ++number) {
     Group group;
     for (const ParameterRef& ref : groups[number]) {
@@ -59,8 +59,21 @@ TiedWeights::TiedWeights(Transport& transport, const Placement& placement,
   }
 }
 
+bool TiedWeights::is_first_copy(const at::Tensor& parameter) const {
+  for (const Group& group : groups_) {
+    for (const Holder& holder : group.holders) {
+      const bool is_here = holder.rank == transport_.rank();
+      if (is_here && group.copies[holder.copy].parameter.is_same(parameter)) {
+        return holder.stage == group.holders.back().stage;
+      }
+    }
+  }
+  return true;
+}
+
 void TiedWeights::start() {
   is_started_ = true;
+  if (has_replicas_) return;
   for (Group& group : groups_) {
     for (Copy& copy : group.copies) copy.earlier = std::move(copy.parameter.mutable_grad());
   }

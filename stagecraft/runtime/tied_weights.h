@@ -29,7 +29,11 @@ class TiedWeights {
   TiedWeights(Transport& transport, const Placement& placement, const ReplicaPlace& place,
               std::span<Stage> stages, const std::vector<TiedWeight>& groups);
 
-  /// Before a step: sets the gradients of earlier steps aside.
+  /// Whether the tensor is the copy of a tied weight with the lowest stage, or no copy at all.
+  bool is_first_copy(const at::Tensor& parameter) const;
+
+  /// Before a step: sets the gradients of earlier steps aside. With several replicas GradReducer
+  /// has done so, and what it left is a part of the step's gradients.
   void start();
   /// After the last action: exchanges the gradients of the step and adds those of earlier steps.
   void finish(uint64_t step, std::chrono::nanoseconds timeout);
@@ -58,6 +62,7 @@ class TiedWeights {
   static TransferId id(const Group& group, const Holder& from, const Holder& to, uint64_t step);
 
   Transport& transport_;
+  bool has_replicas_;
   std::vector<Group> groups_;  // those with a copy on this rank
   bool is_started_ = false;
 };

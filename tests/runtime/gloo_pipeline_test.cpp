@@ -64,8 +64,11 @@ TEST(GlooPipeline, ReplicasToo) {
   for (const ScheduleCase& schedule :
        {ScheduleCase{"1F1B", 2, 1, 4}, ScheduleCase{"ZBVZeroBubble", 2, 2, 4}}) {
     const auto ends = run_gloo_ranks(4, {}, [&](Transport& transport) {
-      check_replicas(transport, {.schedule = schedule,
-                                 .make_model = [&] { return chain_model(schedule.stages(), 6); }});
+      for (const bool reduces_once : {false, true}) {
+        check_replicas(transport, {.schedule = schedule,
+                                   .make_model = [&] { return chain_model(schedule.stages(), 6); },
+                                   .reduces_once = reduces_once});
+      }
     });
     for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
   }

@@ -82,6 +82,7 @@ void check_replicas(Transport& transport, const ReplicaCase& c) {
   for (int32_t step = 0; step < kSteps; ++step) {
     const StepResult result = runner.step(part_of(batch_of(c, replica, step), placement, own),
                                           {.microbatches = c.schedule.microbatches,
+                                           .reduce_grads = !c.reduces_once || step + 1 == kSteps,
                                            .outputs = OutputMode::kNone,
                                            .everywhere = true});
     outcome.losses.insert(outcome.losses.end(), result.losses.begin(), result.losses.end());

@@ -19,6 +19,8 @@ struct ReplicaCase {
   std::function<TestModel()> make_model;
   /// How the schedule is lowered; without it, as by default.
   std::optional<LowerOptions> lowering = std::nullopt;
+  /// The first step leaves its gradients local.
+  bool reduces_once = false;
 };
 
 /// Called on every rank of a world of replicas * ranks: trains two steps, and expects losses in the
