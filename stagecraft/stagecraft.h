@@ -80,6 +80,7 @@
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
+#include "stagecraft/stage/around_forward.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/grad_value.h"
 #include "stagecraft/stage/memory_meter.h"

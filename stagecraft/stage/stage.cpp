@@ -240,21 +240,27 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
 
   const bool without_graph = options_.recompute && options.is_training;
   c10::IValue output = without_graph ? run_without_graph(*run, microbatch, arguments, options)
-                                     : run_forward(*run, microbatch, arguments, options);
+                                     : run_forward(*run, microbatch, arguments, options, false);
   if (options.is_training) runs_[m] = std::move(run);
   return output;
 }
 
 c10::IValue Stage::call_body(const Args& args, const Kwargs& kwargs, const ForwardOptions& options,
-                             StageContext& context) const {
-  std::optional<RandomScope> random;
-  if (options.seed) random.emplace(*options.seed);
-  const detail::StageContextGuard guard(context);
-  return body_.forward(args, kwargs);
+                             StageContext& context, bool is_recomputation) const {
+  auto forward = [&]() -> c10::IValue {
+    std::optional<RandomScope> random;
+    if (options.seed) random.emplace(*options.seed);
+    const detail::StageContextGuard guard(context);
+    return body_.forward(args, kwargs);
+  };
+  if (!options_.around_forward) return forward();
+  return detail::call_around(options_.around_forward,
+                             {index_, context.microbatch, options.is_training, is_recomputation},
+                             forward);
 }
 
 c10::IValue Stage::run_forward(Run& run, MicrobatchId microbatch, const Arguments& arguments,
-                               const ForwardOptions& options) const {
+                               const ForwardOptions& options, bool is_recomputation) const {
   Args args;
   args.reserve(arguments.args.size());
   for (const c10::IValue& value : arguments.args) args.push_back(run.enter(value, device()));
@@ -262,7 +268,7 @@ c10::IValue Stage::run_forward(Run& run, MicrobatchId microbatch, const Argument
   for (const auto& [name, value] : arguments.kwargs) kwargs.set(name, run.enter(value, device()));
 
   StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
-  c10::IValue output = call_body(args, kwargs, options, context);
+  c10::IValue output = call_body(args, kwargs, options, context, is_recomputation);
   if (!options.is_training) return output;
   for (const c10::IValue& value : outputs_of(output)) run.outputs.push_back(output_edges(value));
   for (const at::Tensor& loss : context.losses) {
@@ -314,7 +320,7 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
   const c10::NoGradGuard no_grad;
   const NoCastCache no_cache;
   StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
-  const c10::IValue output = call_body(seen.args, seen.kwargs, options, context);
+  const c10::IValue output = call_body(seen.args, seen.kwargs, options, context, false);
   require<ArgumentError>(!run.again->is_changed(),
                          "stage {}: its forward changes an argument in place, so it cannot be "
                          "recomputed: change a copy, or do not use StageOptions::recompute",
@@ -340,7 +346,7 @@ void Stage::run_again(Run& run, MicrobatchId microbatch) const {
   run.outputs.clear();
   {
     const ForwardStateScope as_before(run.again->state());
-    run_forward(run, microbatch, run.again->arguments(), run.options);
+    run_forward(run, microbatch, run.again->arguments(), run.options, true);
   }
   run.added_loss = added_loss;
   run.again.reset();

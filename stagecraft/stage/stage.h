@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/index.h"
+#include "stagecraft/stage/around_forward.h"
 #include "stagecraft/stage/stage_context.h"
 #include "stagecraft/tree/arguments.h"
 #include "stagecraft/tree/stage_body.h"
@@ -34,6 +35,10 @@ struct StageOptions {
   /// must leave these parameters out (custom autograd functions that only record the work). Then
   /// this function is called. B calls the returned function at once, W calls it after an I.
   std::function<std::function<void()>()> weight_work = {};
+
+  /// A scope around each forward: in steps and evals, and when a forward is run again. Called on
+  /// the thread of the stage's rank.
+  AroundForward around_forward = {};
 
   /// Handlers of UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD of this stage. Empty: they do
   /// nothing. The last one is called after the gradients are reduced over the replicas.
@@ -93,9 +98,7 @@ class Stage {
 
   /// The three backwards of one microbatch. `output_grads` has one entry for each output (a stage
   /// that returns a tuple or list has several), or is empty, for example if the microbatch has a
-  /// loss. Losses are multiplied by `loss_weight`. Returns the gradients of the arguments: args,
-  /// then
-  /// kwargs.
+  /// loss. Losses are multiplied by `loss_weight`. Returns the gradients of args, then kwargs.
   ///
   /// ArgumentError for a backward without its forward, W without I, or a number of gradients that
   /// differs from the number of outputs.
@@ -121,9 +124,9 @@ class Stage {
 
   Run& get_run(MicrobatchId microbatch, const char* what) const;
   c10::IValue call_body(const Args& args, const Kwargs& kwargs, const ForwardOptions& options,
-                        StageContext& context) const;
+                        StageContext& context, bool is_recomputation) const;
   c10::IValue run_forward(Run& run, MicrobatchId microbatch, const Arguments& arguments,
-                          const ForwardOptions& options) const;
+                          const ForwardOptions& options, bool is_recomputation) const;
   c10::IValue run_without_graph(Run& run, MicrobatchId microbatch, const Arguments& arguments,
                                 const ForwardOptions& options);
   void run_again(Run& run, MicrobatchId microbatch) const;
