@@ -11,6 +11,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/runtime/action_range.h"
 #include "stagecraft/runtime/values.h"
 #include "stagecraft/schedule/slot.h"
 #include "stagecraft/stage/random_scope.h"
@@ -154,6 +155,7 @@ void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
     return;
   }
   const std::span<const Action> parts = actions.subspan(1);
+  const ActionRange range(actions);
   begin(action, offset);
   if (const ActionHandler* handler = callbacks_.find_handler(ActionType::kOverlap)) {
     ActionContext context(*this, action, parts, offset + 1);
@@ -167,6 +169,7 @@ void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
 void Executor::run_action(Action action, std::size_t offset) {
   const ActionHandler* handler = callbacks_.find_handler(action.type());
   if (handler == nullptr || is_skipped(action)) return run_recorded(action, offset);
+  const ActionRange range(std::span(&action, 1));
   begin(action, offset);
   ActionContext context(*this, action, std::span(&action, 1), offset);
   (*handler)(context);
@@ -174,6 +177,7 @@ void Executor::run_action(Action action, std::size_t offset) {
 }
 
 void Executor::run_recorded(Action action, std::size_t offset) {
+  const ActionRange range(std::span(&action, 1));
   begin(action, offset);
   if (plan_.meter != nullptr && has_microbatch(action.type())) {
     run_measured(action, offset);
