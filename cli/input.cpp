@@ -13,6 +13,7 @@
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/load.h"
+#include "stagecraft/schedule/passes/torch_rules.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -135,17 +136,26 @@ Schedule prepare(Schedule schedule, const StageGraph& graph, const Lowering& low
   }
   LowerOptions options = lowering.options;
   options.mode = mode;
-  if (lowering.target) options.target = *find_lower_target(*lowering.target);
+  if (lowering.target) {
+    options.target = *find_lower_target(*lowering.target);
+    check_target_options(options.target, options, lowering.lookahead);
+  }
   if (lowering.lookahead) {
     options.unshard_lookahead =
         parse_lookahead(*lowering.lookahead, schedule.num_ranks(), options.max_active_stages);
   }
   const Level level = lowering.lower ? Level::kLowered : schedule.level();
   try {
-    return at_level(std::move(schedule), level, graph, options);
+    schedule = at_level(std::move(schedule), level, graph, options);
   } catch (const Error& error) {
     throw BadSchedule(fmt::format("{}: {}", name, error.what()));
   }
+  if (lowering.target) {
+    if (const auto refusal = find_torch_refusal(schedule, graph, options)) {
+      throw BadSchedule(fmt::format("{}: {}", name, *refusal));
+    }
+  }
+  return schedule;
 }
 
 }  // namespace stagecraft::cli

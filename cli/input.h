@@ -45,8 +45,9 @@ CostModel make_costs(const CostChoice& choice);
 /// The mode of that name; nothing without a text. BadUsage for an unknown name.
 std::optional<VerifyMode> parse_mode(const std::optional<std::string>& text);
 
-/// The schedule, verified, and lowered if that was chosen. `name` begins messages. BadSchedule when
-/// the schedule cannot be executed, or has to be lowered and is already.
+/// The schedule, verified, and lowered if that was chosen. `name` begins messages. BadUsage for
+/// options that the target of lowering does not have. BadSchedule when the schedule cannot be
+/// executed, has to be lowered and is already, or is lowered for a torch that does not take it.
 Schedule prepare(Schedule schedule, const StageGraph& graph, const Lowering& lowering,
                  std::optional<VerifyMode> mode, const std::string& name);
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cstddef>
+#include <string_view>
 #include <system_error>
 
 #include <CLI/CLI.hpp>
@@ -56,6 +57,22 @@ UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t
     return resolve_lookahead(numbers, ranks, max_active);
   } catch (const ArgumentError& error) {
     throw BadUsage(fmt::format("--unshard-lookahead: {}", error.what()));
+  }
+}
+
+void check_target_options(LowerTarget target, const LowerOptions& options,
+                          const std::optional<std::string>& lookahead) {
+  if (target != LowerTarget::kTorch213) return;
+  const std::string_view name = to_string(target);
+  if (options.max_sends) {
+    throw BadUsage(fmt::format("--limit-sends is not for {}, which has no waits", name));
+  }
+  if (options.reduction_wait) {
+    throw BadUsage(fmt::format("--defer-reduction-waits is not for {}, which has no waits", name));
+  }
+  if (lookahead.value_or("full") != "full") {
+    throw BadUsage(fmt::format(
+        "--unshard-lookahead is not for {}, which unshards as many stages as may be active", name));
   }
 }
 

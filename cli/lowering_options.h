@@ -25,4 +25,9 @@ const std::vector<std::string>& pass_option_names();
 /// What --unshard-lookahead says. BadUsage for a wrong text, and for numbers that do not fit.
 UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t max_active_stages);
 
+/// BadUsage, which names the option, for options that the target does not have: torch 2.13 has no
+/// waits and no lookahead. `lookahead` is the text of --unshard-lookahead.
+void check_target_options(LowerTarget target, const LowerOptions& options,
+                          const std::optional<std::string>& lookahead);
+
 }  // namespace stagecraft::cli

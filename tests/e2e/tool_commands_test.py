@@ -168,6 +168,36 @@ class Lower(ToolTest):
         self.assertEqual(lowered, self.good("schedule", "GPipe", "--ranks", 2, "--microbatches", 2, "--lower"))
 
 
+    def test_refuses_what_a_version_of_pytorch_does_not_take(self):
+        chain = b"0F0,0B0\n1F0,1B0\n2F0,2B0\n"
+        for version in ("torch-2.13", "torch-2.15"):
+            target = ["--for", version]
+            for graph, edge in ((["--edges", "0-2"], "has the edge 0-2"), (["--edges", "0-2", "--no-chain"], "has the edge 0-2"),
+                                (["--edges", "0-1", "--no-chain"], "lacks the edge 1-2")):
+                self.bad(1, "lower", "-", *target, *graph, says=f"{version} does not take it: there, ", stdin=chain)
+                self.bad(1, "lower", "-", *target, *graph, says=edge, stdin=chain)
+                self.bad(1, "draw", "-", "--lower", *target, *graph, says=edge, stdin=chain)
+            self.bad(1, "schedule", "ForwardOnly", *SHAPE, "--lower", *target, says="stage 0 has 8 forwards and 0 backwards")
+            self.bad(1, "lower", "-", "--mode", "partial", *target, says="of 2 microbatches stage 0 has 2 forwards and 0 backwards",
+                     stdin=b"0F0,0F1\n1F0\n")
+            self.write("lowered.csv", self.good("schedule", "1F1B", *SHAPE, "--lower"))
+            self.bad(1, "lower", "lowered.csv", *target, says="lowered.csv: the schedule is lowered already")
+        # torch 2.15 alone counts reductions and active stages.
+        two = "0F0,1F0,1B0,1REDUCE_GRAD,0B0,0REDUCE_GRAD,1WAIT_REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+        self.good("lower", "-", stdin=two.encode())
+        self.good("lower", "-", "--for", "torch-2.13", stdin=two.encode())
+        self.bad(1, "lower", "-", "--for", "torch-2.15", says="0REDUCE_GRAD while the reduction of stage 1", stdin=two.encode())
+        overlap = ["schedule", "DualPipeV", *SHAPE, "--lower", "--max-active-stages", 1]
+        self.good(*overlap, "--for", "torch-2.13")
+        self.bad(1, *overlap, "--for", "torch-2.15", says="max_active_stages is 1")
+
+    def test_refuses_options_without_effect(self):
+        sharded = b"0UNSHARD,0F0,0B0,0RESHARD\n"
+        for option in (["--max-active-stages", 1], ["--unshard-lookahead", "auto"]):
+            self.bad(1, "lower", "-", *option, says="has UNSHARD or RESHARD already", stdin=sharded)
+        waits = b"0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n"
+        self.bad(1, "lower", "-", "--defer-reduction-waits", says="has WAIT_REDUCE_GRAD already", stdin=waits)
+
     def test_lowers_for_a_version_of_pytorch(self):
         compared = 0
         for path in sorted((GOLDEN / "torch-2.15").glob("*.csv")):

@@ -46,7 +46,11 @@ class BadUsage(ToolTest):
             self.bad(2, "schedule", "1F1B", *SHAPE, option, says="--lower")
         self.bad(2, "schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.15", "--prefetch", 1, says="--prefetch")
         self.bad(2, "schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.14", says="torch-2.13 or torch-2.15")
-        self.bad(1, "schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.13", "--limit-sends", 1, says="has no waits")
+        for option in ("--limit-sends=1", "--defer-reduction-waits", "--unshard-lookahead=auto", "--unshard-lookahead=1,1,1,1"):
+            name = option.split("=")[0]
+            self.bad(2, "schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.13", option, says=f"{name} is not for torch-2.13, which")
+            self.good("schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.15", option)
+        self.good("schedule", "1F1B", *SHAPE, "--lower", "--for", "torch-2.13", "--unshard-lookahead", "full", "--max-active-stages", 1)
         for lookahead in ("1", "1,2,3,4", "1,,2,3", "some", "0,1,1,1"):
             self.bad(2, "schedule", "1F1B", *SHAPE, "--lower", "--unshard-lookahead", lookahead, says="lookahead")
         self.bad(2, "simulate", "1F1B", *SHAPE, "--unit", "--costs", "F=1", says="--unit")

@@ -12,6 +12,7 @@
 #include "stagecraft/schedule/passes/reduce_grads.h"
 #include "stagecraft/schedule/passes/shard_stages.h"
 #include "stagecraft/schedule/passes/split_backward.h"
+#include "stagecraft/schedule/passes/torch_rules.h"
 #include "stagecraft/schedule/verify.h"
 #include "tests/support/expect_error.h"
 
@@ -253,6 +254,49 @@ TEST(Lower, IsForAVersionOfTorch) {
   EXPECT_ERROR(lower(schedule, {.target = LowerTarget::kTorch213,
                                 .reduction_wait = ReductionWait::kDeferred}),
                ArgumentError, "lower: torch-2.13 has no waits");
+  EXPECT_ERROR(
+      lower(schedule, {.target = LowerTarget::kTorch213, .unshard_lookahead = Lookahead::kAuto}),
+      ArgumentError, "unshard_lookahead is not for it");
+}
+
+TEST(Lower, RefusesOptionsWithoutEffect) {
+  const Schedule sharded = parse_csv("0UNSHARD,0F0,0B0,0RESHARD\n");
+  EXPECT_ERROR(lower(sharded, {.max_active_stages = 1}), ArgumentError,
+               "the schedule has UNSHARD or RESHARD already");
+  EXPECT_ERROR(lower(sharded, {.unshard_lookahead = Lookahead::kAuto}), ArgumentError,
+               "the schedule has UNSHARD or RESHARD already");
+  const Schedule waits = parse_csv("0F0,0B0,0REDUCE_GRAD,0WAIT_REDUCE_GRAD\n");
+  EXPECT_ERROR(lower(waits, {.reduction_wait = ReductionWait::kAtOnce}), ArgumentError,
+               "the schedule has WAIT_REDUCE_GRAD already");
+}
+
+TEST(TorchRules, AcceptWhatTorchTakes) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    if (!kind.has_backward) continue;
+    const Schedule schedule = build_schedule(kind.name, {.ranks = 2, .microbatches = 4});
+    const StageGraph chain = StageGraph::chain(schedule.num_stages());
+    for (const LowerOptions& options : {LowerOptions{.target = LowerTarget::kTorch213},
+                                        LowerOptions{.target = LowerTarget::kTorch215},
+                                        LowerOptions{.target = LowerTarget::kTorch215,
+                                        .reduction_wait = ReductionWait::kDeferred,
+                                        .max_sends = 1}}) {
+      EXPECT_EQ(find_torch_refusal(lower(schedule, options), chain, options), std::nullopt)
+          << kind.name;
+    }
+  }
+}
+
+TEST(TorchRules, NeedALoweredScheduleForTorch) {
+  const Schedule schedule = build_schedule("1F1B", {.ranks = 2, .microbatches = 2});
+  const StageGraph chain = StageGraph::chain(2);
+  EXPECT_ERROR(find_torch_refusal(schedule, chain, {.target = LowerTarget::kTorch215}),
+               ArgumentError, "find_torch_refusal: expected a lowered");
+  EXPECT_ERROR(find_torch_refusal(lower(schedule), chain, {}), ArgumentError,
+               "expected a torch as the target");
+  // Waits that were left out, which lower does not do.
+  EXPECT_EQ(find_torch_refusal(lower(schedule), chain, {.target = LowerTarget::kTorch215}),
+            "torch-2.15 does not take it: there, every REDUCE_GRAD has a WAIT_REDUCE_GRAD, but "
+            "rank 0 does not wait for the reduction of stage 0");
 }
 
 TEST(Lower, KeepsWhatIsThereAlready) {

@@ -23,9 +23,27 @@ void check_target(const LowerOptions& options) {
   require<ArgumentError>(!is_torch || !options.prefetch,
                          "lower: prefetch is not for {}, which matches transfers by their order",
                          to_string(options.target));
-  const bool has_waits = options.reduction_wait || options.max_sends;
-  require<ArgumentError>(options.target != LowerTarget::kTorch213 || !has_waits,
-                         "lower: {} has no waits", to_string(options.target));
+  if (options.target != LowerTarget::kTorch213) return;
+  require<ArgumentError>(!options.reduction_wait && !options.max_sends,
+                         "lower: {} has no waits, so reduction_wait and max_sends are not for it",
+                         to_string(options.target));
+  require<ArgumentError>(options.unshard_lookahead == UnshardLookahead(Lookahead::kFull),
+                         "lower: {} unshards as many stages as may be active, so "
+                         "unshard_lookahead is not for it",
+                         to_string(options.target));
+}
+
+// An option that would have no effect is an error.
+void check_input(const Schedule& schedule, const LowerOptions& options) {
+  const bool has_sharding = options.max_active_stages != kDefaultActiveStages ||
+                            options.unshard_lookahead != UnshardLookahead(Lookahead::kFull);
+  require<ArgumentError>(
+      !has_sharding || !has_any(schedule, {ActionType::kUnshard, ActionType::kReshard}),
+      "lower: the schedule has UNSHARD or RESHARD already, so max_active_stages and "
+      "unshard_lookahead have no effect on it");
+  require<ArgumentError>(
+      !options.reduction_wait || !has_any(schedule, {ActionType::kWaitReduceGrad}),
+      "lower: the schedule has WAIT_REDUCE_GRAD already, so reduction_wait has no effect on it");
 }
 
 // For torch 2.13, which does not know it.
@@ -76,6 +94,7 @@ std::optional<LowerTarget> find_lower_target(std::string_view name) {
 Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOptions& options) {
   require_level(schedule, Level::kCompute, "lower");
   check_target(options);
+  check_input(schedule, options);
   const bool is_torch_215 = options.target == LowerTarget::kTorch215;
   Lowering lowering(schedule, graph, {.mode = options.mode.value_or(infer_mode(schedule))});
   if (options.shard && !has_any(schedule, {ActionType::kUnshard, ActionType::kReshard})) {

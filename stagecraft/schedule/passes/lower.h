@@ -28,7 +28,7 @@ struct LowerOptions {
   LowerTarget target = LowerTarget::kStagecraft;
   bool shard = true;  ///< UNSHARD and RESHARD (unless they are there already)
   int32_t max_active_stages = kDefaultActiveStages;
-  UnshardLookahead unshard_lookahead = Lookahead::kFull;
+  UnshardLookahead unshard_lookahead = Lookahead::kFull;  ///< not for torch 2.13
   bool reduce_grads = true;  ///< REDUCE_GRAD (unless it is there already)
   /// WAIT_REDUCE_GRAD (unless it is there already). Without it: at once for torch 2.15, otherwise
   /// none. Not for torch 2.13.
@@ -46,7 +46,11 @@ struct LowerOptions {
 /// add_send_waits, place_receives and limit_sends, those that `options` ask for. Verifies the
 /// schedule before the first pass and after each (ScheduleError).
 ///
-/// REQUIRES level kCompute and options that the target has (ArgumentError).
+/// For a torch as the target: find_torch_refusal (torch_rules.h) says whether that torch takes the
+/// result.
+///
+/// REQUIRES level kCompute, options that the target has, and no option without effect, such as
+/// max_active_stages for a schedule that has UNSHARD already (ArgumentError).
 Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOptions& options = {});
 /// For a chain of stages.
 Schedule lower(const Schedule& schedule, const LowerOptions& options = {});
