@@ -49,6 +49,10 @@ constexpr bool is_transfer(ActionType type) {
 constexpr bool is_send_wait(ActionType type) {
   return type == ActionType::kWaitSendForward || type == ActionType::kWaitSendBackward;
 }
+/// WAIT_SEND_F, WAIT_SEND_B and WAIT_REDUCE_GRAD.
+constexpr bool is_wait(ActionType type) {
+  return is_send_wait(type) || type == ActionType::kWaitReduceGrad;
+}
 /// Compute, transfers and waits for sends, which belong to one microbatch.
 constexpr bool has_microbatch(ActionType type) {
   return type <= ActionType::kWaitSendBackward;

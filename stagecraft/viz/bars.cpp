@@ -87,6 +87,19 @@ std::vector<ActionType> used_types(std::span<const Lane> lanes) {
   return types;
 }
 
+std::vector<Interval> long_waits(const Lane& lane) {
+  std::vector<Interval> waits;
+  for (const Bar& mark : lane.marks) {
+    if (is_wait(mark.action.type()) && mark.run.end > mark.run.start) waits.push_back(mark.run);
+  }
+  return waits;
+}
+
+bool has_long_waits(std::span<const Lane> lanes) {
+  return std::any_of(lanes.begin(), lanes.end(),
+                     [](const Lane& lane) { return !long_waits(lane).empty(); });
+}
+
 int32_t most_chunks(std::span<const Lane> lanes) {
   int32_t most = 1;
   for (const Lane& lane : lanes) most = std::max(most, lane.chunks);

@@ -45,6 +45,9 @@ std::string beside_plan(std::string (*text)(double), double Simulation::*member,
 
 /// The types of bars that occur, in the order of kBarTypes.
 std::vector<ActionType> used_types(std::span<const Lane> lanes);
+/// The waits that take time: WAIT_SEND_F, WAIT_SEND_B and WAIT_REDUCE_GRAD.
+std::vector<Interval> long_waits(const Lane& lane);
+bool has_long_waits(std::span<const Lane> lanes);
 /// The most stages that a rank has.
 int32_t most_chunks(std::span<const Lane> lanes);
 /// The longest step such that every bar starts and ends at a multiple of it, or nothing when there

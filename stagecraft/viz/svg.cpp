@@ -28,6 +28,7 @@ constexpr std::string_view kFaint = "#667085";
 constexpr std::string_view kLine = "#c9d0da";
 constexpr std::string_view kLaneFill = "#f2f4f7";
 constexpr std::string_view kMemory = "#7a5ea8";
+constexpr std::string_view kWait = "#8a93a0";
 constexpr double kMargin = 16;
 constexpr double kPlanGap = 1.5;          // between a lane and the plan below it
 constexpr std::size_t kMostLinks = 1500;  // beyond, lines would hide the bars
@@ -46,7 +47,8 @@ class Figure {
         options_(options),
         lanes_(viz::lay_out(schedule, simulation)),
         types_(viz::used_types(lanes_)),
-        chunks_(viz::most_chunks(lanes_)) {
+        chunks_(viz::most_chunks(lanes_)),
+        has_waits_(viz::has_long_waits(lanes_)) {
     if (options.plan != nullptr) {
       plan_lanes_ = viz::lay_out(schedule, *options.plan, "plan");
       types_ = viz::used_types(plan_lanes_);  // all of them; not all of a recording need have run
@@ -129,6 +131,7 @@ class Figure {
     for (const ActionType type : types_) {
       width += swatches() * 12 + 6 + text_width(viz::long_name(type), 12) + 16;
     }
+    if (has_waits_) width += 12 + 6 + text_width("Wait", 12) + 16;
     if (options_.plan != nullptr) width += plan_swatch() + 6 + text_width("plan", 12) + 16;
     if (chunks_ > 1) width += text_width(kShades, 12) + 16;
     return std::max(0.0, width - 16);
@@ -150,6 +153,11 @@ class Figure {
       }
       add("<text x=\"{}\" y=\"{}\">{}</text>\n", px(x + 6), px(y), viz::long_name(type));
       x += 6 + text_width(viz::long_name(type), 12) + 16;
+    }
+    if (has_waits_) {
+      add("<path d=\"M{} {}h12v4h-12z\" fill=\"{}\"/>\n", px(x), px(y - 6.5), kWait);
+      add("<text x=\"{}\" y=\"{}\">Wait</text>\n", px(x + 18), px(y));
+      x += 18 + text_width("Wait", 12) + 16;
     }
     if (options_.plan != nullptr) {
       const double width = plan_swatch();
@@ -189,8 +197,23 @@ class Figure {
       below.height = plan_height_;
       body_ += viz::draw_svg_lanes(plan_lanes_, below, viz::LaneStyle::kMuted);
     }
+    if (has_waits_) draw_waits();
     if (options_.memory) draw_memory();
     if (options_.transfers) draw_transfers();
+  }
+
+  // Thin, in the middle of the lane: the rank does not compute.
+  void draw_waits() {
+    add("<g class=\"wait\" fill=\"{}\">\n", kWait);
+    const double height = std::max(2.0, box_.height * 0.2);
+    for (std::size_t r = 0; r < lanes_.size(); ++r) {
+      for (const Interval& wait : viz::long_waits(lanes_[r])) {
+        add("<rect x=\"{}\" y=\"{}\" width=\"{}\" height=\"{}\"/>\n", px(box_.x_of(wait.start)),
+            px(box_.top_of(r) + (box_.height - height) / 2),
+            px(std::max((wait.end - wait.start) * box_.scale(), 0.1)), px(height));
+      }
+    }
+    add("</g>\n");
   }
 
   void draw_memory() {
@@ -265,6 +288,7 @@ class Figure {
   std::vector<ActionType> types_;
   std::vector<Lane> plan_lanes_;
   int32_t chunks_;
+  bool has_waits_;  // that take time
   viz::LaneBox box_;
   double bottom_ = 0;
   double memory_height_ = 0;

@@ -26,9 +26,10 @@ struct SvgOptions {
 };
 
 /// A figure for a paper: one lane a rank with a bar for each action, coloured by type and shaded by
-/// stage, with its microbatch where there is room; the parts of an overlap one above the other; a
-/// time axis and a legend of what occurs. Where bars are too narrow to tell apart, the heights of
-/// the colours show how time divides among them. Generic fonts, nothing to load.
+/// stage, with its microbatch where there is room; the parts of an overlap one above the other;
+/// thin bars for waits that take time; a time axis and a legend of what occurs. Where bars are too
+/// narrow to tell apart, the heights of the colours show how time divides among them. Generic
+/// fonts, nothing to load.
 ///
 /// ArgumentError unless `simulation` and the plan are of `schedule`, and for a size below the
 /// least.

@@ -27,6 +27,7 @@ constexpr std::string_view kReset = "\x1b[0m";
 constexpr std::array<std::string_view, 9> kBlocks = {" ", "▁", "▂", "▃", "▄", "▅", "▆", "▇", "█"};
 constexpr std::string_view kUpperHalf = "▀";
 constexpr std::string_view kUpperQuarter = "▘";
+constexpr std::string_view kWaitMark = "┄";
 constexpr int32_t kMostSwatches = 4;  // of one type in the legend
 constexpr double kFull = 0.94;        // a column this busy is drawn without a gap
 
@@ -99,6 +100,8 @@ class Painter {
   std::string bold(std::string_view text) const {
     return plain() ? std::string(text) : fmt::format("\x1b[1m{}{}", text, kReset);
   }
+  /// A column in which a rank waits for a send or a reduction.
+  std::string wait() const { return is_thin_ ? " " : plain() ? ":" : dim(kWaitMark); }
   std::string swatch(ActionType type, int32_t chunks) const {
     if (plain()) return std::string(to_string(type));
     std::string out;
@@ -204,9 +207,18 @@ std::string draw_lane(const Lane& lane, const Scale& scale, const Painter& paint
     return line;
   }
   const std::string idle(1, painter.plain() ? '.' : ' ');
+  std::vector<bool> is_waiting(static_cast<std::size_t>(scale.columns), false);
+  for (const Interval& wait : viz::long_waits(lane)) {
+    const int64_t end = std::min(scale.column(wait.end), scale.columns);
+    for (int64_t c = scale.column(wait.start); c < end; ++c) {
+      is_waiting[static_cast<std::size_t>(c)] = true;
+    }
+  }
   int64_t at = 0;
   const auto rest_until = [&](int64_t column) {
-    for (; at < column; ++at) line += idle;
+    for (; at < column; ++at) {
+      line += is_waiting[static_cast<std::size_t>(at)] ? painter.wait() : idle;
+    }
   };
   double from = 0;  // an overlap's parts divide its time as they would take it one after the other
   for (std::size_t i = 0; i < lane.bars.size(); ++i) {
@@ -267,6 +279,7 @@ std::string draw_legend(std::span<const Lane> lanes, const Painter& painter, std
     const int32_t swatch = painter.plain() ? 1 : 1 + 2 * std::min(chunks, kMostSwatches);
     add(painter.swatch(type, chunks), static_cast<std::size_t>(swatch), fmt::format(" {}", name));
   }
+  if (viz::has_long_waits(lanes)) add(painter.wait(), 1, " wait");
   if (painter.plain()) add("", 0, ". idle");
   if (chunks > 1) {
     add("", 0,

@@ -2,11 +2,14 @@
 
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <nlohmann/json.hpp>
 
+#include "stagecraft/viz/bars.h"
+#include "stagecraft/viz/pack.h"
 #include "stagecraft/viz/page.h"
 #include "tests/viz/support.h"
 
@@ -84,6 +87,27 @@ TEST(DrawHtml, CarriesWhatRanOfAStepThatFailed) {
       data_of(draw_html(made.schedule, failed_run(made.simulation, 5), {.plan = &made.simulation}));
   EXPECT_EQ(data["barCounts"], "u8:AwM=");
   EXPECT_EQ(data["plan"]["barCounts"], "u8:BAQ=");
+}
+
+TEST(DrawHtml, CarriesWaits) {
+  const Case made = waiting_case();
+  const auto data = data_of(draw_html(made.schedule, made.simulation));
+  std::vector<double> types;
+  std::vector<double> lengths;
+  for (const Lane& lane : lay_out(made.schedule, made.simulation)) {
+    for (const Bar& mark : lane.marks) {
+      types.push_back(static_cast<double>(mark.action.type()));
+      lengths.push_back(mark.end - mark.start);
+    }
+  }
+  EXPECT_EQ(nlohmann::json(data["markType"]).dump(), pack(types));
+  EXPECT_EQ(nlohmann::json(data["markLength"]).dump(), pack(lengths));
+  for (const ActionType type :
+       {ActionType::kWaitSendForward, ActionType::kWaitSendBackward, ActionType::kWaitReduceGrad}) {
+    const auto number = static_cast<std::size_t>(type);
+    EXPECT_EQ(data["names"][number], to_string(type));
+    EXPECT_THAT(types, testing::Contains(static_cast<double>(number)));
+  }
 }
 
 TEST(DrawHtml, TakesTitlesForText) {

@@ -1,6 +1,7 @@
 #include "stagecraft/viz/run_report.h"
 
 #include <cmath>
+#include <map>
 #include <string>
 
 #include <gmock/gmock.h>
@@ -71,6 +72,30 @@ TEST(ReportJson, HasTheNumbers) {
   EXPECT_EQ(json["actions"][0].size(), 4u);
   EXPECT_EQ(json["actions"][0][0]["action"], "0F0");
   EXPECT_EQ(json["actions"][0][0]["planned_end"], 1);
+}
+
+TEST(ReportJson, HasWaits) {
+  const Case made = waiting_case();
+  RunReport report = small_report();
+  report.schedule = made.schedule;
+  report.run = made.simulation;
+  report.plan = made.simulation;
+  const Json json = Json::parse(report_json(report));
+  std::map<std::string, double> waits;  // and how long they took
+  for (const Json& rank : json["actions"]) {
+    for (const Json& action : rank) {
+      const std::string name = action["action"];
+      if (count(name, "WAIT_") > 0)
+        waits[name] = action["end"].get<double>() - action["start"].get<double>();
+    }
+  }
+  EXPECT_EQ(waits, (std::map<std::string, double>{{"0WAIT_SEND_F0", 1},
+                                                  {"0WAIT_SEND_F1", 0},
+                                                  {"0WAIT_REDUCE_GRAD", 0},
+                                                  {"1WAIT_SEND_B0", 0},
+                                                  {"1WAIT_SEND_B1", 2},
+                                                  {"1WAIT_REDUCE_GRAD", 0}}));
+  EXPECT_THAT(draw_report(report), HasSubstr("waits for sends and reductions"));
 }
 
 TEST(ReportJson, KnowsItselfAmongTheSchedules) {

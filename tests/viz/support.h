@@ -7,6 +7,7 @@
 #include <vector>
 
 #include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/sim/simulate.h"
 
@@ -23,6 +24,16 @@ struct Case {
 inline Case make_case(std::string_view name, int32_t ranks, int32_t microbatches,
                       const CostModel& costs = {}) {
   Schedule schedule = build_schedule(name, {.ranks = ranks, .microbatches = microbatches});
+  Simulation simulation = simulate(schedule, costs);
+  return {std::move(schedule), std::move(simulation)};
+}
+
+/// Two ranks and two microbatches, with waits for sends and reductions. A value takes 2 to leave
+/// its rank. Rank 0 waits for its first send from 2 to 3, rank 1 for its last one from 9 to 11.
+inline Case waiting_case() {
+  const CostModel costs = parse_costs("BYTES=2,BW=1");
+  const Schedule compute = build_schedule("1F1B", {.ranks = 2, .microbatches = 2});
+  Schedule schedule = lower(compute, {.target = LowerTarget::kTorch215, .max_sends = 1});
   Simulation simulation = simulate(schedule, costs);
   return {std::move(schedule), std::move(simulation)};
 }

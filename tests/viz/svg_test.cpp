@@ -107,6 +107,19 @@ TEST(XmlFault, FindsFaults) {
   EXPECT_NE(xml_fault("<a>"), "");
 }
 
+TEST(DrawSvg, ShowsWaits) {
+  const Case made = waiting_case();
+  const std::string text = draw_svg(made.schedule, made.simulation);
+  EXPECT_EQ(xml_fault(text), "");
+  EXPECT_THAT(text, HasSubstr(">Wait</text>"));
+  const std::size_t begin = text.find("<g class=\"wait\"");
+  ASSERT_NE(begin, std::string::npos);
+  const std::string group = text.substr(begin, text.find("</g>", begin) - begin);
+  EXPECT_EQ(count(group, "<rect"), 2U);  // the two that take time
+  const Case without = make_case("1F1B", 2, 2);
+  EXPECT_THAT(draw_svg(without.schedule, without.simulation), Not(HasSubstr("ait</text>")));
+}
+
 TEST(DrawSvg, HasARectangleForEachAction) {
   for (const char* name : {"GPipe", "1F1B", "Interleaved1F1B", "ZBVZeroBubble", "DualPipeV"}) {
     const Case made = make_case(name, 4, 8);

@@ -147,6 +147,20 @@ TEST(DrawTerminal, ShowsWhatRanOfAStepThatFailed) {
               HasSubstr("rank 0  F0-F1-......B0====.........  "));
 }
 
+TEST(DrawTerminal, ShowsWaits) {
+  EXPECT_EQ(plain(waiting_case()),
+            "                                                 bubble  memory\n"
+            "rank 0  F0-F1-:::...............B0====...B1====  53.8 %       2\n"
+            "rank 1  .........F0-B0====F1-B1====::::::......  53.8 %       1\n"
+            "  time  0              5              10\n"
+            "        F forward   B backward   : wait   . idle\n"
+            "        makespan 13   bubble 53.8 %   peak memory 2   transfers 4\n");
+  const Case made = waiting_case();
+  const std::string rich = draw_terminal(made.schedule, made.simulation);
+  EXPECT_EQ(count(rich, "┄"), 3U + 6 + 1);  // rank 0, rank 1, legend
+  EXPECT_THAT(plain(make_case("1F1B", 2, 2)), Not(HasSubstr("wait")));
+}
+
 TEST(DrawTerminal, TakesATitleForText) {
   EXPECT_THAT(plain(make_case("GPipe", 1, 1), std::string(kHostile)),
               testing::StartsWith(std::string(kHostile) + "\n"));

@@ -87,6 +87,20 @@ TEST(DrawTrace, FlowsGoFromSliceToSlice) {
   }
 }
 
+TEST(DrawTrace, HasWaits) {
+  std::map<std::string, Json> waits;
+  for (const Json& slice : of_phase(events(waiting_case()), "X")) {
+    if (count(slice["name"].get<std::string>(), "WAIT_") > 0) waits[slice["name"]] = slice;
+  }
+  EXPECT_EQ(waits.size(), 6U);
+  EXPECT_EQ(waits["0WAIT_SEND_F0"],
+            Json::parse(R"({"name": "0WAIT_SEND_F0", "cat": "communication", "ph": "X", "ts": 2,
+      "dur": 1, "pid": 0, "tid": 1, "args": {"type": "WAIT_SEND_F", "stage": 0, "microbatch": 0}})"));
+  EXPECT_EQ(waits["1WAIT_SEND_B1"]["dur"], 2);
+  EXPECT_EQ(waits["1WAIT_REDUCE_GRAD"]["args"],
+            Json::parse(R"({"type": "WAIT_REDUCE_GRAD", "stage": 1})"));
+}
+
 TEST(DrawTrace, NamesRanksAndTracks) {
   const Case made = make_case("1F1B", 2, 2);
   const Case lowered = [&] {

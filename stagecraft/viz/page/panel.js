@@ -84,7 +84,7 @@ function fillTools(app) {
   if (data.plan) layer("plan", "Plan", "var(--faint)", "What was planned, under each lane ( l )");
   if (data.path.length > 0) layer("path", "Critical path", "var(--path)", "What decides the makespan ( c )");
   layer("transfers", "Transfers", "var(--soft)", "What goes to another rank, where there is room ( t )");
-  if (data.markStart.length > 0) layer("marks", "Other actions", "var(--ink)", "Sends, receives, unshard, ... ( o )");
+  if (data.markStart.length > 0) layer("marks", "Other actions", "var(--ink)", "Sends, receives, waits, unshard, ... ( o )");
 }
 
 function fillKeys(data) {

@@ -7,7 +7,7 @@ const kCauses = [
   { key: "waiting_for_gradients", name: "For gradients", color: "var(--forGradients)", meaning: "bubble: gradients were not sent yet" },
   { key: "exposed_activations", name: "Exposed, activations", color: "var(--exposedActivations)", meaning: "activations were under way" },
   { key: "exposed_gradients", name: "Exposed, gradients", color: "var(--exposedGradients)", meaning: "gradients were under way" },
-  { key: "other", name: "Other", color: "var(--otherTime)", meaning: "sends, bookkeeping, waiting for a core" },
+  { key: "other", name: "Other", color: "var(--otherTime)", meaning: "sends, waits for sends and reductions, bookkeeping, waiting for a core" },
   { key: "run_out", name: "Run-out", color: "var(--runOut)", meaning: "bubble: after the last action" },
 ];
 
