@@ -28,6 +28,9 @@ struct ForwardInfo {
 /// then local variables of any type, which end in the right order, and an exception of the forward
 /// passes through them as through every caller.
 ///
+/// `info` and `forward` may be copied and kept. A copy of `forward` that is called after the scope
+/// has returned, or on a different thread, throws ArgumentError.
+///
 /// The scope sees neither arguments nor random numbers of the forward: current_stage() is that of
 /// the caller, and what the scope draws does not change what the forward draws.
 using AroundForward =

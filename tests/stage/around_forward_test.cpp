@@ -3,6 +3,7 @@
 #include <functional>
 #include <stdexcept>
 #include <string>
+#include <thread>
 #include <utility>
 #include <vector>
 
@@ -147,6 +148,56 @@ TEST(AroundForward, MustCallForwardOnceAndSwallowNothing) {
                ArgumentError,
                "StageOptions::around_forward must pass on the exception of forward, but swallowed "
                "it: oops");
+}
+
+// What a scope gets may be kept: it has no reference to the forward that has ended.
+TEST(AroundForward, MayKeepWhatItGets) {
+  Forward kept;
+  ForwardInfo info{};
+  for (const bool fails : {false, true}) {
+    const auto body = stage_body([fails](const at::Tensor& x) {
+      if (fails) throw Oops();
+      return x.mul(2);
+    });
+    Stage stage = make_stage(body, [&](const ForwardInfo& given, const Forward& forward) {
+      info = given;
+      kept = forward;
+      forward();
+    });
+    try {
+      stage.forward(MicrobatchId(4), {{torch::ones({1})}, {}});
+    } catch (const Oops&) {
+    }
+    EXPECT_EQ(info.stage, StageId(1));
+    EXPECT_EQ(info.microbatch, MicrobatchId(4));
+    EXPECT_ERROR(kept(), ArgumentError,
+                 "stage 1, microbatch 4: forward was called after StageOptions::around_forward had "
+                 "returned");
+  }
+}
+
+TEST(AroundForward, MustCallForwardOnItsThread) {
+  Stage stage = make_stage(doubling(), [](const ForwardInfo&, const Forward& forward) {
+    std::thread([&] {
+      EXPECT_ERROR(forward(), ArgumentError,
+                   "must call forward on the thread on which it is called");
+    }).join();
+    forward();
+  });
+  const at::Tensor x = torch::ones({2});
+  EXPECT_TRUE(at::equal(stage.forward(MicrobatchId(0), {{x}, {}}).toTensor(), x.mul(2)));
+}
+
+// A copy that is kept does not keep the output.
+TEST(AroundForward, DoesNotHoldTheOutput) {
+  Forward kept;
+  Stage stage = make_stage(doubling(), [&](const ForwardInfo&, const Forward& forward) {
+    kept = forward;
+    forward();
+  });
+  const c10::IValue output =
+      stage.forward(MicrobatchId(0), {{torch::ones({2})}, {}}, {.is_training = false});
+  EXPECT_EQ(output.toTensor().use_count(), 1U);
 }
 
 }  // namespace
