@@ -78,6 +78,12 @@ Stage Pipe::build_stage(StageId stage, std::optional<c10::Device> device) const 
                {.device = where});
 }
 
+Stage Pipe::build_stage(StageId stage, StageOptions options) const {
+  const Graph& own = stage_graph(stage);
+  options.device = device_of(own);
+  return Stage(stage, num_stages(), stage_body(own), std::move(options));
+}
+
 std::vector<Stage> Pipe::build_stages(std::optional<c10::Device> device) const {
   const Pipe moved = device ? to(*device) : *this;
   std::vector<Stage> stages;

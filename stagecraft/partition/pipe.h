@@ -61,6 +61,8 @@ class Pipe {
   /// Without a device, the stage uses its tensors where they are. With a device, it uses copies on
   /// that device. To train on a device, move the pipe with to(device).
   Stage build_stage(StageId stage, std::optional<c10::Device> device = std::nullopt) const;
+  /// With options, whose device is replaced by that of the stage's tensors.
+  Stage build_stage(StageId stage, StageOptions options) const;
   std::vector<Stage> build_stages(std::optional<c10::Device> device = std::nullopt) const;
   /// The same pipe on a device. Every tensor that is on a different device is copied once.
   Pipe to(c10::Device device) const;

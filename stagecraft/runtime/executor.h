@@ -67,6 +67,9 @@ class Executor {
   /// step.
   void abandon();
 
+  /// The parameters of this rank whose gradients are local, after a step that did not reduce them.
+  int32_t num_local_grads() const { return reducer_.num_local(); }
+
   /// Results of the last step, by microbatch. Outputs and losses are on the rank of the last stage.
   std::vector<c10::IValue> take_outputs() { return std::move(outputs_); }
   std::vector<at::Tensor> take_losses() { return std::move(losses_); }

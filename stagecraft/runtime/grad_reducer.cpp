@@ -30,6 +30,7 @@ GradReducer::GradReducer(Transport& transport, const ReplicaPlace& place, std::s
         *least += static_cast<int64_t>(tensor.nbytes());
         parameters_.push_back({.tensor = tensor,
                                .owner = static_cast<int32_t>(least - load.begin()),
+                               .is_tied = ties.is_copy(tensor),
                                .is_first_copy = ties.is_first_copy(tensor)});
         known = parameters_.end() - 1;
       }
@@ -42,24 +43,39 @@ GradReducer::GradReducer(Transport& transport, const ReplicaPlace& place, std::s
   }
 }
 
+int32_t GradReducer::num_local() const {
+  return static_cast<int32_t>(std::ranges::count_if(
+      parameters_, [](const Parameter& parameter) { return parameter.is_local; }));
+}
+
+// The copies of a tied weight are local together, or the gradient of one that is frozen would be
+// left out of their sum.
+bool GradReducer::is_included(const Parameter& parameter, bool reduces) {
+  return parameter.is_local ||
+         (!reduces && (parameter.tensor.requires_grad() || parameter.is_tied));
+}
+
 void GradReducer::start(bool reduces) {
   if (place_.replicas == 1) return;
+  // Backward adds to a copy: the step may fail. A copy may fail, too, so all copies come first.
+  std::vector<at::Tensor> copies(parameters_.size());
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    const Parameter& parameter = parameters_[i];
+    const bool is_kept = parameter.is_first_copy && (parameter.is_local || place_.replica() == 0);
+    const at::Tensor& grad = parameter.tensor.grad();
+    if (is_included(parameter, reduces) && is_kept && grad.defined()) copies[i] = grad.clone();
+  }
+  is_reduced_.assign(stages_.size(), false);
+  // From here on nothing can fail.
   is_started_ = true;
   reduces_ = reduces;
-  is_reduced_.assign(stages_.size(), false);
   bundles_.clear();
   sends_.clear();
-  for (Parameter& parameter : parameters_) {
+  for (std::size_t i = 0; i < parameters_.size(); ++i) {
+    Parameter& parameter = parameters_[i];
     parameter.missing = parameter.holders;
-    at::Tensor& grad = parameter.tensor.mutable_grad();
-    parameter.earlier = std::move(grad);
-    grad.reset();
-    // Backward adds to a copy: the step may fail.
-    parameter.is_included = parameter.is_local || (!reduces && parameter.tensor.requires_grad());
-    const bool is_kept = parameter.is_first_copy && (parameter.is_local || place_.replica() == 0);
-    if (parameter.is_included && is_kept && parameter.earlier.defined()) {
-      grad = parameter.earlier.clone();
-    }
+    parameter.is_included = is_included(parameter, reduces);
+    parameter.earlier = std::exchange(parameter.tensor.mutable_grad(), std::move(copies[i]));
   }
 }
 

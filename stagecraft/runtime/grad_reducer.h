@@ -42,7 +42,11 @@ class GradReducer {
   GradReducer(Transport& transport, const ReplicaPlace& place, std::span<Stage> stages,
               const TiedWeights& ties, ProgressMark& progress);
 
-  /// Without `reduces`, `reduce` and `finish` send nothing.
+  /// The number of parameters whose gradients are local.
+  int32_t num_local() const;
+
+  /// Without `reduces`, `reduce` and `finish` send nothing. If it throws, for example because there
+  /// is no memory for the copies, nothing has changed.
   void start(bool reduces);
   void reduce(StageId stage, uint64_t step);
   void poll();
@@ -61,11 +65,14 @@ class GradReducer {
     int32_t holders = 0;        // stages of this rank
     int32_t missing = 0;        // holders that are not reduced yet
     int32_t owner = 0;          // the replica that sums it, if there are more than two
-    bool is_first_copy = true;  // of a tied weight
+    bool is_tied = false;       // a copy of a tied weight
+    bool is_first_copy = true;  // the first of them, or no copy at all
     bool is_local = false;      // its gradient is the sum over the replicas
     bool is_included = false;   // `earlier` is part of the step's gradient
     at::Tensor earlier = {};    // its gradient before the step
   };
+  /// Whether the gradient is a part of what the step leaves local, or reduces.
+  static bool is_included(const Parameter& parameter, bool reduces);
   enum class Phase : uint8_t { kParts, kSums, kDone };
   /// Parameters that are sent together: those that are complete with one stage.
   struct Bundle {

@@ -1,6 +1,7 @@
 #include "stagecraft/runtime/pipeline.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstddef>
 #include <exception>
@@ -101,6 +102,11 @@ class Pipeline::Impl final : public PipelineCore {
 
   StepResult run(c10::function_ref<Microbatches()> make_batch, const StepOptions& step,
                  bool is_training) override {
+    // Callbacks run on the ranks' threads.
+    require<ArgumentError>(!is_in_step_.exchange(true),
+                           "a step of this pipeline is in progress: its callbacks cannot call "
+                           "step or eval");
+    const EndStep end_step{is_in_step_};
     const Microbatches batch = make_batch();
     if (is_training) check_grad_mode();
     check_inputs(batch);
@@ -124,6 +130,9 @@ class Pipeline::Impl final : public PipelineCore {
   std::span<const std::unique_ptr<StepDriver>> drivers() const override { return ranks_; }
 
   RecordedRun recorded_run() override {
+    require<ArgumentError>(!is_in_step_,
+                           "a step of this pipeline is in progress: its callbacks cannot read the "
+                           "recording");
     require_step();
     std::vector<GatheredRank> ranks;
     for (const auto& rank : ranks_) ranks.push_back(rank->recorded());
@@ -131,6 +140,11 @@ class Pipeline::Impl final : public PipelineCore {
   }
 
  private:
+  struct EndStep {
+    std::atomic<bool>& is_in_step;
+    ~EndStep() { is_in_step = false; }
+  };
+
   int32_t num_ranks() const { return placement().num_ranks(); }
   StepDriver& driver(Rank rank) { return *ranks_[rank.position()]; }
 
@@ -212,13 +226,23 @@ class Pipeline::Impl final : public PipelineCore {
   LocalWorld world_;
   std::vector<std::unique_ptr<StepDriver>> ranks_;
   std::unique_ptr<RankThreads> threads_;
+  std::atomic<bool> is_in_step_ = false;
 };
 
 Pipeline::Pipeline(std::vector<Stage> stages, PipelineOptions options)
-    : PipelineBase(std::make_unique<Impl>(std::move(stages), options)) {}
+    : PipelineBase([&] {
+        require_no_stage_options(options);
+        return std::make_unique<Impl>(std::move(stages), options);
+      }()) {}
 
 Pipeline::Pipeline(const Pipe& pipe, PipelineOptions options)
-    : Pipeline(pipe.build_stages(), options_for(pipe, std::move(options))) {}
+    : PipelineBase([&] {
+        std::vector<Stage> stages;
+        for (StageId stage(0); stage.value() < pipe.num_stages(); ++stage) {
+          stages.push_back(build_stage(pipe, stage, options));
+        }
+        return std::make_unique<Impl>(std::move(stages), options_for(pipe, std::move(options)));
+      }()) {}
 
 Recording Pipeline::recording() const {
   return recorded_run().recording;

@@ -10,6 +10,7 @@
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/stage/ports.h"
+#include "stagecraft/stage/stage.h"
 #include "stagecraft/stage/tied_weight.h"
 #include "stagecraft/tree/arguments.h"
 
@@ -56,6 +57,12 @@ struct PipelineOptions {
   /// Called before a step with the arguments of each microbatch that has all inputs of the model,
   /// to refuse what the model cannot take. A Pipe sets it to the guards of an exported model.
   std::function<void(const Arguments&)> check_arguments = {};
+  /// The options of the stages of a Pipe, called once for each stage of this process. Their device
+  /// is replaced by that of the stage's tensors. Stages that are passed to a Pipeline or Runner
+  /// have their own options (ArgumentError if this is set, too).
+  ///
+  ///   options.stage_options = [&](StageId) { return StageOptions{.around_forward = scope}; };
+  std::function<StageOptions(StageId)> stage_options = {};
 };
 
 }  // namespace stagecraft

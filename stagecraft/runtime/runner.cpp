@@ -34,6 +34,7 @@ ScheduleSource source_of_world(const Transport& transport, const Pipe& pipe,
 }
 
 ScheduleSource checked_source(const ScheduleSource& source, const PipelineOptions& options) {
+  require_no_stage_options(options);
   require<ArgumentError>(
       !options.source.has_value(),
       "a Runner has one schedule source, but PipelineOptions::source is set, too");
@@ -41,11 +42,11 @@ ScheduleSource checked_source(const ScheduleSource& source, const PipelineOption
 }
 
 std::vector<Stage> stages_of_rank(const Transport& transport, const Pipe& pipe,
-                                  const Placement& placement) {
+                                  const Placement& placement, const PipelineOptions& options) {
   std::vector<Stage> stages;
   for (const StageId stage :
        placement.stages(Rank(transport.rank().value() % placement.num_ranks()))) {
-    stages.push_back(pipe.build_stage(stage));
+    stages.push_back(build_stage(pipe, stage, options));
   }
   return stages;
 }
@@ -128,6 +129,7 @@ class Runner::Impl final : public PipelineCore {
   }
 
   RecordedRun recorded_run() override {
+    require_no_step();
     require_step();
     // Ranks leave a barrier at about the same time, which aligns their clocks.
     transport_.barrier(deadline());
@@ -157,7 +159,7 @@ class Runner::Impl final : public PipelineCore {
   void require_no_step() const {
     require<ArgumentError>(!state_.is_in_step(),
                            "a step of this runner is in progress: its callbacks cannot call step, "
-                           "eval or recover");
+                           "eval, recover or recorded_run");
   }
 
   // Called in a catch block. Aborts the world, unless the other ranks know of the failure.
@@ -198,9 +200,10 @@ class Runner::Impl final : public PipelineCore {
                        .draw = counter.draw(is_training),
                        .schedule = schedule_checksum_,
                        .reduce_grads = step.reduce_grads || !is_training,
+                       .local_grads = is_training ? executor_.num_local_grads() : 0,
                        .everywhere = step.everywhere,
                        .rows = batch.rows.value_or(-1)},
-                      deadline());
+                      place_, deadline());
     if (place_.replicas > 1 && batch.rows) {
       const double share = share_of_replica(ranks, place_);
       for (double& weight : batch.weights) weight *= share;
@@ -293,7 +296,7 @@ Runner::Runner(Transport& transport, ScheduleSource source, std::vector<Stage> s
 Runner::Runner(Transport& transport, const Pipe& pipe, PipelineOptions options)
     : PipelineBase([&] {
         ScheduleSource source = source_of_world(transport, pipe, options);
-        std::vector<Stage> stages = stages_of_rank(transport, pipe, source.placement());
+        std::vector<Stage> stages = stages_of_rank(transport, pipe, source.placement(), options);
         return std::make_unique<Impl>(transport, std::move(source), std::move(stages),
                                       options_for(pipe, std::move(options)));
       }()) {}

@@ -78,6 +78,17 @@ PipelineOptions options_for(const Pipe& pipe, PipelineOptions options) {
   return options;
 }
 
+Stage build_stage(const Pipe& pipe, StageId stage, const PipelineOptions& options) {
+  return options.stage_options ? pipe.build_stage(stage, options.stage_options(stage))
+                               : pipe.build_stage(stage);
+}
+
+void require_no_stage_options(const PipelineOptions& options) {
+  require<ArgumentError>(!options.stage_options,
+                         "PipelineOptions::stage_options is for the stages of a Pipe; stages that "
+                         "are passed have their own options");
+}
+
 void set_operator_threads(int32_t threads) {
   // A thread takes over the process's number at its first query, so query before setting it.
   at::get_num_threads();

@@ -26,6 +26,10 @@ class Pipe;
 
 /// The options for a Pipeline or Runner of a pipe: its ports, ties and guards are added.
 PipelineOptions options_for(const Pipe& pipe, PipelineOptions options);
+/// A stage of a pipe, with PipelineOptions::stage_options.
+Stage build_stage(const Pipe& pipe, StageId stage, const PipelineOptions& options);
+/// For stages that the caller has built: ArgumentError if PipelineOptions::stage_options is set.
+void require_no_stage_options(const PipelineOptions& options);
 
 /// Sets the number of threads inside operators for the calling thread.
 void set_operator_threads(int32_t threads);

@@ -63,7 +63,8 @@ std::string devices_of(std::span<const Stage> stages) {
 c10::IValue announcement_value(const StepAnnouncement& step) {
   return tree::tuple({step.is_training, static_cast<int64_t>(step.microbatches),
                       static_cast<int64_t>(step.draw), static_cast<int64_t>(step.schedule),
-                      step.everywhere, step.rows, step.reduce_grads});
+                      step.everywhere, step.rows, step.reduce_grads,
+                      static_cast<int64_t>(step.local_grads)});
 }
 
 StepAnnouncement announcement_of(const c10::IValue& value) {
@@ -73,6 +74,7 @@ StepAnnouncement announcement_of(const c10::IValue& value) {
           .draw = static_cast<uint64_t>(parts[2].toInt()),
           .schedule = static_cast<uint64_t>(parts[3].toInt()),
           .reduce_grads = parts[6].toBool(),
+          .local_grads = static_cast<int32_t>(parts[7].toInt()),
           .everywhere = parts[4].toBool(),
           .rows = parts[5].toDouble()};
 }
@@ -91,6 +93,22 @@ Fingerprint announced_facts(const StepAnnouncement& step) {
 bool is_same(const StepAnnouncement& a, const StepAnnouncement& b) {
   return a.is_training == b.is_training && a.microbatches == b.microbatches && a.draw == b.draw &&
          a.schedule == b.schedule && a.reduce_grads == b.reduce_grads;
+}
+
+// "rank 3 has local gradients of 2 parameters, but rank 1, which has the same stages, of 0": the
+// ranks of each replica have their own stages, so that only ranks of the same place are compared.
+std::string describe_local_grads(std::span<const StepAnnouncement> ranks,
+                                 const ReplicaPlace& place) {
+  std::string text;
+  for (std::size_t rank = static_cast<std::size_t>(place.ranks); rank < ranks.size(); ++rank) {
+    const std::size_t first = rank % static_cast<std::size_t>(place.ranks);
+    if (ranks[rank].local_grads == ranks[first].local_grads) continue;
+    text += fmt::format(
+        "{}rank {} has local gradients of {} parameters, but rank {}, which has the same stages, "
+        "of {}",
+        text.empty() ? "" : "; ", rank, ranks[rank].local_grads, first, ranks[first].local_grads);
+  }
+  return text;
 }
 
 }  // namespace
@@ -130,13 +148,17 @@ uint64_t checksum_of(const Schedule& schedule) {
 }
 
 std::vector<StepAnnouncement> announce_step(Transport& transport, const StepAnnouncement& own,
-                                            Deadline deadline) {
+                                            const ReplicaPlace& place, Deadline deadline) {
   std::vector<StepAnnouncement> ranks;
   for (const c10::IValue& value : transport.all_gather(announcement_value(own), deadline)) {
     ranks.push_back(announcement_of(value));
   }
-  if (std::all_of(ranks.begin(), ranks.end(), [&](const auto& each) { return is_same(each, own); }))
+  if (std::all_of(ranks.begin(), ranks.end(),
+                  [&](const auto& each) { return is_same(each, own); })) {
+    const std::string difference = describe_local_grads(ranks, place);
+    if (!difference.empty()) throw MetadataError("the ranks do not agree: " + difference);
     return ranks;
+  }
   std::vector<Fingerprint> facts;
   for (const StepAnnouncement& step : ranks) facts.push_back(announced_facts(step));
   throw MetadataError("the ranks do not agree: " + describe_mismatch(facts));

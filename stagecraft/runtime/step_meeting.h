@@ -26,6 +26,9 @@ struct StepAnnouncement {
   uint64_t draw = 0;      ///< of random numbers; depends on the number of completed steps
   uint64_t schedule = 0;  ///< checksum_of
   bool reduce_grads = true;
+  /// Parameters whose gradients are local (GradReducer::num_local). The same in all replicas, but
+  /// not on all ranks of one.
+  int32_t local_grads = 0;
   // The following may differ between ranks.
   bool everywhere = false;  ///< the rank asks for the results
   double rows = -1;         ///< of its part of the batch (Microbatches::rows); -1: unknown
@@ -34,10 +37,11 @@ struct StepAnnouncement {
 /// Differs for different schedules.
 uint64_t checksum_of(const Schedule& schedule);
 
-/// The announcements of all ranks, by rank. Called by all ranks. If the steps differ, every rank
-/// throws the same MetadataError.
+/// The announcements of all ranks, by rank. Called by all ranks. If the steps differ, or if ranks
+/// with the same stages have local gradients of different numbers of parameters, every rank throws
+/// the same MetadataError.
 std::vector<StepAnnouncement> announce_step(Transport& transport, const StepAnnouncement& own,
-                                            Deadline deadline);
+                                            const ReplicaPlace& place, Deadline deadline);
 
 /// This replica's share of all rows. If the rows of a replica are unknown, shares are equal.
 double share_of_replica(std::span<const StepAnnouncement> ranks, const ReplicaPlace& place);

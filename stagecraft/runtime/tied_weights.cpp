@@ -59,6 +59,13 @@ TiedWeights::TiedWeights(Transport& transport, const Placement& placement,
   }
 }
 
+bool TiedWeights::is_copy(const at::Tensor& parameter) const {
+  return std::ranges::any_of(groups_, [&](const Group& group) {
+    return std::ranges::any_of(group.copies,
+                               [&](const Copy& copy) { return copy.parameter.is_same(parameter); });
+  });
+}
+
 bool TiedWeights::is_first_copy(const at::Tensor& parameter) const {
   for (const Group& group : groups_) {
     for (const Holder& holder : group.holders) {

@@ -29,6 +29,8 @@ class TiedWeights {
   TiedWeights(Transport& transport, const Placement& placement, const ReplicaPlace& place,
               std::span<Stage> stages, const std::vector<TiedWeight>& groups);
 
+  /// Whether the tensor is a copy of a tied weight.
+  bool is_copy(const at::Tensor& parameter) const;
   /// Whether the tensor is the copy of a tied weight with the lowest stage, or no copy at all.
   bool is_first_copy(const at::Tensor& parameter) const;
 

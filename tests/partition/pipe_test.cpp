@@ -1,5 +1,8 @@
 #include "stagecraft/partition/pipe.h"
 
+#include <array>
+#include <atomic>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -16,8 +19,10 @@
 #include "stagecraft/graph/capture/scope.h"
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/runtime/runner.h"
 #include "stagecraft/stage/callable.h"
 #include "stagecraft/stage/random_scope.h"
+#include "stagecraft/transport/local/local_world.h"
 #include "stagecraft/tree/tree.h"
 #include "tests/partition/pipe_check.h"
 #include "tests/partition/sample_tensors.h"
@@ -73,6 +78,52 @@ TEST(Pipe, SendsWhatSkipsStages) {
   EXPECT_ERROR(pipe.build_stage(StageId(-1)), ArgumentError,
                "expected a stage from 0 to 3, got -1");
   EXPECT_THAT(pipe.table(), HasSubstr("submod_pp_3"));
+}
+
+// The stages of a pipe have options like stages that a program builds, in threads and in a world.
+TEST(Pipe, GivesItsStagesOptions) {
+  const Tensor w = pipe_weight(0.5);
+  const StageBody model = pipe_body_of(
+      [w](const Tensor& x) {
+        const Tensor y = x.mm(w).tanh();
+        pipe_split();
+        return y * 2;
+      },
+      {{"w", w}});
+  const Pipe pipe = pipeline(model, pipe_batch(4));
+  std::array<std::atomic<int>, 2> forwards = {0, 0};
+  PipelineOptions options{.schedule = "1F1B", .ranks = 2};
+  options.stage_options = [&](StageId stage) {
+    StageOptions each;
+    each.around_forward = [&, stage](const ForwardInfo& info,
+                                     const std::function<void()>& forward) {
+      EXPECT_EQ(info.stage, stage);
+      forward();
+      ++forwards[stage.position()];
+    };
+    return each;
+  };
+  const Tensor x = pipe_rows(6);
+  const c10::IValue expected = model.forward({x}, {});
+  {
+    Pipeline run(pipe, options);
+    const StepResult result = run.eval({x}, {}, {}, {.microbatches = 3});
+    EXPECT_TRUE(at::allclose(result.output.toTensor(), expected.toTensor()));
+    EXPECT_EQ(forwards[0].exchange(0), 3);
+    EXPECT_EQ(forwards[1].exchange(0), 3);
+  }
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    Runner run(transport, pipe, options);
+    const bool is_first = transport.rank() == Rank(0);
+    run.eval(is_first ? Args{x} : Args{}, {}, {}, {.microbatches = 3});
+  });
+  EXPECT_EQ(forwards[0], 3);
+  EXPECT_EQ(forwards[1], 3);
+  Stage stage = pipe.build_stage(StageId(1), StageOptions{.recompute = true});
+  EXPECT_TRUE(stage.options().recompute);
+  EXPECT_ERROR(Pipeline(pipe.build_stages(), options), ArgumentError,
+               "PipelineOptions::stage_options is for the stages of a Pipe");
 }
 
 TEST(Pipe, TellsSizesThatTensorsDoNotTell) {

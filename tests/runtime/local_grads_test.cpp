@@ -13,6 +13,7 @@
 #include <gmock/gmock.h>
 
 #include <ATen/ops/add.h>
+#include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/error.h"
 #include "tests/runtime/faults.h"
@@ -333,6 +334,135 @@ TEST(LocalGrads, SurviveAFailedStep) {
       member.step(slice(all, part, 4), part + 1 == kParts);
     }
     EXPECT_EQ(difference("gradients", member.grads(), own_part(expected, member)), "");
+  });
+}
+
+// There is no memory for the copy of one gradient: all gradients are those before the step.
+TEST(LocalGrads, SurviveAStepThatCannotCopyThem) {
+  const ReplicaWorld world{.shape = {"1F1B", 2, 1, 4}};
+  run_world(world, [&](const Member& member) {
+    const Microbatches all = batch_of(world.shape, member.runner.replica());
+    member.step(slice(all, 0, 4), true);
+    std::vector<at::Tensor> own;
+    for (const StageParameter& parameter : parameters_of(member.model.bodies)) {
+      if (member.placement.get_rank(parameter.stage) == member.own) own.push_back(parameter.tensor);
+    }
+    ASSERT_EQ(own.size(), 2U);  // the first and the last in the order of the copies
+    for (at::Tensor& parameter : own) {
+      const std::vector<at::Tensor> before = copies_of(member.grads());
+      const at::Tensor good = parameter.grad();
+      // Elements in one place of memory, which a copy would spread over more than there is.
+      const at::Tensor bad = at::zeros({1}).expand({int64_t{1} << 50U});
+      if (member.transport.rank() == Rank(0)) parameter.mutable_grad() = bad;
+      EXPECT_ERROR(member.step(slice(all, 1, 4), false), Error, "");
+      if (member.transport.rank() == Rank(0)) {
+        EXPECT_TRUE(parameter.grad().is_same(bad));
+        parameter.mutable_grad() = good;
+      }
+      EXPECT_EQ(difference("gradients", before, member.grads()), "");
+    }
+    member.step(slice(all, 1, 4), false);
+    member.step(slice(all, 2, 4), true);
+    const std::vector<at::Tensor> found = copies_of(member.grads());
+    take_grads(member.model.bodies);
+    for (const int32_t part : {0, 1, 2}) member.step(slice(all, part, 4), true);
+    EXPECT_EQ(difference("gradients", found, member.grads(), 1e-5), "");
+  });
+}
+
+// Each contribution to a tied weight counts once: over the stages, steps and replicas.
+TEST(LocalGrads, OfTiedCopiesAreSummedOnce) {
+  const auto tied = [] {
+    TestModel model = chain_model(4, 6);
+    model.ties = {{{StageId(0), "weight"}, {StageId(3), "weight"}}};
+    return model;
+  };
+  for (const int32_t replicas : {2, 3}) {
+    const ReplicaWorld world{.shape = {"1F1B", 4, 1, 4}, .replicas = replicas, .make_model = tied};
+    std::vector<at::Tensor> expected = plain_grads(world);  // of copies that are not tied
+    const auto parameters = parameters_of(tied().bodies);
+    at::Tensor sum;
+    std::vector<std::size_t> copies;
+    for (std::size_t i = 0; i < parameters.size(); ++i) {
+      const StageId stage = parameters[i].stage;
+      if (parameters[i].name != "weight" || (stage != StageId(0) && stage != StageId(3))) continue;
+      sum = sum.defined() ? at::add(sum, expected[i]) : expected[i];
+      copies.push_back(i);
+    }
+    ASSERT_EQ(copies.size(), 2U);
+    for (const std::size_t copy : copies) expected[copy] = sum;
+    run_world(world, [&](const Member& member) {
+      const Microbatches all = batch_of(world.shape, member.runner.replica());
+      for (int32_t part = 0; part < kParts; ++part) {
+        member.step(slice(all, part, 4), part + 1 == kParts);
+      }
+      EXPECT_EQ(difference("gradients", member.grads(), own_part(expected, member), 1e-5), "");
+    });
+  }
+}
+
+// The copy that holds the gradients of earlier steps may be the one that is frozen.
+TEST(LocalGrads, OfTiedCopiesOfWhichOneIsFrozen) {
+  const auto tied = [] {
+    TestModel model = chain_model(4, 6);
+    model.ties = {{{StageId(0), "weight"}, {StageId(3), "weight"}}};
+    return model;
+  };
+  for (const int32_t frozen : {0, 3}) {
+    SCOPED_TRACE(frozen);
+    const ReplicaWorld world{.shape = {"1F1B", 4, 1, 4}, .make_model = tied};
+    run_world(world, [&](const Member& member) {
+      const Microbatches all = batch_of(world.shape, member.runner.replica());
+      const auto freeze = [&](bool is_frozen) {
+        for (const StageParameter& parameter : parameters_of(member.model.bodies)) {
+          if (parameter.name != "weight" || parameter.stage != StageId(frozen)) continue;
+          parameter.tensor.set_requires_grad(!is_frozen);
+        }
+      };
+      const auto train = [&](bool reduces) {
+        member.step(slice(all, 0, 4), true);
+        freeze(true);
+        member.step(slice(all, 1, 4), reduces);
+        freeze(false);
+        member.step(slice(all, 2, 4), true);
+        std::vector<at::Tensor> grads = copies_of(member.grads());
+        take_grads(member.model.bodies);
+        return grads;
+      };
+      const std::vector<at::Tensor> expected = train(true);
+      EXPECT_EQ(difference("gradients", train(false), expected, 1e-5), "");
+    });
+  }
+}
+
+// Only the runner that left gradients local knows of them.
+TEST(LocalGrads, ARunnerThatWasReplacedIsNamed) {
+  const ReplicaWorld world{.shape = {"1F1B", 2, 1, 4}};
+  run_world(world, [&](const Member& member) {
+    const Microbatches all = batch_of(world.shape, member.runner.replica());
+    member.step(slice(all, 0, 4), false);
+    std::optional<Runner> fresh;
+    if (member.transport.rank() == Rank(3)) {
+      fresh.emplace(
+          member.transport, world.source(), stages_on(member.model, member.placement, member.own),
+          runner_options(
+              member.model,
+              {.timeout = std::chrono::seconds(20), .seed = 7, .replicas = world.replicas}));
+      fresh->set_completed_steps(1);
+    }
+    Runner& runner = fresh ? *fresh : member.runner;
+    runner.recover();
+    const Member now{runner, member.transport, member.model, member.placement, member.own};
+    const std::vector<at::Tensor> before = copies_of(now.grads());
+    for (const bool reduces : {true, false}) {
+      EXPECT_ERROR(
+          now.step(slice(all, 1, 4), reduces), MetadataError,
+          "the ranks do not agree: rank 3 has local gradients of 0 parameters, but rank 1, "
+          "which has the same stages, of 2");
+    }
+    EXPECT_EQ(difference("gradients", before, now.grads()), "");
+    // An eval has nothing to do with gradients.
+    runner.eval(part_of(slice(all, 1, 4), member.placement, member.own), {.microbatches = 4});
   });
 }
 
