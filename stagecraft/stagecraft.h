@@ -27,6 +27,7 @@
 #include "stagecraft/schedule/passes/reduce_grads.h"
 #include "stagecraft/schedule/passes/shard_stages.h"
 #include "stagecraft/schedule/passes/split_backward.h"
+#include "stagecraft/schedule/passes/torch_rules.h"
 #include "stagecraft/schedule/placement.h"
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/schedule/slot.h"

@@ -18,16 +18,18 @@ namespace stagecraft {
 /// The schedules of a pipeline, one for each number of microbatches. A schedule is built and
 /// lowered when a step first needs it, and then cached. Thread-safe; ranks may share a source.
 ///
-///   ScheduleSource::named("1F1B", 4)                       four ranks, a stage each
-///   ScheduleSource::named("Interleaved1F1B", 4, 2)         four ranks, two stages each
-///   ScheduleSource::fixed(parse_csv(text))                 exactly this schedule
-///   ScheduleSource::made_by([](int32_t m) { return ...; }) your own
+///   ScheduleSource::named("1F1B", 4)                   four ranks, a stage each
+///   ScheduleSource::named("Interleaved1F1B", 4, 2)     four ranks, two stages each
+///   ScheduleSource::fixed(parse_csv(text))             exactly this schedule
+///   ScheduleSource::made_by([](int32_t m) { return ...; }, placement)   those of your function
 ///
-/// A schedule of computations is lowered, as `lowering` says if it is given; steps and evals alike.
-/// It is refused with ArgumentError at once if its numbers do not fit, and if the schedule is
-/// lowered already: such a schedule is executed unchanged.
+/// A schedule of computations is lowered before it is executed, for steps and evals, with the
+/// options of `lowering` if there are any:
 ///
 ///   ScheduleSource::named("1F1B", 4, 1, LowerOptions{.max_sends = 2})
+///
+/// A schedule that is lowered already is executed unchanged. ArgumentError for options that do not
+/// fit the number of ranks, and for options beside a schedule that is lowered already.
 class ScheduleSource {
  public:
   /// The schedules of a builder. By default each rank has the builder's default number of stages,

@@ -53,9 +53,11 @@ struct StepOptions {
   /// backwards of a stage in this order.
   ///
   /// Gradients that were reduced before are then held by replica 0 alone, so that they count once.
-  /// Clear and scale gradients on all replicas, or on none. In such a step REDUCE_GRAD and
-  /// WAIT_REDUCE_GRAD call neither hooks of StageOptions nor handlers of Callbacks; observers see
-  /// them. `eval` ignores it.
+  /// Clear and scale gradients on all replicas, or on none. Only the runners know that gradients
+  /// are local: keep them until a step has reduced the gradients. If one rank has replaced its
+  /// runner, all ranks get a MetadataError that names it. In a step that does not reduce,
+  /// REDUCE_GRAD and WAIT_REDUCE_GRAD call neither hooks of StageOptions nor handlers of Callbacks;
+  /// observers see them. `eval` ignores it.
   bool reduce_grads = true;
 
   OutputMode outputs = OutputMode::kMerged;

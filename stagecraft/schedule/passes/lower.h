@@ -12,11 +12,11 @@
 
 namespace stagecraft {
 
-/// What a lowered schedule is for.
+/// Which runtime a lowered schedule is made for.
 enum class LowerTarget : uint8_t {
-  kStagecraft,  ///< runs best here: no waits unless an option needs them
-  kTorch213,    ///< the lists of torch 2.13, which knows no waits
-  kTorch215,    ///< the lists of torch 2.15, which refuses lists without waits
+  kStagecraft,  ///< this library: the lists have waits only if an option needs them
+  kTorch213,    ///< torch 2.13: exactly its lists. 2.13 and 2.14 do not know waits.
+  kTorch215,    ///< torch 2.15: exactly its lists. It refuses lists without waits.
 };
 
 /// "stagecraft", "torch-2.13" or "torch-2.15".
