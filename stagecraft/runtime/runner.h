@@ -19,8 +19,9 @@ class Pipe;
 ///   auto result = runner.step({}, {}, y, {.microbatches = 4});   // on the rank of the last stage
 ///
 /// Before the first step the ranks compare version, schedule, stages, ports, ties, seed and device
-/// types. Before each step they compare the number of microbatches and of completed steps. A
-/// mismatch is a MetadataError on every rank, which names the ranks and the values that differ.
+/// types. Before each step they compare the number of microbatches and of completed steps, whether
+/// the step reduces gradients (StepOptions::reduce_grads), and how many are local. A mismatch is a
+/// MetadataError on every rank, which names the ranks and the values that differ.
 ///
 /// Gradients are added to the parameters' .grad, as in plain autograd. A step that fails on any
 /// rank throws on every rank and names the first rank that failed: there as StageError or
