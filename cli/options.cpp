@@ -74,8 +74,9 @@ void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
       add_count(app, "--prefetch", lowering.options.prefetch, 0, "K",
                 "post receives K computations before their use; default: as PyTorch does");
   CLI::Option* target =
-      add_choice(app, "--for", lowering.target, {"torch-2.13", "torch-2.15"},
-                 "write exactly the lists of that version of PyTorch; default: those of this runtime")
+      add_choice(
+          app, "--for", lowering.target, {"torch-2.13", "torch-2.15"},
+          "write exactly the lists of that version of PyTorch; default: those of this runtime")
           ->excludes(prefetch);
   options.insert(options.end(), {prefetch, target});
   for (CLI::Option* option : options) {
