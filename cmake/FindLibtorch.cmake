@@ -72,7 +72,7 @@ _libtorch_ask("${Libtorch_PYTHON}")
 find_package_handle_standard_args(Libtorch
   REQUIRED_VARS Libtorch_PREFIX VERSION_VAR Libtorch_VERSION REASON_FAILURE_MESSAGE "${Libtorch_REASON}")
 if(Libtorch_FOUND AND (Libtorch_VERSION VERSION_LESS 2.11 OR Libtorch_VERSION VERSION_GREATER_EQUAL 2.16))
-  message(WARNING "torch ${Libtorch_VERSION} found; Stagecraft is tested with 2.11 to 2.15")
+  message(WARNING "torch ${Libtorch_VERSION} found; Stagecraft is for 2.11 to 2.15")
 endif()
 if(Libtorch_FOUND AND NOT TARGET Libtorch::libtorch)
   _libtorch_targets()
