@@ -62,8 +62,8 @@ struct Synthesis {
 /// fits. ArgumentError as check_problem.
 Synthesis synthesise(const ScheduleProblem& problem, const SynthesisOptions& options = {});
 
-/// The objective of the best of a few seeds, about what synthesise finds in `rounds` rounds, without
-/// its checks; nothing for an infeasible problem. For comparing many problems.
+/// The objective of the best of a few seeds, about what synthesise finds in `rounds` rounds,
+/// without its checks; nothing for an infeasible problem. For comparing many problems.
 std::optional<double> quick_score(const ScheduleProblem& problem, int64_t rounds = 6);
 
 }  // namespace stagecraft
