@@ -74,6 +74,28 @@ bool has_whole_backward(const Schedule& schedule) {
   });
 }
 
+/// The schedule with I and W in the place of each B of a stage that keeps its activations, so that
+/// gradients leave earlier. Overlaps stay.
+Schedule with_split_backward(const Schedule& schedule, const PlanChoice& choice) {
+  std::vector<ActionList> lists;
+  for (const ActionList& list : schedule.lists()) {
+    ActionList& changed = lists.emplace_back();
+    int32_t inside = 0;
+    for (const Action action : list) {
+      const bool splits = inside == 0 && action.type() == ActionType::kBackward &&
+                          !choice.recompute[action.stage().position()];
+      if (splits) {
+        changed.emplace_back(action.stage(), ActionType::kBackwardInput, action.microbatch());
+        changed.emplace_back(action.stage(), ActionType::kBackwardWeight, action.microbatch());
+      } else {
+        changed.push_back(action);
+      }
+      inside = action.is_overlap() ? action.num_parts() : std::max(0, inside - 1);
+    }
+  }
+  return {schedule.level(), schedule.placement(), std::move(lists)};
+}
+
 /// One built-in schedule on one split.
 std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleKind& kind,
                                   const Schedule& schedule, PlanChoice choice,
@@ -127,13 +149,8 @@ class BuiltIns {
     std::string reason;
     const std::vector<PlanChoice> splits =
         splits_to_try(composer_, candidates_, stages_per_rank, schedule->placement());
-    for (const PlanChoice& choice : splits) {
-      std::optional<BuiltInRow> one = try_one(composer_, kind, *schedule, choice, reason);
-      const Objective objective = composer_.objective();
-      if (one && (!best || one->row.result.value(objective) < best->row.result.value(objective))) {
-        best = std::move(one);
-      }
-    }
+    for (const PlanChoice& choice : splits)
+      keep_better(best, try_both(kind, *schedule, choice, reason));
     const bool equal = kind.name == "1F1B" && stages_per_rank == 1;
     if (best) {
       if (equal) add_equal(kind, *schedule, best->row.choice);
@@ -146,6 +163,25 @@ class BuiltIns {
   BuiltInRows take() { return std::move(result_); }
 
  private:
+  void keep_better(std::optional<BuiltInRow>& best, std::optional<BuiltInRow> one) const {
+    const Objective objective = composer_.objective();
+    if (one && (!best || one->row.result.value(objective) < best->row.result.value(objective))) {
+      best = std::move(one);
+    }
+  }
+
+  // As it is, and with its backwards split.
+  std::optional<BuiltInRow> try_both(const ScheduleKind& kind, const Schedule& schedule,
+                                     const PlanChoice& choice, std::string& reason) const {
+    std::optional<BuiltInRow> best = try_one(composer_, kind, schedule, choice, reason);
+    if (has_whole_backward(schedule)) {
+      std::string ignored;
+      keep_better(best, try_one(composer_, kind, with_split_backward(schedule, choice), choice,
+                                best ? ignored : reason));
+    }
+    return best;
+  }
+
   void add_equal(const ScheduleKind& kind, const Schedule& schedule, const PlanChoice& best) {
     const int32_t stages = composer_.problem().num_ranks();
     PlanChoice choice{.stages_per_rank = 1,
@@ -153,7 +189,7 @@ class BuiltIns {
                       .recompute = std::vector<bool>(static_cast<std::size_t>(stages), false)};
     if (choice.begins == best.begins && !best.recomputes()) return;
     std::string reason;
-    std::optional<BuiltInRow> one = try_one(composer_, kind, schedule, std::move(choice), reason);
+    std::optional<BuiltInRow> one = try_both(kind, schedule, choice, reason);
     if (one) {
       one->row.split = "equal layers";
       result_.rows.push_back(std::move(*one));

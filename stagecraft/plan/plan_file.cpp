@@ -269,7 +269,9 @@ std::string to_plan_file(const SavedPlan& plan) {
   return json_to_text(json, {.repair = true}) + "\n";
 }
 
-SavedPlan parse_plan_file(std::string_view text) {
+namespace {
+
+SavedPlan read_plan(std::string_view text) {
   const Json json = read_json(text);
   require<ArgumentError>(json.is_object() && json.contains("stagecraft_plan"),
                          "the text is not a plan: it has no member \"stagecraft_plan\"");
@@ -309,8 +311,26 @@ SavedPlan parse_plan_file(std::string_view text) {
                            describe_json(peak));
     plan.peaks.push_back(peak.get<double>());
   }
+  return plan;
+}
+
+}  // namespace
+
+SavedPlan parse_plan_file(std::string_view text) {
+  SavedPlan plan = read_plan(text);
   check_prediction(plan);
   return plan;
+}
+
+CostModel parse_plan_costs(std::string_view text) {
+  const SavedPlan plan = read_plan(text);
+  CostModel costs = choice_costs(StageComposer(plan.problem, plan.objective), plan.choice);
+  const std::vector<PlanRank>& ranks = plan.problem.ranks;
+  const bool alike = std::all_of(ranks.begin(), ranks.end(), [&](const PlanRank& rank) {
+    return rank.memory == ranks.front().memory;
+  });
+  if (alike) costs.memory_cap = ranks.front().memory;
+  return costs;
 }
 
 SavedPlan read_plan_file(const std::string& path) {

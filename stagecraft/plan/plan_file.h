@@ -49,6 +49,9 @@ std::string to_plan_file(const SavedPlan& plan);
 /// this does not read, and for a plan whose parts do not fit each other: the schedule is verified,
 /// and the predicted time and memory are those of its costs.
 SavedPlan parse_plan_file(std::string_view text);
+/// The costs of the plan's stages for its schedule, which may have been edited: the prediction is
+/// not compared. Throws as parse_plan_file for everything else.
+CostModel parse_plan_costs(std::string_view text);
 /// The same for a file. FileError when it cannot be read; errors begin with the file's name.
 SavedPlan read_plan_file(const std::string& path);
 
