@@ -128,9 +128,9 @@ std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleK
 
 class BuiltIns {
  public:
-  BuiltIns(const StageComposer& composer, const std::vector<PlanCandidate>& candidates,
-           const std::function<bool()>& stop)
-      : composer_(composer), candidates_(candidates), stop_(stop) {}
+  BuiltIns(const StageComposer& composer, bool may_recompute,
+           const std::vector<PlanCandidate>& candidates, const std::function<bool()>& stop)
+      : composer_(composer), may_recompute_(may_recompute), candidates_(candidates), stop_(stop) {}
 
   void add(const ScheduleKind& kind, int32_t stages_per_rank) {
     const int32_t ranks = composer_.problem().num_ranks();
@@ -151,6 +151,9 @@ class BuiltIns {
         splits_to_try(composer_, candidates_, stages_per_rank, schedule->placement());
     for (const PlanChoice& choice : splits)
       keep_better(best, try_both(kind, *schedule, choice, reason));
+    if (!best && !splits.empty() && may_recompute_) {
+      best = try_with_recompute(kind, *schedule, splits.back());
+    }
     const bool equal = kind.name == "1F1B" && stages_per_rank == 1;
     if (best) {
       if (equal) add_equal(kind, *schedule, best->row.choice);
@@ -182,6 +185,30 @@ class BuiltIns {
     return best;
   }
 
+  // The stages of ranks that are over their memory recompute, until it fits or nothing is left.
+  std::optional<BuiltInRow> try_with_recompute(const ScheduleKind& kind, const Schedule& schedule,
+                                               PlanChoice choice) const {
+    if (splits_backward(schedule)) return std::nullopt;
+    for (int32_t round = 0; round < 3; ++round) {
+      std::string reason;
+      std::optional<BuiltInRow> one = try_both(kind, schedule, choice, reason);
+      if (one) return one;
+      PlanChoice whole = choice;
+      whole.whole_backward = true;
+      const Evaluation result = evaluate_schedule(composer_, whole, schedule);
+      bool changed = false;
+      for (std::size_t s = 0; s < choice.recompute.size(); ++s) {
+        const auto rank = static_cast<std::size_t>(schedule.placement().ranks()[s]);
+        const std::optional<double>& memory = composer_.problem().ranks[rank].memory;
+        if (!memory || result.peaks[rank] <= *memory || choice.recompute[s]) continue;
+        choice.recompute[s] = true;
+        changed = true;
+      }
+      if (!changed) break;
+    }
+    return std::nullopt;
+  }
+
   void add_equal(const ScheduleKind& kind, const Schedule& schedule, const PlanChoice& best) {
     const int32_t stages = composer_.problem().num_ranks();
     PlanChoice choice{.stages_per_rank = 1,
@@ -199,6 +226,7 @@ class BuiltIns {
   }
 
   const StageComposer& composer_;
+  bool may_recompute_;
   const std::vector<PlanCandidate>& candidates_;
   const std::function<bool()>& stop_;
   BuiltInRows result_;
@@ -209,7 +237,7 @@ class BuiltIns {
 BuiltInRows built_in_rows(const StageComposer& composer, const SearchSpace& space,
                           const std::vector<PlanCandidate>& candidates,
                           const std::function<bool()>& stop) {
-  BuiltIns rows(composer, candidates, stop);
+  BuiltIns rows(composer, space.recompute == RecomputeChoice::kAuto, candidates, stop);
   for (const int32_t stages_per_rank : space.stages_per_rank) {
     for (const ScheduleKind& kind : schedule_kinds()) {
       if (kind.has_backward) rows.add(kind, stages_per_rank);

@@ -35,6 +35,7 @@ DueDates random_dates(Random& random, int32_t microbatches) {
   d.tolerance = random.chance(.3) ? 0 : random.uniform();
   d.eager = random.chance(.5) ? 0 : random.uniform(0, 2);
   d.memory_share = random.chance(.5) ? 1 : random.uniform(.5, 1);
+  d.balance = random.chance(.5);
   return d;
 }
 
@@ -55,6 +56,7 @@ DueDates mutated(const DueDates& dates, Random& random) {
   if (random.chance(.3)) {
     d.memory_share = std::clamp(d.memory_share + .4 * w * random.normal(), .4, 1.0);
   }
+  if (random.chance(.15)) d.balance = !d.balance;
   return d;
 }
 

@@ -191,7 +191,20 @@ class Planner {
     return chosen;
   }
 
-  // The second and third split of a kind say so.
+  // Of each number of stages and placement, the two best synthesised rows are worth comparing.
+  static void keep_two_splits(std::vector<PlanRow>& rows) {
+    std::vector<PlanRow> kept;
+    for (PlanRow& row : rows) {
+      const auto alike = std::count_if(kept.begin(), kept.end(), [&](const PlanRow& other) {
+        return !other.built_in && other.choice.stages_per_rank == row.choice.stages_per_rank &&
+               other.choice.placement == row.choice.placement;
+      });
+      if (row.built_in || alike < 2) kept.push_back(std::move(row));
+    }
+    rows = std::move(kept);
+  }
+
+  // The second split of a kind says so.
   static void name_splits(std::vector<PlanRow>& rows) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (!rows[i].split.empty() || rows[i].built_in) continue;
@@ -217,6 +230,7 @@ class Planner {
     require<ScheduleErrorOf>(plan.best.result.fits, "the planned schedule is over a rank's memory");
     for (const Found& one : found_) plan.rows.push_back(one.row);
     std::stable_sort(plan.rows.begin(), plan.rows.end(), is_better);
+    keep_two_splits(plan.rows);
     name_splits(plan.rows);
     for (const PlanRow& row : plan.rows) {
       if (row.choice == plan.best.choice && row.schedule == plan.best.schedule) {

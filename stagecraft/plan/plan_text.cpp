@@ -220,9 +220,8 @@ std::string curve_sentence(const Plan& plan, const std::vector<CurvePoint>& curv
                                        fmt::join(parts, ", "));
     text += ' ';
   }
-  return fmt::format("{}Least memory: {} a rank, which gives {}.\n", text,
-                     format_memory(problem, curve.front().memory),
-                     format_time(problem, curve.front().value));
+  return fmt::format("{}Least memory: {} a rank.\n", text,
+                     format_memory(problem, curve.front().memory));
 }
 
 std::string curve_table(const Plan& plan, const std::vector<CurvePoint>& curve) {

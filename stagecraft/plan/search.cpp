@@ -4,6 +4,7 @@
 #include <limits>
 
 #include "stagecraft/plan/known_seeds.h"
+#include "stagecraft/plan/zero_bubble.h"
 
 namespace stagecraft::plan {
 namespace {
@@ -77,6 +78,16 @@ void Search::try_known() {
   }
 }
 
+void Search::try_zero_bubble() {
+  if (in_.ranks != in_.stages || !in_.has_chain || is_over()) return;
+  for (const ZeroBubbleChoice& choice : zero_bubble_choices()) {
+    if (is_over()) return;
+    if (build_zero_bubble(in_, choice, scratch_)) {
+      consider(scratch_, kNearForward, "zero-bubble heuristic");
+    }
+  }
+}
+
 void Search::try_seed() {
   ++rounds_;
   DueDates dates;
@@ -110,6 +121,8 @@ void Search::run_seeds(int64_t rounds) {
 
 void Search::run() {
   try_known();
+  while (!is_over() && seeds_ < starts_.size()) try_seed();
+  try_zero_bubble();
   while (!is_over()) try_seed();
 }
 

@@ -44,6 +44,7 @@ class Search {
   // Evaluates and takes words, fills them if they are near enough; returns their value.
   double consider(Words& words, double nearness, std::string_view how);
   void try_known();
+  void try_zero_bubble();
   void try_seed();
 
   const ScheduleProblem& problem_;

@@ -99,6 +99,8 @@ void Seeder::start(const DueDates& dates) {
   }
   free_at_.assign(in_.on.size(), 0.0);
   held_.assign(in_.on.size(), 0.0);
+  idle_.assign(in_.on.size(), -1.0);
+  most_idle_ = 0;
   left_.clear();
   caps_.clear();
   events_.clear();
@@ -222,20 +224,25 @@ void Seeder::collect_backward(int32_t rank, double now) {
   }
 }
 
-const Seeder::Candidate* Seeder::choose(double now, double& wake) const {
+const Seeder::Candidate* Seeder::choose(int32_t rank, double now, double& wake) const {
   const Candidate* best = nullptr;
   for (const Candidate& c : now_) {
     const bool is_better =
         best == nullptr || c.due < best->due || (c.due == best->due && c.kind < best->kind);
     if (!is_better) continue;
-    bool delays = false;
+    double delayed = std::numeric_limits<double>::infinity();  // what comes first of all it delays
     for (const Candidate& y : soon_) {
       if (y.due + eager_ < c.due && now + c.time > y.at + dates_.tolerance * c.time + eps_) {
-        delays = true;
-        wake = std::min(wake, y.at);
+        delayed = std::min(delayed, y.at);
       }
     }
-    if (!delays) best = &c;
+    const bool is_free = delayed == std::numeric_limits<double>::infinity();
+    if (is_free || (dates_.balance && c.kind == kW &&
+                    idle_[rank] + (delayed - free_at_[rank]) > most_idle_ + eps_)) {
+      best = &c;
+    } else {
+      wake = std::min(wake, delayed);
+    }
   }
   return best;
 }
@@ -267,6 +274,8 @@ void Seeder::execute(const Candidate& chosen, int32_t rank, double now, Words& w
   const auto [due_date, at, time, kind, stage, k] = chosen;
   const double end = now + time;
   words[rank].emplace_back(kind, stage, microbatch(k));
+  idle_[rank] = idle_[rank] < 0 ? 0 : idle_[rank] + (now - free_at_[rank]);
+  most_idle_ = std::max(most_idle_, idle_[rank]);
   --left_[rank];
   free_at_[rank] = end;
   push(end, rank);
@@ -299,7 +308,7 @@ bool Seeder::build(const DueDates& dates, Words& words) {
     double wake = std::numeric_limits<double>::infinity();
     if (now_.empty()) {
       for (const Candidate& c : soon_) wake = std::min(wake, c.at);
-    } else if (const Candidate* chosen = choose(now, wake)) {
+    } else if (const Candidate* chosen = choose(rank, now, wake)) {
       execute(*chosen, rank, now, words);
       --left;
       continue;

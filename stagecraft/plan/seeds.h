@@ -31,6 +31,8 @@ struct DueDates {
   double eager = 0;
   /// Of the cap.
   double memory_share = 1;
+  /// A W may delay what it likes where waiting would make its rank the most idle of all.
+  bool balance = false;
 };
 
 /// The fixed starts of a search, best first by experience.
@@ -79,7 +81,7 @@ class Seeder {
   double reserved_forward(int32_t rank, int32_t stage, double due_date, double room) const;
   double reserved_backward(int32_t rank, double due_date, double room) const;
   double reserved_for_later(int32_t rank, int32_t after) const;
-  const Candidate* choose(double now, double& wake) const;
+  const Candidate* choose(int32_t rank, double now, double& wake) const;
   void execute(const Candidate& chosen, int32_t rank, double now, Words& words);
   void pass_on(int32_t kind, int32_t stage, int32_t k, double end);
   void arrive(int32_t kind, int32_t stage, int32_t k, double at);
@@ -99,6 +101,8 @@ class Seeder {
   std::vector<double> arrival_[2];     // F, I; by stage, then k
   std::vector<int32_t> missing_[2];    // values that have not been made
   std::vector<double> free_at_;
+  std::vector<double> idle_;  // since a rank's first action; -1 before it
+  double most_idle_ = 0;
   std::vector<double> held_;
   std::vector<int64_t> left_;
   std::vector<Event> events_;
