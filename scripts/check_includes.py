@@ -26,7 +26,7 @@ ALLOWED = {
     "stage": ["tree"],
     "partition": ["graph", "stage"],
     "transport": ["base"],
-    "runtime": ["schedule", "sim", "microbatch", "stage", "partition", "transport"],
+    "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "transport"],
     "report": ["runtime", "viz"],
     "train": ["runtime"],
 }

@@ -26,6 +26,15 @@ std::vector<int32_t> balance(std::span<const double> costs, std::span<const doub
   std::vector<double> sums = {0};
   for (const double cost : costs) sums.push_back(sums.back() + cost);
   const auto at = [](int32_t i) { return static_cast<std::size_t>(i); };
+  const bool alike = std::all_of(speeds.begin(), speeds.end(),
+                                 [&](double speed) { return speed == speeds.front(); });
+  if (!alike) {
+    return balance_any(n, parts,
+                       [&](int32_t part, int32_t first, int32_t end) {
+                         return (sums[at(end)] - sums[at(first)]) / speeds[at(part)];
+                       })
+        .begins;
+  }
   std::vector<double> before(at(n) + 1, plan::kUnlimited);
   before[0] = 0;
   std::vector<std::vector<int32_t>> from(at(parts) + 1, std::vector<int32_t>(at(n) + 1, 0));

@@ -8,8 +8,9 @@
 namespace stagecraft {
 
 /// Divides a chain into consecutive parts of at least one element each, so that the largest
-/// cost(part) / speed(part) is as small as possible. Returns the first element of each part. Exact;
-/// O(parts * n * log n), because the cost of a part grows with the part.
+/// cost(part) / speed(part) is as small as possible. Returns the first element of each part. Exact.
+/// O(parts * n * log n) if all speeds are the same: then fewer elements never cost more. With
+/// different speeds that is not so, because every part has an element: O(parts * n^2).
 ///
 /// REQUIRES 1 <= speeds.size() <= costs.size(), costs >= 0, speeds > 0.
 std::vector<int32_t> balance(std::span<const double> costs, std::span<const double> speeds);

@@ -38,11 +38,16 @@ std::pair<double, bool> least_stage_need(const StageComposer& composer, int32_t 
   return again < kept ? std::pair(again, true) : std::pair(kept, false);
 }
 
-LeastMemory with_one_stage(const StageComposer& composer, int32_t ranks,
+/// What a rank's need is divided by: 1 for all if they are to be alike, or the rank's memory.
+using Shares = std::vector<double>;
+
+LeastMemory with_one_stage(const StageComposer& composer, const Shares& shares,
                            RecomputeChoice recompute) {
   const int32_t layers = composer.num_layers();
-  const Balanced best = balance_any(layers, ranks, [&](int32_t, int32_t first, int32_t end) {
-    return least_stage_need(composer, first, end, recompute).first;
+  const auto ranks = static_cast<int32_t>(shares.size());
+  const Balanced best = balance_any(layers, ranks, [&](int32_t rank, int32_t first, int32_t end) {
+    return least_stage_need(composer, first, end, recompute).first /
+           shares[static_cast<std::size_t>(rank)];
   });
   LeastMemory least{.memory = best.largest};
   least.choice.begins = best.begins;
@@ -55,17 +60,24 @@ LeastMemory with_one_stage(const StageComposer& composer, int32_t ranks,
   return least;
 }
 
-double largest_need(const StageComposer& composer, const PlanChoice& choice) {
+double largest_need(const StageComposer& composer, const PlanChoice& choice, const Shares& shares) {
   const std::vector<double> needs = memory_needs(composer, choice);
-  return *std::max_element(needs.begin(), needs.end());
+  double largest = 0;
+  for (std::size_t r = 0; r < needs.size(); ++r) largest = std::max(largest, needs[r] / shares[r]);
+  return largest;
 }
 
 /// Moves boundaries and toggles recompute for as long as the fullest rank needs less.
-LeastMemory improve_need(const StageComposer& composer, PlanChoice choice, bool may_toggle) {
-  LeastMemory least{largest_need(composer, choice), std::move(choice)};
+LeastMemory improve_need(const StageComposer& composer, PlanChoice choice, const Shares& shares,
+                         bool may_toggle) {
+  LeastMemory least{largest_need(composer, choice, shares), std::move(choice)};
   bool better = true;
   const auto try_one = [&](PlanChoice tried) {
-    const double need = largest_need(composer, tried);
+    for (std::size_t s = 1; s < tried.begins.size(); ++s) {
+      if (tried.begins[s] <= tried.begins[s - 1]) return;
+    }
+    if (tried.begins.back() >= composer.num_layers()) return;
+    const double need = largest_need(composer, tried, shares);
     if (need >= least.memory * (1 - 1e-12)) return;
     least = {need, std::move(tried)};
     better = true;
@@ -78,14 +90,15 @@ LeastMemory improve_need(const StageComposer& composer, PlanChoice choice, bool 
         toggled.recompute[s] = !toggled.recompute[s];
         try_one(std::move(toggled));
       }
-      for (const int32_t by : {-1, 1, -2, 2}) {
-        if (s == 0) continue;
-        PlanChoice moved = least.choice;
-        moved.begins[s] += by;
-        const int32_t end =
-            s + 1 < moved.begins.size() ? moved.begins[s + 1] : composer.num_layers();
-        if (moved.begins[s] <= moved.begins[s - 1] || moved.begins[s] >= end) continue;
-        try_one(std::move(moved));
+      if (s == 0) continue;
+      for (const int32_t by : {-1, 1, -2, 2, -3, 3}) {
+        // A boundary alone, and with its neighbours after it.
+        for (std::size_t count = 1; count <= 4 && s + count <= least.choice.begins.size();
+             ++count) {
+          PlanChoice moved = least.choice;
+          for (std::size_t k = 0; k < count; ++k) moved.begins[s + k] += by;
+          try_one(std::move(moved));
+        }
       }
     }
   }
@@ -93,17 +106,50 @@ LeastMemory improve_need(const StageComposer& composer, PlanChoice choice, bool 
 }
 
 LeastMemory with_more_stages(const StageComposer& composer, const SearchSpace& space,
-                             int32_t stages_per_rank, PlacementStyle placement) {
-  const int32_t ranks = composer.problem().num_ranks();
+                             const Shares& shares, int32_t stages_per_rank,
+                             PlacementStyle placement) {
   PlanChoice choice{.stages_per_rank = stages_per_rank, .placement = placement};
-  const auto stages = static_cast<std::size_t>(stages_per_rank * ranks);
-  std::vector<double> needs;
-  for (int32_t l = 0; l < composer.num_layers(); ++l) {
-    needs.push_back(least_stage_need(composer, l, l + 1, space.recompute).first);
+  const auto stages = static_cast<std::size_t>(stages_per_rank) * shares.size();
+  const bool may_toggle = space.recompute == RecomputeChoice::kAuto;
+  std::optional<LeastMemory> least;
+  // Starts: stages with the same memory, the same weights, the same number of layers.
+  for (int32_t start = 0; start < 3; ++start) {
+    std::vector<double> needs;
+    for (int32_t l = 0; l < composer.num_layers(); ++l) {
+      needs.push_back(start == 0   ? least_stage_need(composer, l, l + 1, space.recompute).first
+                      : start == 1 ? composer.fixed_memory(l, l + 1)
+                                   : 1);
+    }
+    choice.begins = balance(needs, std::vector<double>(stages, 1));
+    for (const bool again : {false, true}) {
+      if (again && space.recompute == RecomputeChoice::kNone) continue;
+      if (!again && space.recompute == RecomputeChoice::kAll) continue;
+      choice.recompute.assign(stages, again);
+      LeastMemory one = improve_need(composer, choice, shares, may_toggle);
+      if (!least || one.memory < least->memory) least = std::move(one);
+    }
   }
-  choice.begins = balance(needs, std::vector<double>(stages, 1));
-  choice.recompute.assign(stages, space.recompute != RecomputeChoice::kNone);
-  return improve_need(composer, std::move(choice), space.recompute == RecomputeChoice::kAuto);
+  return *least;
+}
+
+std::optional<LeastMemory> least_need(const StageComposer& composer, const SearchSpace& space,
+                                      const Shares& shares) {
+  std::optional<LeastMemory> least;
+  const auto ranks = static_cast<int32_t>(shares.size());
+  const auto offer = [&](LeastMemory one) {
+    if (!least || one.memory < least->memory) least = std::move(one);
+  };
+  for (const int32_t per_rank : space.stages_per_rank) {
+    if (per_rank * ranks > composer.num_layers()) continue;
+    if (per_rank == 1) {
+      offer(with_one_stage(composer, shares, space.recompute));
+      continue;
+    }
+    for (const PlacementStyle placement : space.placements) {
+      offer(with_more_stages(composer, space, shares, per_rank, placement));
+    }
+  }
+  return least;
 }
 
 // Three significant digits, rounded up: enough memory whatever the digits that are left out.
@@ -172,7 +218,9 @@ std::optional<std::string> explain_more_ranks(const StageComposer& composer,
     memory = std::min(memory, rank.memory.value_or(plan::kUnlimited));
   }
   for (int32_t ranks = problem.num_ranks() + 1; ranks <= composer.num_layers(); ++ranks) {
-    if (with_one_stage(composer, ranks, space.recompute).memory > memory) continue;
+    if (with_one_stage(composer, Shares(static_cast<std::size_t>(ranks), 1), space.recompute)
+            .memory > memory)
+      continue;
     return fmt::format("does not fit: {} ranks of {} would do", ranks,
                        format_memory(problem, memory));
   }
@@ -199,22 +247,21 @@ std::vector<double> memory_needs(const StageComposer& composer, const PlanChoice
 }
 
 std::optional<LeastMemory> least_memory(const StageComposer& composer, const SearchSpace& space) {
-  std::optional<LeastMemory> least;
-  const int32_t ranks = composer.problem().num_ranks();
-  const auto offer = [&](LeastMemory one) {
-    if (!least || one.memory < least->memory) least = std::move(one);
-  };
-  for (const int32_t per_rank : space.stages_per_rank) {
-    if (per_rank * ranks > composer.num_layers()) continue;
-    if (per_rank == 1) {
-      offer(with_one_stage(composer, ranks, space.recompute));
-      continue;
-    }
-    for (const PlacementStyle placement : space.placements) {
-      offer(with_more_stages(composer, space, per_rank, placement));
-    }
+  return least_need(composer, space, Shares(composer.problem().ranks.size(), 1));
+}
+
+std::optional<PlanChoice> choose_for_memory(const StageComposer& composer,
+                                            const SearchSpace& space) {
+  Shares shares;
+  bool limited = false;
+  for (const PlanRank& rank : composer.problem().ranks) {
+    limited = limited || rank.memory.has_value();
+    shares.push_back(rank.memory.value_or(1e300));
   }
-  return least;
+  if (!limited) return std::nullopt;
+  std::optional<LeastMemory> least = least_need(composer, space, shares);
+  if (!least) return std::nullopt;
+  return std::move(least->choice);
 }
 
 std::vector<std::string> explain_unfit(const StageComposer& composer, const SearchSpace& space,

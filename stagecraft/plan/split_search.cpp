@@ -8,6 +8,7 @@
 
 #include "stagecraft/plan/balance.h"
 #include "stagecraft/plan/bound.h"
+#include "stagecraft/plan/memory_need.h"
 #include "stagecraft/plan/synthesise.h"
 #include "stagecraft/plan/unlimited.h"
 
@@ -244,6 +245,18 @@ class SplitSearch {
       }
     }
     sort();
+    // What fits at all is found by its need alone.
+    if (!found_.empty() && !found_.front().fits) {
+      if (std::optional<PlanChoice> choice = choose_for_memory(composer_, space_)) {
+        if (differ(composer_.problem().ranks)) {
+          for (int32_t r = 0; r < composer_.problem().num_ranks(); ++r) {
+            choice->rank_order.push_back(r);
+          }
+        }
+        add(std::move(*choice));
+        sort();
+      }
+    }
     if (space_.recompute == RecomputeChoice::kAuto) refine();
     sort();
     return std::move(found_);
