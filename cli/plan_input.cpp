@@ -13,6 +13,7 @@
 
 #include "cli/failure.h"
 #include "cli/input.h"
+#include "cli/plan_search.h"
 #include "stagecraft/base/json_text.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/schedule/json_input.h"
@@ -25,18 +26,6 @@ std::atomic<bool> interrupted = false;
 
 void interrupt(int) {
   interrupted.store(true);
-}
-
-std::vector<std::string> split_list(const std::string& text) {
-  std::vector<std::string> parts(1);
-  for (const char c : text) {
-    if (c == ',') {
-      parts.emplace_back();
-    } else {
-      parts.back() += c;
-    }
-  }
-  return parts;
 }
 
 Quantity read_quantity(const std::string& option, const std::string& text) {
@@ -183,20 +172,6 @@ std::vector<PlanRank> make_ranks(const PlanCommand& command, const LayerFile& fi
 
 }  // namespace
 
-std::vector<double> parse_memory(const std::string& option, const std::string& text, bool& bytes) {
-  std::vector<double> amounts;
-  for (const std::string& part : split_list(text)) {
-    const Quantity memory = read_quantity(option, part);
-    if (memory.kind == QuantityKind::kTime || memory.value <= 0) {
-      throw BadUsage(
-          fmt::format("{} takes an amount of memory above 0, got {}", option, quote(part)));
-    }
-    bytes = bytes || memory.kind == QuantityKind::kMemory;
-    amounts.push_back(memory.value);
-  }
-  return amounts;
-}
-
 PlanProblem make_problem(const PlanCommand& command) {
   LayerFile file = read_costs(command);
   PlanProblem problem;
@@ -243,16 +218,7 @@ PlanOptions make_plan_options(const PlanSearch& search) {
   options.reorder = search.reorder;
   options.seed = static_cast<uint64_t>(search.seed);
   if (search.rounds) options.rounds = *search.rounds;
-  const Quantity limit = read_quantity("--time-limit", search.time_limit);
-  double seconds = limit.value;
-  if (limit.kind == QuantityKind::kMemory || !(seconds > 0)) {
-    throw BadUsage(fmt::format("--time-limit takes a time above 0, such as 5s or 500ms, got {}",
-                               quote(search.time_limit)));
-  }
-  if (limit.unit == "ms") seconds *= 1e-3;
-  if (limit.unit == "us") seconds *= 1e-6;
-  if (limit.unit == "ns") seconds *= 1e-9;
-  options.time_limit = std::chrono::nanoseconds(static_cast<int64_t>(1e9 * std::min(seconds, 1e8)));
+  options.time_limit = parse_time_limit("--time-limit", search.time_limit);
   return options;
 }
 

@@ -1,8 +1,6 @@
 #pragma once
 
 #include <atomic>
-#include <string>
-#include <vector>
 
 #include "cli/commands.h"
 #include "stagecraft/plan/make_plan.h"
@@ -14,10 +12,6 @@ PlanProblem make_problem(const PlanCommand& command);
 
 /// The options of the search. BadUsage likewise.
 PlanOptions make_plan_options(const PlanSearch& search);
-
-/// Memory of ranks: one amount for all or one for each, "8GB" or "8GB,8GB,6GB". `bytes` is set if
-/// one has a unit. BadUsage for anything else.
-std::vector<double> parse_memory(const std::string& option, const std::string& text, bool& bytes);
 
 /// Ends a plan's search at the first Ctrl-C; the second one ends the program. One at a time.
 class Interrupt {
