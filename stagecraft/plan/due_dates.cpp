@@ -21,6 +21,8 @@ std::vector<DueDates> fixed_starts(int32_t microbatches) {
       {false, .15, .5, -.7, .95 * m, .87, 0},
       {true, 5, .8, 0, 1, 0, 0},
       {false, 1, 1, 0, 0, 0, 0},
+      {false, 4.9, 2.3, -1.8, .5 * m, .7, .2, 1, true},
+      {true, 3.2, 1.55, -.55, .1, .15, .7},
   };
 }
 

@@ -12,6 +12,7 @@ namespace {
 constexpr std::size_t kPool = 12;
 constexpr double kNearForward = 1.04;  // seeds within this factor of the best are filled
 constexpr double kNearBackward = 1.08;
+constexpr int64_t kMostAnnealed = 2000;  // actions
 
 }  // namespace
 
@@ -119,10 +120,34 @@ void Search::run_seeds(int64_t rounds) {
   for (int64_t i = 0; i < rounds && !is_over(); ++i) try_seed();
 }
 
+double Search::spent() const {
+  if (options_.rounds) return static_cast<double>(rounds_) / static_cast<double>(round_limit_);
+  const double limit = std::chrono::duration<double>(options_.time_limit).count();
+  return limit > 0 ? seconds() / limit : 1;
+}
+
+void Search::anneal(double end) {
+  if (is_over()) return;
+  const double begin = spent();
+  Words words = best_;
+  Annealer annealer(in_);
+  const double value = annealer.run(words, value_, enough_, random_, [&] {
+    ++rounds_;
+    return is_over() ? 1.0 : (spent() - begin) / (end - begin);
+  });
+  take(words, value, found_by_ + ", annealed");
+  if (!is_at_bound()) consider(words, 2, found_by_);
+}
+
 void Search::run() {
   try_known();
   while (!is_over() && seeds_ < starts_.size()) try_seed();
   try_zero_bubble();
+  const bool is_small = in_.num_actions() <= kMostAnnealed && QuickClock::takes(in_);
+  if (is_small) {
+    while (!is_over() && spent() < .2) try_seed();
+    anneal(.95);
+  }
   while (!is_over()) try_seed();
 }
 

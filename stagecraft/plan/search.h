@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "stagecraft/plan/anneal.h"
 #include "stagecraft/plan/evaluate.h"
 #include "stagecraft/plan/fill.h"
 #include "stagecraft/plan/instance.h"
@@ -46,6 +47,10 @@ class Search {
   void try_known();
   void try_zero_bubble();
   void try_seed();
+  // From the best, until the share `end` of the budget is spent.
+  void anneal(double end);
+  // The share of rounds or time that is over.
+  double spent() const;
 
   const ScheduleProblem& problem_;
   const Instance& in_;
