@@ -298,7 +298,10 @@ int train(TrainCommand command) {
     std::optional<Session> session;
     try {
       TrainCommand own = command;
-      if (own.plan == "auto") make_train_plan(own, TrainingData(own), transport);
+      if (own.plan == "auto") {
+        const TrainingData data(own);
+        make_train_plan(own, data, transport);
+      }
       // Ranks that are threads of this process capture their models one after the other.
       const std::lock_guard lock(mutex);
       session.emplace(std::move(own), checkpoint, transport);
