@@ -42,6 +42,19 @@ double lacking(const ScheduleProblem& problem) {
   return lacks;
 }
 
+/// What each rank computes for a microbatch of size 1.
+std::vector<double> work_of_ranks(const ScheduleProblem& problem) {
+  std::vector<double> work(problem.ranks.size(), 0);
+  for (std::size_t s = 0; s < problem.stages.size(); ++s) {
+    const StageLoad& load = problem.stages[s];
+    const double apart = load.backward_input + load.backward_weight;
+    const double backward = load.is_split ? apart : load.backward.value_or(apart);
+    const auto rank = static_cast<std::size_t>(problem.placement.ranks()[s]);
+    work[rank] += (load.forward + backward) / problem.ranks[rank].speed;
+  }
+  return work;
+}
+
 /// Improves one choice by moves, until none helps.
 class LocalSearch {
  public:
@@ -69,16 +82,7 @@ class LocalSearch {
     SplitScore result;
     double squares = 0;
     double most = 0;
-    std::vector<double> work(problem.ranks.size(), 0);
-    for (std::size_t s = 0; s < problem.stages.size(); ++s) {
-      const StageLoad& load = problem.stages[s];
-      const double backward =
-          load.is_split ? load.backward_input + load.backward_weight
-                        : load.backward.value_or(load.backward_input + load.backward_weight);
-      const auto rank = static_cast<std::size_t>(problem.placement.ranks()[s]);
-      work[rank] += (load.forward + backward) / problem.ranks[rank].speed;
-    }
-    for (const double one : work) {
+    for (const double one : work_of_ranks(problem)) {
       squares += one * one;
       most = std::max(most, one);
     }
@@ -337,23 +341,31 @@ class SplitSearch {
 
   void toggle_best() {
     constexpr std::size_t kMost = 3;
+    constexpr int32_t kPasses = 8;
+    constexpr double kAsGood = 5e-4;
     const std::size_t count = std::min(kMost, found_.size());
     for (std::size_t i = 0; i < count && found_[i].fits; ++i) {
-      PlanCandidate better = found_[i];
+      PlanCandidate now = found_[i];
+      PlanCandidate best = now;
       bool improved = true;
-      while (improved && !limit_.reached()) {
+      for (int32_t pass = 0; pass < kPasses && improved && !limit_.reached(); ++pass) {
         improved = false;
-        for (PlanChoice& choice : neighbours(better.choice)) {
+        for (PlanChoice& choice : neighbours(now.choice)) {
           if (limit_.reached()) break;
           PlanCandidate tried = rate(composer_, std::move(choice));
-          if (!tried.fits || tried.bound >= better.score) continue;
+          if (!tried.fits || tried.bound > now.score * (1 + kAsGood)) continue;
           tried.score = std::max(tried.bound, quick(tried.choice));
-          if (tried.score >= better.score * (1 - 1e-9)) continue;
-          better = std::move(tried);
+          // Several ranks may have the most work: each one less is a step, if the time stays.
+          const bool better = tried.score < now.score * (1 - 1e-9);
+          const bool more_even =
+              tried.score <= now.score * (1 + kAsGood) && tried.uneven < now.uneven * (1 - 1e-6);
+          if (!better && !more_even) continue;
+          now = std::move(tried);
           improved = true;
+          if (now.score < best.score) best = now;
         }
       }
-      if (better.choice != found_[i].choice) found_.push_back(std::move(better));
+      if (best.choice != found_[i].choice) found_.push_back(std::move(best));
     }
   }
 
@@ -401,6 +413,7 @@ PlanCandidate rate(const StageComposer& composer, PlanChoice choice) {
   PlanCandidate candidate;
   ScheduleProblem problem = composer.compose(choice);
   candidate.lacks = lacking(problem);
+  for (const double one : work_of_ranks(problem)) candidate.uneven += one * one;
   candidate.fits = candidate.lacks <= 0;
   candidate.bound = lower_bound(problem).value;
   for (RankLimit& rank : problem.ranks) rank.cap = plan::kUnlimited;

@@ -30,6 +30,7 @@ struct PlanCandidate {
   double score = 0;       ///< the bound or, where memory binds, what a few schedules took
   bool fits = false;      ///< every rank holds at least one microbatch
   double lacks = 0;       ///< memory that the fullest rank lacks
+  double uneven = 0;      ///< the squares of the ranks' work, added
   /// Whether caps cost so much that the bound is too hopeful to compare by.
   bool memory_binds() const { return !fits || bound > 1.03 * free_bound; }
 };
