@@ -130,8 +130,9 @@ struct PlanSearch {
 
 struct PlanCommand {
   std::string costs;
+  bool example = false;  ///< print a cost file to start from
   std::optional<int32_t> ranks = std::nullopt;
-  int32_t microbatches = 1;
+  int32_t microbatches = 0;
   std::optional<std::string> memory = std::nullopt;
   std::optional<std::string> latency = std::nullopt;
   std::optional<std::string> bandwidth = std::nullopt;

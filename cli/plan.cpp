@@ -44,9 +44,21 @@ std::string plan_output(const PlanCommand& command, const Plan& plan,
   return text;
 }
 
+constexpr const char* kExampleCosts = R"({"C": 0.05, "BYTES": 10, "INPUT_BYTES": 1,
+ "layers": [{"name": "embedding", "F": 0.5, "I": 0.1, "W": 1.5, "MF": 20, "MW": 0, "WEIGHTS": 600},
+            {"repeat": 48, "F": 10, "I": 10, "W": 7, "MF": 100, "MW": 43, "WEIGHTS": 400},
+            {"name": "head", "F": 30, "I": 32, "W": 28, "MF": 220, "MW": 90, "WEIGHTS": 600}]}
+)";
+
 }  // namespace
 
 int run(const PlanCommand& command) {
+  if (command.example) {
+    write_output("-", kExampleCosts);
+    return kGood;
+  }
+  if (command.costs.empty()) throw BadUsage("plan needs a cost file; plan --example prints one");
+  if (command.microbatches == 0) throw BadUsage("plan needs --microbatches");
   const PlanProblem problem = make_problem(command);
   PlanOptions options = make_plan_options(command.search);
   const Interrupt interrupt;

@@ -12,16 +12,14 @@ namespace stagecraft::cli {
 namespace {
 
 constexpr const char* kExamples =
-    R"(The cost file is JSON: {"layers": [{"name": "block", "repeat": 48, "F": 10, "I": 10, "W": 7, "MF": 100, "MW": 43,
-"BYTES": 10, "WEIGHTS": 300, "STATE": 100}], "C": 0.05}. See docs/planning.md.
-
-Ctrl-C ends the search: the best plan so far is printed. Exit status: 1 if nothing fits.
+    R"(--example prints a cost file; docs/planning.md describes it. Ctrl-C ends the search: the best plan so far is printed.
+Exit status: 0 good, 1 nothing fits, 2 bad usage.
 
 Examples:
+  stagecraft plan --example > gpt48.json
   stagecraft plan gpt48.json --ranks 8 --microbatches 64 --memory 6500
-  stagecraft plan gpt48.json --ranks 8 --microbatches 64 --memory 6500 -o gpt48.plan --report plan.html
-  stagecraft plan gpt48.json --ranks 8 --microbatches 64 --curve
-  stagecraft plan stages.json --schedule-only --ranks 8 --microbatches 24 --objective span
+  stagecraft plan gpt48.json --ranks 8 --microbatches 64 --time-limit 1s -o gpt48.plan --report plan.html
+  stagecraft plan gpt48.json --ranks 4 --microbatches 16 --rounds 2 --curve
   stagecraft simulate gpt48.plan)";
 
 std::vector<std::string> parts_of(const std::string& text) {
@@ -80,11 +78,11 @@ void add_plan(CLI::App& app, PlanCommand& command) {
   CLI::App* sub = app.add_subcommand(
       "plan", "Find the best pipeline for a model, ranks and memory, with a bound for any other.");
   sub->footer(kExamples);
-  add_text(sub, "COSTS", command.costs, "", "costs of the layers as JSON, - for standard input")
-      ->required();
+  add_text(sub, "COSTS", command.costs, "FILE",
+           "costs of the layers as JSON, - for standard input");
+  sub->add_flag("--example", command.example, "print a cost file to start from");
   add_count(sub, "--ranks", command.ranks, 1, "P", "number of ranks");
-  add_count(sub, "--microbatches", command.microbatches, 1, "M", "number of microbatches")
-      ->required();
+  add_count(sub, "--microbatches", command.microbatches, 1, "M", "number of microbatches");
   add_text(sub, "--memory", command.memory, "BYTES",
            "of each rank: one amount, or one for each, 8GB,8GB,6GB; default: unlimited");
   add_text(sub, "--latency", command.latency, "TIME", "of a transfer; default: the file's");

@@ -20,6 +20,7 @@
 #include "cli/train/interrupt.h"
 #include "cli/train/model.h"
 #include "cli/train/options.h"
+#include "stagecraft/base/thread_name.h"
 #include "stagecraft/base/write_file.h"
 #include "stagecraft/plan/plan_file.h"
 #include "stagecraft/plan/plan_text.h"
@@ -34,6 +35,7 @@ class PlanInterrupt {
  public:
   PlanInterrupt()
       : watcher_([this](const std::stop_token& stop) {
+          detail::name_thread("sc plan");
           while (!stop.stop_requested() && !cancel_.load()) {
             if (noted_interrupt() != 0) cancel_.store(true);
             std::this_thread::sleep_for(std::chrono::milliseconds(20));

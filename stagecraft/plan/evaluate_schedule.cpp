@@ -20,8 +20,8 @@ StageWays both_ways(const StageComposer& composer, const PlanChoice& choice) {
   return {composer.compose(choice).stages, composer.compose(whole).stages};
 }
 
-double peak_of(const StageWays& ways, const PlanProblem& problem, std::span<const Action> list,
-               double fixed) {
+double rank_peak(const StageWays& ways, const PlanProblem& problem, std::span<const Action> list,
+                 double fixed) {
   double held = fixed;
   double peak = fixed;
   for (const Action action : list) {
@@ -105,7 +105,7 @@ Evaluation evaluate_schedule(const StageComposer& composer, const PlanChoice& ch
   double closest = -1;
   for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
     const auto at = static_cast<std::size_t>(r);
-    const double peak = peak_of(ways, problem, schedule.actions(Rank(r)), stages.ranks[at].fixed);
+    const double peak = rank_peak(ways, problem, schedule.actions(Rank(r)), stages.ranks[at].fixed);
     result.peaks.push_back(peak);
     const std::optional<double>& memory = problem.ranks[at].memory;
     const double share = memory ? peak / *memory : peak;

@@ -150,7 +150,7 @@ LayerFile parse_layer_file(std::string_view text) {
   require<ArgumentError>(json.is_object(), "a cost file is a JSON object");
   require<ArgumentError>(json.contains("layers"),
                          "the cost file has no \"layers\"; for costs of \"stages\" there is "
-                         "`stagecraft plan --schedule-only`");
+                         "stagecraft plan --schedule-only");
   LayerFile file;
   const FileUnits units = take_units(json);
   file.units = {units.time, units.bytes};

@@ -100,7 +100,7 @@ CostModel parse_cost_file(std::string_view text) {
   Json json = read_json(text);
   require<ArgumentError>(json.is_object(), "a cost file is a JSON object");
   require<ArgumentError>(!json.contains("layers"),
-                         "the cost file has \"layers\", which `stagecraft plan` reads; a "
+                         "the cost file has \"layers\", which stagecraft plan reads; a "
                          "schedule needs costs of \"stages\"");
   take_units(json);
   check_synonyms(json, "the cost file");

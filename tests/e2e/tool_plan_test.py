@@ -5,7 +5,6 @@
 """
 
 import json
-import pathlib
 import re
 import signal
 import subprocess
@@ -14,11 +13,16 @@ import time
 import tool_support
 from tool_support import ToolTest
 
-GPT48 = pathlib.Path(__file__).resolve().parent.parent.parent / "examples" / "gpt48.json"
-SMALL = [GPT48, "--ranks", "4", "--microbatches", "8", "--rounds", "2"]
+SMALL = ["gpt48.json", "--ranks", "4", "--microbatches", "8", "--rounds", "2"]
 
 
-class Plan(ToolTest):
+class PlanTest(ToolTest):
+    def setUp(self):
+        super().setUp()
+        self.write("gpt48.json", self.good("plan", "--example"))
+
+
+class Plan(PlanTest):
     def test_prints_the_table_the_stages_and_the_bound(self):
         text = self.good("plan", *SMALL, "--memory", "9000")
         self.assertIn("50 layers (embedding, 48 alike, head), 4 ranks, 8 microbatches. All work shared out evenly: 2776.", text)
@@ -78,7 +82,7 @@ class Plan(ToolTest):
         self.assertLessEqual(report["plan"]["time"], 1310405 * 1.01)
 
     def test_ctrl_c_gives_the_best_so_far(self):
-        command = [tool_support.tool, "plan", str(GPT48), "--ranks", "8", "--microbatches", "64", "--memory", "6000",
+        command = [tool_support.tool, "plan", str(self.folder / "gpt48.json"), "--ranks", "8", "--microbatches", "64", "--memory", "6000",
                    "--time-limit", "300s"]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as running:
             time.sleep(2)
@@ -89,7 +93,7 @@ class Plan(ToolTest):
         self.assertIn("\n*", out)
 
 
-class Unfit(ToolTest):
+class Unfit(PlanTest):
     def lines(self, *arguments):
         done = self.run_tool("plan", *SMALL, *arguments)
         self.assertEqual(done.code, 1, done.err)
@@ -126,6 +130,8 @@ class BadUsage(ToolTest):
 
     def test_names_what_is_wrong_with_the_file(self):
         layers = [{"name": "a"}, {}]
+        self.assertIn("plan --example", self.message("--ranks", "2"))
+        self.assertIn("plan needs --microbatches", self.message("no.json", "--ranks", "2"))
         self.assertIn("no.json", self.message("no.json", "--ranks", "2", "--microbatches", "4"))
         self.assertIn("line 1", self.message(file="{"))
         self.assertIn('has no "layers"', self.message(file={"F": 1}))
