@@ -5,6 +5,7 @@
 #include <optional>
 #include <string>
 #include <variant>
+#include <vector>
 
 #include "stagecraft/schedule/passes/lower.h"
 
@@ -115,13 +116,45 @@ struct CompareCommand {
 };
 int run(const CompareCommand& command);
 
+/// How long and among what a plan is looked for.
+struct PlanSearch {
+  std::vector<int32_t> stages_per_rank = {};  ///< empty: 1 and 2
+  std::vector<std::string> placements = {};   ///< empty: loop and v
+  std::string recompute = "auto";
+  std::string objective = "step";
+  bool reorder = false;
+  std::string time_limit = "5s";
+  std::optional<int32_t> rounds = std::nullopt;
+  int32_t seed = 1;
+};
+
+struct PlanCommand {
+  std::string costs;
+  bool example = false;  ///< print a cost file to start from
+  std::optional<int32_t> ranks = std::nullopt;
+  int32_t microbatches = 0;
+  std::optional<std::string> memory = std::nullopt;
+  std::optional<std::string> latency = std::nullopt;
+  std::optional<std::string> bandwidth = std::nullopt;
+  PlanSearch search = {};
+  int32_t top = 8;
+  bool schedule_only = false;
+  bool curve = false;
+  bool json = false;
+  std::optional<int32_t> width = std::nullopt;
+  std::optional<std::string> report = std::nullopt;
+  std::optional<std::string> output = std::nullopt;
+};
+int run(const PlanCommand& command);
+
 /// Text that was asked for instead of a command: help or the version.
 struct PrintCommand {
   std::string text;
 };
 int run(const PrintCommand& command);
 
-using Command = std::variant<PrintCommand, ScheduleCommand, LowerCommand, VerifyCommand,
-                             SimulateCommand, DrawCommand, SlotsCommand, CompareCommand>;
+using Command =
+    std::variant<PrintCommand, ScheduleCommand, LowerCommand, VerifyCommand, SimulateCommand,
+                 DrawCommand, SlotsCommand, CompareCommand, PlanCommand>;
 
 }  // namespace stagecraft::cli

@@ -88,7 +88,7 @@ std::string draw(const DrawCommand& command, const Loaded& loaded, const Simulat
 }  // namespace
 
 int run(const DrawCommand& command) {
-  const CostModel costs = make_costs(command.costs);
+  const CostModel costs = make_costs(command.costs, command.source.what);
   const Loaded loaded = load(command.source, command.lowering, command.graph);
   const Simulation simulation = simulate(loaded, costs);
   std::string picture;

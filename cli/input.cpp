@@ -11,6 +11,7 @@
 #include "cli/lowering_options.h"
 #include "stagecraft/base/read_file.h"
 #include "stagecraft/base/text_cursor.h"
+#include "stagecraft/plan/plan_file.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/load.h"
 #include "stagecraft/schedule/passes/torch_rules.h"
@@ -38,6 +39,23 @@ Schedule read_source(const Source& source) {
         name_of(source.what)));
   }
   return schedule;
+}
+
+/// The costs of the stages of a plan file; nothing for any other source.
+std::optional<CostModel> find_plan_costs(const std::string& source) {
+  if (source.empty() || source == "-" || find_schedule_kind(source) != nullptr) return std::nullopt;
+  std::string text;
+  try {
+    text = read_file(source);
+  } catch (const Error&) {
+    return std::nullopt;  // reading the schedule reports it
+  }
+  if (!looks_like_plan(text)) return std::nullopt;
+  try {
+    return parse_plan_costs(text);
+  } catch (const Error& error) {
+    throw BadSchedule(fmt::format("{}: {}", source, error.what()));
+  }
 }
 
 // The value of an option is one line, so only the column matters.
@@ -99,7 +117,7 @@ StageGraph make_graph(const GraphChoice& choice, int32_t stages) {
   }
 }
 
-CostModel make_costs(const CostChoice& choice) {
+CostModel make_costs(const CostChoice& choice, const std::string& source) {
   if (choice.costs) {
     try {
       return parse_costs(*choice.costs);
@@ -117,7 +135,7 @@ CostModel make_costs(const CostChoice& choice) {
       throw BadUsage(fmt::format("{}: {}", name_of(*choice.file), error.what()));
     }
   }
-  return {};
+  return find_plan_costs(source).value_or(CostModel());
 }
 
 std::optional<VerifyMode> parse_mode(const std::optional<std::string>& text) {

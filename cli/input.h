@@ -39,8 +39,9 @@ Loaded load(const Source& source, const Lowering& lowering, const GraphChoice& g
 /// BadUsage for text that is not a list of edges and for edges that do not fit.
 StageGraph make_graph(const GraphChoice& choice, int32_t stages);
 
-/// The chosen costs, or the default ones. BadUsage when they are wrong.
-CostModel make_costs(const CostChoice& choice);
+/// The chosen costs; without a choice those of a plan file that `source` names, or the default
+/// ones. BadUsage when they are wrong.
+CostModel make_costs(const CostChoice& choice, const std::string& source = {});
 
 /// The mode of that name; nothing without a text. BadUsage for an unknown name.
 std::optional<VerifyMode> parse_mode(const std::optional<std::string>& text);

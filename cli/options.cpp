@@ -14,6 +14,7 @@
 #include "cli/failure.h"
 #include "cli/lowering_options.h"
 #include "cli/option_kinds.h"
+#include "cli/plan_options.h"
 #include "stagecraft/base/version.h"
 #include "stagecraft/schedule/builders/builders.h"
 
@@ -134,6 +135,7 @@ struct Commands {
   DrawCommand draw;
   SlotsCommand slots;
   CompareCommand compare;
+  PlanCommand plan;
 };
 
 void add_schedule(CLI::App& app, ScheduleCommand& command) {
@@ -280,6 +282,7 @@ Command parse(CLI::App& app, Commands& commands, int argc, char** argv) {
   if (app.got_subcommand("draw")) return commands.draw;
   if (app.got_subcommand("slots")) return commands.slots;
   if (app.got_subcommand("compare")) return commands.compare;
+  if (app.got_subcommand("plan")) return commands.plan;
   throw BadUsage("a subcommand is missing");
 }
 
@@ -310,6 +313,7 @@ Examples:
   add_draw(app, commands.draw);
   add_slots(app, commands.slots);
   add_compare(app, commands.compare);
+  add_plan(app, commands.plan);
   // main.cpp starts these with all their arguments; here for the list of subcommands.
   app.add_subcommand(
       "model", "Say what an exported model costs and where to cut it: stagecraft model --help.");

@@ -7,6 +7,8 @@
 #include <string_view>
 #include <vector>
 
+#include "stagecraft/base/text_table.h"
+
 namespace stagecraft::cli {
 
 /// Writes all of `text` to the file, or to standard output for "-". A file appears whole or not at
@@ -19,28 +21,5 @@ std::optional<int32_t> terminal_columns();
 
 /// "stagecraft: <message>" on standard error, in one line whatever the message.
 void print_error(std::string_view message);
-
-/// A number to read: 1456749, 0.25, 3.14159. Up to six significant digits, never an exponent
-/// below 10^15.
-std::string format_number(double value);
-/// 0.2258 as "22.58 %".
-std::string format_percent(double share);
-
-/// "1 rank", "2 ranks".
-std::string format_count(long long count, std::string_view noun);
-
-/// A table with a header: text columns to the left, all others to the right.
-class TextTable {
- public:
-  /// `text_columns`: the number of columns, from the left, that hold text.
-  explicit TextTable(std::vector<std::string> header, std::size_t text_columns = 0);
-
-  void add(std::vector<std::string> row);
-  std::string to_string() const;
-
- private:
-  std::vector<std::vector<std::string>> rows_;
-  std::size_t text_columns_;
-};
 
 }  // namespace stagecraft::cli

@@ -29,7 +29,7 @@ int run_unit(const SimulateCommand& command, Loaded loaded) {
 }  // namespace
 
 int run(const SimulateCommand& command) {
-  const CostModel costs = make_costs(command.costs);
+  const CostModel costs = make_costs(command.costs, command.source.what);
   Loaded loaded = load(command.source, command.lowering, command.graph);
   if (command.unit) return run_unit(command, std::move(loaded));
   const Simulation simulation = simulate(loaded, costs);

@@ -16,6 +16,7 @@ ALLOWED = {
     "base": [],
     "schedule": ["base"],
     "sim": ["schedule"],
+    "plan": ["sim"],
     "viz": ["schedule", "sim"],
     "tree": ["base"],
     "attention": ["tree"],
@@ -25,7 +26,7 @@ ALLOWED = {
     "stage": ["tree"],
     "partition": ["graph", "stage"],
     "transport": ["base"],
-    "runtime": ["schedule", "sim", "microbatch", "stage", "partition", "transport"],
+    "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "transport"],
     "report": ["runtime", "viz"],
     "train": ["runtime"],
 }
@@ -49,7 +50,7 @@ QUOTED = {
     "examples": ["stagecraft", "examples"],
     "benchmarks": ["stagecraft", "cli", "benchmarks"],
 }
-TORCH_FREE = {"stagecraft/base", "stagecraft/schedule", "stagecraft/sim", "stagecraft/viz", "stagecraft/transport/core",
+TORCH_FREE = {"stagecraft/base", "stagecraft/schedule", "stagecraft/sim", "stagecraft/plan", "stagecraft/viz", "stagecraft/transport/core",
               "stagecraft/runtime/record", "cli"}
 # Below a folder of TORCH_FREE, and yet with torch: programs beside the tool.
 TORCH_ALLOWED = {"cli/model", "cli/train"}

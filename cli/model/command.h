@@ -18,6 +18,15 @@ struct ModelCommand {
   std::optional<std::string> split;
   bool is_json = false;
   bool is_text = false;  ///< the graph
+
+  bool is_planned = false;   ///< plan its pipeline
+  bool is_measured = false;  ///< from measured costs
+  std::optional<int32_t> ranks = std::nullopt;
+  int32_t microbatches = 8;
+  std::optional<std::string> memory = std::nullopt;
+  std::string time_limit = "5s";
+  std::optional<std::string> costs_out = std::nullopt;
+  std::optional<std::string> plan_out = std::nullopt;
 };
 
 }  // namespace stagecraft::cli

@@ -13,6 +13,7 @@
 #include "cli/output.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/graph.h"
+#include "stagecraft/plan/memory_need.h"
 
 using namespace stagecraft;
 using namespace stagecraft::cli;
@@ -25,6 +26,9 @@ int main(int argc, char** argv) {
     const auto* text = std::get_if<std::string>(&asked);
     write_output("-", text != nullptr ? *text : show(std::get<ModelCommand>(asked)));
     return kGood;
+  } catch (const DoesNotFit& error) {
+    for (const std::string& line : error.lines()) print_error(line);
+    return kFailed;
   } catch (const GraphError& error) {
     print_error(error.what());
     return kFailed;

@@ -3,6 +3,7 @@
 #include <memory>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include <CLI/CLI.hpp>
 #include <fmt/format.h>
@@ -25,7 +26,8 @@ Examples:
   stagecraft model llama.pt2 --stages 4
   stagecraft model llama.pt2 --split model.layers.1,lm_head
   stagecraft model llama.pt2 --boundaries
-  stagecraft model llama.pt2 --json)";
+  stagecraft model llama.pt2 --json
+  stagecraft model llama.pt2 --plan --ranks 4 --memory 8GB)";
 
 void add_options(CLI::App* app, ModelCommand& command) {
   add_text(app, "FILE", command.file, "", "an archive that torch.export.save has written (.pt2)")
@@ -54,6 +56,26 @@ void add_options(CLI::App* app, ModelCommand& command) {
     option->excludes(text)->group("What to show");
   }
   for (CLI::Option* option : {text, json}) option->group("How to show it");
+  CLI::Option* plan = app->add_flag("--plan", command.is_planned,
+                                    "plan the pipeline: split, placement, recompute, schedule")
+                          ->excludes(text)
+                          ->excludes(json)
+                          ->excludes(stages)
+                          ->excludes(split);
+  std::vector<CLI::Option*> options = {
+      app->add_flag("--measure", command.is_measured, "run the layers first, and use their times"),
+      add_count(app, "--ranks", command.ranks, 1, "P", "of the plan; default: 2"),
+      add_count(app, "--microbatches", command.microbatches, 1, "M",
+                "each of the example's sizes; default: 8"),
+      add_text(app, "--memory", command.memory, "BYTES",
+               "of each rank, 8GB or 8GB,6GB; default: unlimited"),
+      add_text(app, "--time-limit", command.time_limit, "TIME", "how long to look; default: 5s"),
+      add_text(app, "--costs-out", command.costs_out, "FILE",
+               "write the costs there, for stagecraft plan"),
+      add_text(app, "-o,--output", command.plan_out, "FILE.plan", "write the plan there"),
+  };
+  for (CLI::Option* option : options) option->needs(plan)->group("Plan");
+  plan->group("Plan");
 }
 
 }  // namespace

@@ -7,6 +7,7 @@
 
 #include "cli/failure.h"
 #include "cli/model/json.h"
+#include "cli/model/plan.h"
 #include "cli/model/program_view.h"
 #include "cli/model/text.h"
 #include "stagecraft/exported/exported_archive.h"
@@ -19,10 +20,11 @@ std::string show(const ModelCommand& command) {
   std::vector<std::string> programs = archive.programs();
   const bool has_several = command.program.empty() && programs.size() > 1;
   if (!command.program.empty()) programs = {command.program};
-  if (has_several && (command.is_text || command.stages || command.split)) {
+  if (has_several && (command.is_text || command.stages || command.split || command.is_planned)) {
     throw BadUsage(fmt::format("{} has several programs: choose one with --program: {}",
                                command.file, fmt::join(programs, ", ")));
   }
+  if (command.is_planned) return plan_model(archive.graph(programs.front()), command);
   if (command.is_text) return to_text(archive.graph(programs.front()));
   std::vector<ProgramView> views;
   views.reserve(programs.size());

@@ -2,11 +2,13 @@
 
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "cli/train/gpt.h"
+#include "stagecraft/plan/plan_file.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/train/learning_rate.h"
 
@@ -31,7 +33,14 @@ struct TrainCommand {
   std::optional<int32_t> stages = std::nullopt;
   std::string split;  ///< names of modules; each begins a stage
   std::string policy = "cost";
-  std::string recompute;  ///< "all", or numbers of stages
+  std::string recompute;                             ///< "all", or numbers of stages
+  std::string plan;                                  ///< "auto" or a file; empty: no plan
+  std::optional<std::string> memory = std::nullopt;  ///< of each rank, for --plan auto
+  int32_t plan_steps = 3;                            ///< measured
+  std::string plan_time = "5s";
+  std::string plan_out;
+  /// The plan, when it is made or read: it gives split, schedule, recompute and microbatches.
+  std::shared_ptr<const SavedPlan> planned = nullptr;
   int32_t threads = 1;
   std::string device = "cpu";
   double timeout = 60;  ///< seconds

@@ -63,6 +63,7 @@ std::optional<LowerOptions> find_lowering(const TrainCommand& command) {
 
 ScheduleSource make_source(const TrainCommand& command, int32_t stages) {
   const std::optional<LowerOptions> lowering = find_lowering(command);
+  if (command.planned) return ScheduleSource::fixed(command.planned->schedule, lowering);
   if (is_schedule_file(command.schedule)) {
     return ScheduleSource::fixed(read_schedule(command.schedule), lowering);
   }
@@ -72,6 +73,7 @@ ScheduleSource make_source(const TrainCommand& command, int32_t stages) {
 Split make_split(const TrainCommand& command) {
   if (!command.split.empty()) return parse_split(command.split);
   Split split;
+  if (!command.plan.empty()) return split;  // the whole model, to look for its layers
   int32_t stages = command.stages.value_or(0);
   if (stages == 0) {
     stages = command.ranks * get_schedule_kind(command.schedule).default_stages_per_rank;
@@ -179,19 +181,38 @@ void fit_to_schedule(TrainCommand& command) {
 
 Task make_task(TrainCommand& command, const TrainingData& data) {
   // Throws, with the names of all schedules, for an unknown name.
-  if (!is_schedule_file(command.schedule)) get_schedule_kind(command.schedule);
+  if (!command.planned && !is_schedule_file(command.schedule)) get_schedule_kind(command.schedule);
   find_lowering(command);  // throws for a lookahead that does not fit
   const c10::Device device = parse_device(command.device);
   const Split split = make_split(command);
   if (command.bf16) avoid_missing_instructions();
-  if (command.model_file.empty()) return make_gpt_task(command, split, device);
+  const auto planned = [&](Task task) {
+    if (command.planned) {
+      try {
+        require_plan_for(*command.planned, command.ranks, graph_of(task.pipe));
+      } catch (const ArgumentError& error) {
+        throw BadUsage(fmt::format("--plan {}: {}", command.plan, error.what()));
+      }
+    }
+    return task;
+  };
+  if (command.model_file.empty()) return planned(make_gpt_task(command, split, device));
   command.model_file = std::filesystem::absolute(command.model_file).string();
   command.given["--model"] = {command.model_file};
   std::error_code ignored;
   if (std::filesystem::equivalent(command.model_file, command.save_weights, ignored)) {
     throw BadUsage(fmt::format("--save-weights {} would replace the model", command.save_weights));
   }
-  return make_exported_task(command, data, split, device);
+  return planned(make_exported_task(command, data, split, device));
+}
+
+std::string graph_of(const Pipe& pipe) {
+  // Operators and their order: what a plan's split points rely on. Sizes and weights may differ.
+  std::string text;
+  for (const GraphNode& node : pipe.graph().parts().nodes) {
+    text += fmt::format("{} {}.{}\n", node.name, node.op.name, node.op.overload_name);
+  }
+  return graph_checksum(text);
 }
 
 Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* transport) {

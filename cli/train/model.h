@@ -1,5 +1,7 @@
 #pragma once
 
+#include <string>
+
 #include "cli/train/batches.h"
 #include "cli/train/command.h"
 #include "cli/train/task.h"
@@ -14,6 +16,9 @@ void fit_to_schedule(TrainCommand& command);
 /// The model of a command, split. BadUsage, with the names of the options, if they do not fit each
 /// other.
 Task make_task(TrainCommand& command, const TrainingData& data);
+
+/// A checksum of the operators of the model, for plans.
+std::string graph_of(const Pipe& pipe);
 
 /// The trainer of a command. `transport`: that of this rank; null if ranks are threads of the
 /// trainer.

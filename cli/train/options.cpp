@@ -21,9 +21,9 @@ namespace stagecraft::cli {
 namespace {
 
 /// Options of one call of the program, not of the training.
-constexpr std::array<std::string_view, 9> kOfThisCall = {
-    "--resume", "--quiet", "--json",         "--report",   "--report-json",
-    "--trace",  "--help",  "--save-weights", "--transport"};
+constexpr std::array<std::string_view, 10> kOfThisCall = {
+    "--resume", "--quiet", "--json",         "--report",    "--report-json",
+    "--trace",  "--help",  "--save-weights", "--transport", "--plan-out"};
 
 CLI::Option* add_list(CLI::App* app, const std::string& name, std::vector<std::string>& target,
                       const std::string& type, const std::string& what) {
@@ -97,6 +97,24 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
     options.push_back(option);
   }
   for (CLI::Option* option : options) option->group("Pipeline");
+}
+
+void add_plan(CLI::App* app, TrainCommand& command) {
+  CLI::Option* plan = add_text(app, "--plan", command.plan, "auto|FILE",
+                               "split, schedule and recompute of a plan; auto: measure and plan");
+  for (const char* other : {"--schedule", "--stages", "--split", "--policy", "--recompute"}) {
+    plan->excludes(app->get_option(other));
+  }
+  std::vector<CLI::Option*> options = {
+      add_text(app, "--memory", command.memory, "BYTES",
+               "that each rank may use, 8GB or 8GB,6GB; default: unlimited"),
+      add_count(app, "--plan-steps", command.plan_steps, 1, "N", "steps to measure; default: 3"),
+      add_text(app, "--plan-time", command.plan_time, "TIME",
+               "how long to look for a plan; default: 5s"),
+      add_text(app, "--plan-out", command.plan_out, "FILE", "write the plan there"),
+  };
+  for (CLI::Option* option : options) option->needs(plan)->group("Plan");
+  plan->group("Plan");
 }
 
 void add_training(CLI::App* app, TrainCommand& command) {
@@ -210,6 +228,7 @@ Examples:
   stagecraft train --data book.txt --layers 8 --width 256 --schedule ZBVZeroBubble --ranks 4
   stagecraft train --checkpoint run --steps 2000
   stagecraft train --resume run --ranks 2
+  stagecraft train --ranks 2 --plan auto --memory 1GB --plan-out gpt.plan
   torchrun --no-python --nproc-per-node 4 stagecraft train --replicas 2
   stagecraft train --model llama.pt2 --split model.layers.2 --save-weights trained.pt)";
 
@@ -228,6 +247,7 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
   add_data(&app, command);
   add_model(&app, command, positions, untied);
   add_pipeline(&app, command);
+  add_plan(&app, command);
   add_training(&app, command);
   add_looking(&app, command);
   add_files(&app, command);
@@ -256,6 +276,18 @@ TrainCommand take_up(const TrainCommand& now,
     options.erase("--policy");
   }
   if (now.given.contains("--stages") || now.given.contains("--policy")) options.erase("--split");
+  // So does a plan, and a split replaces a plan.
+  if (now.given.contains("--plan")) {
+    for (const char* name : {"--schedule", "--stages", "--split", "--policy", "--recompute"}) {
+      options.erase(name);
+    }
+  }
+  for (const char* name : {"--schedule", "--stages", "--split", "--policy", "--recompute"}) {
+    if (!now.given.contains(name)) continue;
+    for (const char* of_plan : {"--plan", "--memory", "--plan-steps", "--plan-time"}) {
+      options.erase(of_plan);
+    }
+  }
   if (now.given.contains("--ranks") || now.given.contains("--schedule")) {
     for (const char* name : {"--stages", "--split"}) options.erase(name);
     if (now.given.contains("--schedule") && is_schedule_file(now.schedule)) {
@@ -299,6 +331,7 @@ TrainCommand take_up(const TrainCommand& now,
   command.report_json = now.report_json;
   command.trace = now.trace;
   command.save_weights = now.save_weights;
+  command.plan_out = now.plan_out;
   command.command_line = now.command_line;
   return command;
 }

@@ -88,7 +88,7 @@ void Reports::write(Trainer& trainer, const std::string& failure) const {
   }
   const std::string replicas =
       command_->replicas > 1 ? fmt::format("{} x ", command_->replicas) : "";
-  const ReportOptions options{
+  ReportOptions options{
       .title = fmt::format("stagecraft train: {} on {}{} ranks", command_->schedule, replicas,
                            trainer.num_ranks()),
       .command = command_->command_line,
@@ -100,6 +100,7 @@ void Reports::write(Trainer& trainer, const std::string& failure) const {
       .figures = {{command_->unit + "/s", fmt::format("{:.0f}", tokens_per_second_)}},
       .stage_names = std::move(names),
       .failure = failure};
+  options.facts.insert(options.facts.end(), facts_.begin(), facts_.end());
   try {
     const RunReport report = make_run_report(run, options);
     if (!command_->report.empty()) write_file(command_->report, draw_report(report));

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "cli/train/command.h"
@@ -25,6 +26,10 @@ class Reports {
   void check_places() const;
 
   void add_step(const TrainStep& step, int64_t tokens);
+  /// A line about the run.
+  void add_fact(std::string name, std::string value) {
+    facts_.push_back({std::move(name), std::move(value)});
+  }
   void add_evaluation(int64_t step, double loss) { evaluations_.push_back({step, loss}); }
 
   /// Writes the reports of the last step. `failure`: the error of a failed step. Called by all
@@ -36,6 +41,7 @@ class Reports {
   bool is_writer_;
   std::vector<LossPoint> losses_;
   std::vector<LossPoint> evaluations_;
+  std::vector<ReportFact> facts_;
   double tokens_per_second_ = 0;
 };
 

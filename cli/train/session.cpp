@@ -1,5 +1,6 @@
 #include "cli/train/session.h"
 
+#include <algorithm>
 #include <cerrno>
 #include <chrono>
 #include <cstring>
@@ -22,11 +23,13 @@
 #include "cli/train/interrupt.h"
 #include "cli/train/model.h"
 #include "cli/train/options.h"
+#include "cli/train/planning.h"
 #include "cli/train/progress.h"
 #include "cli/train/ranks.h"
 #include "cli/train/reports.h"
 #include "cli/train/sample.h"
 #include "stagecraft/base/json_text.h"
+#include "stagecraft/runtime/record/report.h"
 #include "stagecraft/stage/random_scope.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/state_dict.h"
@@ -95,6 +98,7 @@ class Session {
       progress.step(step);
       const int64_t now = step.step;
       reports_.add_step(step, command_.batch * command_.model.context);
+      compare_with_plan_once(progress);
       if (is_evaluated() && (now % command_.eval_every == 0 || now == command_.steps)) {
         const double loss = evaluate();
         reports_.add_evaluation(now, loss);
@@ -166,6 +170,23 @@ class Session {
     if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
   }
 
+  /// Told once, when some steps after the first ones have been measured.
+  void compare_with_plan_once(Progress& progress) {
+    constexpr std::size_t kSkipped = 2;
+    constexpr std::size_t kMeasured = 7;
+    if (!command_.planned || makespans_.size() >= kSkipped + kMeasured) return;
+    makespans_.push_back(make_report(trainer_.recorded_run().recording).makespan * 1e-3);
+    const bool is_last = trainer_.steps() == command_.steps;
+    if (makespans_.size() < kSkipped + kMeasured && !is_last) return;
+    const std::size_t skipped = std::min(kSkipped, makespans_.size() - 1);
+    std::vector<double> measured(makespans_.begin() + static_cast<std::ptrdiff_t>(skipped),
+                                 makespans_.end());
+    std::sort(measured.begin(), measured.end());
+    const std::string line = compare_with_plan(*command_.planned, measured[measured.size() / 2]);
+    progress.say(line);
+    reports_.add_fact("plan", line);
+  }
+
   /// The same rows each time.
   double evaluate() {
     const auto batches = data_.evaluation(command_, seed_of(command_, kEvaluationRows));
@@ -224,6 +245,7 @@ class Session {
   Trainer trainer_;
   std::string saved_;
   Reports reports_;
+  std::vector<double> makespans_;  // milliseconds, for the comparison with a plan
 };
 
 /// Refuses a folder with checkpoints of a different run, or with later checkpoints of this run.
@@ -262,7 +284,8 @@ int train(TrainCommand command) {
     }
     take_launched_ranks(command, then);
     if (checkpoint) command = take_up(command, then);
-    if (is_schedule_file(command.schedule)) fit_to_schedule(command);
+    take_plan_file(command);
+    if (!command.planned && is_schedule_file(command.schedule)) fit_to_schedule(command);
     check_folder(command, checkpoint);
   } catch (const Error& error) {
     throw BadUsage(error.what());  // before training every error is one of usage
@@ -274,9 +297,14 @@ int train(TrainCommand command) {
   return ranks.run([&](Transport* transport) {
     std::optional<Session> session;
     try {
+      TrainCommand own = command;
+      if (own.plan == "auto") {
+        const TrainingData data(own);
+        make_train_plan(own, data, transport);
+      }
       // Ranks that are threads of this process capture their models one after the other.
       const std::lock_guard lock(mutex);
-      session.emplace(command, checkpoint, transport);
+      session.emplace(std::move(own), checkpoint, transport);
       if (++made == ranks.num_here()) checkpoint.reset();
     } catch (const Error& error) {
       throw BadUsage(error.what());

@@ -97,8 +97,13 @@ std::string to_json(const Schedule& schedule) {
 }
 
 Schedule parse_json(std::string_view text) {
-  const Json json = read_json(text);
+  Json json = read_json(text);
   require<ArgumentError>(json.is_object(), "a schedule in JSON is an object");
+  if (json.contains("stagecraft_plan")) {
+    Json schedule = get(json, "schedule");
+    require<ArgumentError>(schedule.is_object(), "\"schedule\" of a plan: expected an object");
+    json = std::move(schedule);
+  }
   require<ArgumentError>(get(json, "stagecraft") == kVersion,
                          "\"stagecraft\": this reads version {}, got {}", kVersion,
                          describe_json(get(json, "stagecraft")));

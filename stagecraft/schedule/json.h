@@ -16,8 +16,9 @@ namespace stagecraft {
 /// An idle slot is "", a stage that no rank holds has null in `placement`.
 std::string to_json(const Schedule& schedule);
 
-/// The inverse. ParseError, with line and column, for text that is not JSON; ParseError or
-/// ArgumentError, naming the member, for JSON that is not a schedule.
+/// The inverse; of a plan file (plan/plan_file.h) it reads the schedule. ParseError, with line and
+/// column, for text that is not JSON; ParseError or ArgumentError, naming the member, for JSON that
+/// is not a schedule.
 Schedule parse_json(std::string_view text);
 
 }  // namespace stagecraft

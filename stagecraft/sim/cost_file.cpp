@@ -7,6 +7,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/schedule/json_input.h"
 #include "stagecraft/sim/cost_keys.h"
+#include "stagecraft/sim/file_units.h"
 
 namespace stagecraft {
 namespace {
@@ -96,8 +97,12 @@ void read_links(CostModel& costs, const Json& array) {
 }  // namespace
 
 CostModel parse_cost_file(std::string_view text) {
-  const Json json = read_json(text);
+  Json json = read_json(text);
   require<ArgumentError>(json.is_object(), "a cost file is a JSON object");
+  require<ArgumentError>(!json.contains("layers"),
+                         "the cost file has \"layers\", which stagecraft plan reads; a "
+                         "schedule needs costs of \"stages\"");
+  take_units(json);
   check_synonyms(json, "the cost file");
   CostModel costs;
   // Costs for all stages come first, since the lists refine them.

@@ -38,6 +38,9 @@ std::string_view page_template() {
 std::string_view report_template() {
   return ${report.html};
 }
+std::string_view sections_template() {
+  return ${sections.html};
+}
 std::string_view timeline_markup() {
   return ${timeline.html};
 }

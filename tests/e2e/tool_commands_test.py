@@ -19,7 +19,7 @@ import tool_support
 from tool_support import DOCS, GOLDEN, ToolTest
 
 SHAPE = ["--ranks", "4", "--microbatches", "8"]
-COMMANDS = ["schedule", "lower", "verify", "simulate", "draw", "slots", "compare"]
+COMMANDS = ["schedule", "lower", "verify", "simulate", "draw", "slots", "compare", "plan"]
 
 
 def facts(report):

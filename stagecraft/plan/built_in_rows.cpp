@@ -1,0 +1,249 @@
+#include "stagecraft/plan/built_in_rows.h"
+
+#include <algorithm>
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include <fmt/format.h>
+
+#include "stagecraft/base/text_table.h"
+#include "stagecraft/plan/balance.h"
+#include "stagecraft/plan/bound.h"
+#include "stagecraft/schedule/builders/builders.h"
+
+namespace stagecraft {
+namespace {
+
+/// Splits of one kind (stages a rank, placement) on which built-in schedules are tried.
+std::vector<PlanChoice> splits_to_try(const StageComposer& composer,
+                                      const std::vector<PlanCandidate>& candidates,
+                                      int32_t stages_per_rank, const Placement& placement) {
+  constexpr std::size_t kMost = 3;
+  const int32_t ranks = composer.problem().num_ranks();
+  std::vector<PlanChoice> found;
+  const auto add = [&](PlanChoice choice) {
+    if (!(place_stages(choice, ranks) == placement)) return;
+    if (std::find(found.begin(), found.end(), choice) == found.end()) {
+      found.push_back(std::move(choice));
+    }
+  };
+  for (const PlanCandidate& one : candidates) {
+    if (one.fits && one.choice.stages_per_rank == stages_per_rank && found.size() < kMost) {
+      add(one.choice);
+    }
+  }
+  const auto stages = static_cast<std::size_t>(stages_per_rank * ranks);
+  if (static_cast<int32_t>(stages) > composer.num_layers()) return found;
+  std::vector<double> work;
+  for (int32_t l = 0; l < composer.num_layers(); ++l) work.push_back(composer.work(l, l + 1));
+  std::vector<double> speeds;
+  for (const int32_t rank : placement.ranks()) {
+    speeds.push_back(composer.problem().ranks[static_cast<std::size_t>(rank)].speed);
+  }
+  for (const PlacementStyle style : {PlacementStyle::kLoop, PlacementStyle::kV}) {
+    add({.stages_per_rank = stages_per_rank,
+         .placement = style,
+         .begins = balance(work, speeds),
+         .recompute = std::vector<bool>(stages, false)});
+    if (stages_per_rank == 1) break;
+  }
+  return found;
+}
+
+std::string over_memory(const StageComposer& composer, const Evaluation& result) {
+  const PlanProblem& problem = composer.problem();
+  const auto rank = static_cast<std::size_t>(result.fullest_rank);
+  return fmt::format("rank {} needs {} of {}", result.fullest_rank,
+                     format_memory(problem, result.peaks[rank]),
+                     format_memory(problem, problem.ranks[rank].memory.value_or(0)));
+}
+
+bool splits_backward(const Schedule& schedule) {
+  return std::any_of(schedule.lists().begin(), schedule.lists().end(), [](const ActionList& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](Action action) { return action.type() == ActionType::kBackwardInput; });
+  });
+}
+
+bool has_whole_backward(const Schedule& schedule) {
+  return std::any_of(schedule.lists().begin(), schedule.lists().end(), [](const ActionList& list) {
+    return std::any_of(list.begin(), list.end(),
+                       [](Action action) { return action.type() == ActionType::kBackward; });
+  });
+}
+
+/// The schedule with I and W in the place of each B of a stage that keeps its activations, so that
+/// gradients leave earlier. Overlaps stay.
+Schedule with_split_backward(const Schedule& schedule, const PlanChoice& choice) {
+  std::vector<ActionList> lists;
+  for (const ActionList& list : schedule.lists()) {
+    ActionList& changed = lists.emplace_back();
+    int32_t inside = 0;
+    for (const Action action : list) {
+      const bool splits = inside == 0 && action.type() == ActionType::kBackward &&
+                          !choice.recompute[action.stage().position()];
+      if (splits) {
+        changed.emplace_back(action.stage(), ActionType::kBackwardInput, action.microbatch());
+        changed.emplace_back(action.stage(), ActionType::kBackwardWeight, action.microbatch());
+      } else {
+        changed.push_back(action);
+      }
+      inside = action.is_overlap() ? action.num_parts() : std::max(0, inside - 1);
+    }
+  }
+  return {schedule.level(), schedule.placement(), std::move(lists)};
+}
+
+/// One built-in schedule on one split.
+std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleKind& kind,
+                                  const Schedule& schedule, PlanChoice choice,
+                                  std::string& reason) {
+  choice.whole_backward = !splits_backward(schedule);
+  PlanRow row;
+  try {
+    row.result = evaluate_schedule(composer, choice, schedule);
+  } catch (const ScheduleError& error) {
+    reason = error.what();
+    return std::nullopt;
+  }
+  if (!row.result.fits) {
+    reason = over_memory(composer, row.result);
+    return std::nullopt;
+  }
+  row.choice = std::move(choice);
+  row.schedule = kind.name;
+  row.built_in = true;
+  // A schedule with both kinds of backward is in neither problem: its bound is the weaker one.
+  row.bound = lower_bound(composer.compose(row.choice));
+  if (has_whole_backward(schedule) && !row.choice.whole_backward) {
+    PlanChoice whole = row.choice;
+    whole.whole_backward = true;
+    const Bound other = lower_bound(composer.compose(whole));
+    if (other.value < row.bound.value) row.bound = other;
+  }
+  return BuiltInRow{std::move(row), schedule};
+}
+
+class BuiltIns {
+ public:
+  BuiltIns(const StageComposer& composer, bool may_recompute,
+           const std::vector<PlanCandidate>& candidates, const std::function<bool()>& stop)
+      : composer_(composer), may_recompute_(may_recompute), candidates_(candidates), stop_(stop) {}
+
+  void add(const ScheduleKind& kind, int32_t stages_per_rank) {
+    const int32_t ranks = composer_.problem().num_ranks();
+    const Dims dims{.p = ranks, .l = stages_per_rank, .m = composer_.problem().microbatches};
+    if (!kind.takes(dims)) return;
+    if (!result_.rows.empty() && stop_()) return;
+    std::optional<Schedule> schedule;
+    try {
+      schedule =
+          kind.build({.ranks = ranks, .microbatches = dims.m, .stages_per_rank = stages_per_rank});
+    } catch (const Error& error) {
+      result_.unfit.push_back({std::string(kind.name), stages_per_rank, error.what()});
+      return;
+    }
+    std::optional<BuiltInRow> best;
+    std::string reason;
+    const std::vector<PlanChoice> splits =
+        splits_to_try(composer_, candidates_, stages_per_rank, schedule->placement());
+    for (const PlanChoice& choice : splits)
+      keep_better(best, try_both(kind, *schedule, choice, reason));
+    if (!best && !splits.empty() && may_recompute_) {
+      best = try_with_recompute(kind, *schedule, splits.back());
+    }
+    const bool equal = kind.name == "1F1B" && stages_per_rank == 1;
+    if (best) {
+      if (equal) add_equal(kind, *schedule, best->row.choice);
+      result_.rows.push_back(std::move(*best));
+    } else if (!splits.empty()) {
+      result_.unfit.push_back({std::string(kind.name), stages_per_rank, reason});
+    }
+  }
+
+  BuiltInRows take() { return std::move(result_); }
+
+ private:
+  void keep_better(std::optional<BuiltInRow>& best, std::optional<BuiltInRow> one) const {
+    const Objective objective = composer_.objective();
+    if (one && (!best || one->row.result.value(objective) < best->row.result.value(objective))) {
+      best = std::move(one);
+    }
+  }
+
+  // As it is, and with its backwards split.
+  std::optional<BuiltInRow> try_both(const ScheduleKind& kind, const Schedule& schedule,
+                                     const PlanChoice& choice, std::string& reason) const {
+    std::optional<BuiltInRow> best = try_one(composer_, kind, schedule, choice, reason);
+    if (has_whole_backward(schedule)) {
+      std::string ignored;
+      keep_better(best, try_one(composer_, kind, with_split_backward(schedule, choice), choice,
+                                best ? ignored : reason));
+    }
+    return best;
+  }
+
+  // The stages of ranks that are over their memory recompute, until it fits or nothing is left.
+  std::optional<BuiltInRow> try_with_recompute(const ScheduleKind& kind, const Schedule& schedule,
+                                               PlanChoice choice) const {
+    if (splits_backward(schedule)) return std::nullopt;
+    for (int32_t round = 0; round < 3; ++round) {
+      std::string reason;
+      std::optional<BuiltInRow> one = try_both(kind, schedule, choice, reason);
+      if (one) return one;
+      PlanChoice whole = choice;
+      whole.whole_backward = true;
+      const Evaluation result = evaluate_schedule(composer_, whole, schedule);
+      bool changed = false;
+      for (std::size_t s = 0; s < choice.recompute.size(); ++s) {
+        const auto rank = static_cast<std::size_t>(schedule.placement().ranks()[s]);
+        const std::optional<double>& memory = composer_.problem().ranks[rank].memory;
+        if (!memory || result.peaks[rank] <= *memory || choice.recompute[s]) continue;
+        choice.recompute[s] = true;
+        changed = true;
+      }
+      if (!changed) break;
+    }
+    return std::nullopt;
+  }
+
+  void add_equal(const ScheduleKind& kind, const Schedule& schedule, const PlanChoice& best) {
+    const int32_t stages = composer_.problem().num_ranks();
+    PlanChoice choice{.stages_per_rank = 1,
+                      .begins = equal_parts(composer_.num_layers(), stages),
+                      .recompute = std::vector<bool>(static_cast<std::size_t>(stages), false)};
+    if (choice.begins == best.begins && !best.recomputes()) return;
+    std::string reason;
+    std::optional<BuiltInRow> one = try_both(kind, schedule, choice, reason);
+    if (one) {
+      one->row.split = "equal layers";
+      result_.rows.push_back(std::move(*one));
+    } else {
+      result_.unfit.push_back({fmt::format("{}, equal layers", kind.name), 1, reason});
+    }
+  }
+
+  const StageComposer& composer_;
+  bool may_recompute_;
+  const std::vector<PlanCandidate>& candidates_;
+  const std::function<bool()>& stop_;
+  BuiltInRows result_;
+};
+
+}  // namespace
+
+BuiltInRows built_in_rows(const StageComposer& composer, const SearchSpace& space,
+                          const std::vector<PlanCandidate>& candidates,
+                          const std::function<bool()>& stop) {
+  BuiltIns rows(composer, space.recompute == RecomputeChoice::kAuto, candidates, stop);
+  for (const int32_t stages_per_rank : space.stages_per_rank) {
+    for (const ScheduleKind& kind : schedule_kinds()) {
+      if (kind.has_backward) rows.add(kind, stages_per_rank);
+    }
+  }
+  return rows.take();
+}
+
+}  // namespace stagecraft

@@ -1,0 +1,18 @@
+#pragma once
+
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stagecraft/plan/instance.h"
+#include "stagecraft/plan/schedule_problem.h"
+#include "stagecraft/plan/word.h"
+
+namespace stagecraft::plan {
+
+/// The built-in schedules of the problem's shape and placement, by name. Whether they fit is not
+/// looked at.
+std::vector<std::pair<std::string, Words>> known_seeds(const ScheduleProblem& problem,
+                                                       const Instance& in);
+
+}  // namespace stagecraft::plan

@@ -1,0 +1,118 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stagecraft/plan/bound.h"
+#include "stagecraft/plan/evaluate_schedule.h"
+#include "stagecraft/plan/memory_need.h"
+#include "stagecraft/plan/plan_choice.h"
+#include "stagecraft/plan/split_bound.h"
+#include "stagecraft/plan/split_search.h"
+#include "stagecraft/schedule/schedule.h"
+
+namespace stagecraft {
+
+/// Told when a better plan was found.
+struct PlanProgress {
+  double value = 0;  ///< of the objective
+  double bound = 0;  ///< for the plan's stages
+  double seconds = 0;
+  std::string_view schedule;
+};
+
+/// How long and among what make_plan looks.
+struct PlanOptions {
+  std::chrono::nanoseconds time_limit = std::chrono::seconds(5);
+  /// Rounds of each search for a schedule in the place of a time: the plan depends on the problem
+  /// and the seed alone.
+  std::optional<int64_t> rounds = std::nullopt;
+  uint64_t seed = 1;
+  SearchSpace space = {};
+  Objective objective = Objective::kStep;
+  /// Microbatches of different sizes may run in a different order, which changes the order of sums.
+  bool reorder = false;
+  /// A built-in schedule is preferred to a synthesised one that is better by less than this share.
+  double prefer_built_in = 0.005;
+  std::function<void(const PlanProgress&)> progress = {};
+  /// The search ends soon after it becomes true, with the best plan so far.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+/// One row of a plan's table: a way to run the model, and what it takes.
+struct PlanRow {
+  PlanChoice choice = {};
+  std::string schedule = {};  ///< "synthesised" or the name of a built-in schedule
+  std::string split = {};     ///< "" for the best one, "equal layers", "split 2"
+  Evaluation result = {};
+  double value = 0;  ///< of the objective
+  Bound bound = {};  ///< for these stages
+  bool built_in = false;
+};
+
+/// A schedule that does not fit, and why.
+struct UnfitRow {
+  std::string schedule;
+  int32_t stages_per_rank = 1;
+  std::string reason;
+};
+
+/// How a model is to be run, and how good that is.
+struct Plan {
+  PlanProblem problem;
+  Objective objective = Objective::kStep;
+  PlanRow best;
+  Schedule schedule;  ///< at level kCompute
+  /// No split of this model for these ranks takes less.
+  AnySplitBound any_split;
+  std::vector<PlanRow> rows = {};  ///< the best first; the chosen one is among them
+  std::vector<UnfitRow> unfit = {};
+  uint64_t seed = 1;
+  double seconds = 0;
+  bool interrupted = false;  ///< `cancel` ended the search
+
+  /// How far above the bound for its stages the plan is, as a share.
+  double gap() const { return best.bound.value > 0 ? best.value / best.bound.value - 1 : 0; }
+  double any_split_gap() const {
+    return any_split.value > 0 ? best.value / any_split.value - 1 : 0;
+  }
+  /// The first layer of each stage but the first, by name or number.
+  std::vector<std::string> boundary_names() const;
+};
+
+/// The best plan that is found in the time: where to split, stages to ranks, recompute, and the
+/// order of the actions. Every built-in schedule is a candidate. The plan's schedule was verified
+/// and simulated, and no rank is above its memory.
+///
+/// Ties are broken by memory, then by transfers, then by fewer stages a rank. DoesNotFit when no
+/// candidate fits; ArgumentError for a bad problem, for a space without a placement or number of
+/// stages, and for more stages than layers.
+Plan make_plan(const PlanProblem& problem, const PlanOptions& options = {});
+
+/// The best order of stages that are given: each layer of the problem is a stage, the placement is
+/// loop or v. Throws as make_plan.
+Plan plan_schedule_only(const PlanProblem& problem, const PlanOptions& options = {});
+
+/// A point of the curve of time against memory.
+struct CurvePoint {
+  double memory = 0;  ///< of each rank; infinite: unlimited
+  double value = 0;
+  double bound = 0;
+  std::string schedule = {};
+  int32_t stages_per_rank = 1;
+  int32_t recomputed = 0;  ///< stages
+};
+
+/// Plans for several memories from the least that fits to the one beyond which nothing is gained,
+/// ascending, with a share of the time limit for each. All ranks get the same memory.
+std::vector<CurvePoint> memory_curve(const PlanProblem& problem, const PlanOptions& options,
+                                     std::size_t points = 8);
+
+}  // namespace stagecraft

@@ -1,0 +1,52 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/plan/plan_choice.h"
+#include "stagecraft/plan/split_search.h"
+
+namespace stagecraft {
+
+/// No plan fits into the memory of the ranks.
+class DoesNotFit : public Error {
+ public:
+  /// `lines`: what lacks and what would help, one sentence each.
+  explicit DoesNotFit(std::vector<std::string> lines);
+
+  const std::vector<std::string>& lines() const { return lines_; }
+
+ private:
+  std::vector<std::string> lines_;
+};
+
+/// The least memory for each rank, all ranks alike, with which some plan of the space has a
+/// schedule, and that plan's choice. One stage a rank: exact, by dynamic programming over all
+/// splits and recompute of every stage. With more stages a rank: by local search from there.
+struct LeastMemory {
+  double memory = 0;
+  PlanChoice choice = {};
+};
+/// Nothing if the model has fewer layers than stages are needed.
+std::optional<LeastMemory> least_memory(const StageComposer& composer, const SearchSpace& space);
+
+/// The choice that comes closest to fitting into the ranks' own memories: the least need / memory of
+/// the fullest rank. Found like least_memory. Nothing without a limit on any rank, and as there.
+std::optional<PlanChoice> choose_for_memory(const StageComposer& composer,
+                                            const SearchSpace& space);
+
+/// The memory that each rank needs to run the microbatches of the choice one after the other.
+std::vector<double> memory_needs(const StageComposer& composer, const PlanChoice& choice);
+
+/// Sentences for a problem that nothing fits: the rank that lacks memory in the choice that lacks
+/// least, the layer that fits on no rank, the least memory, the number of ranks that would do.
+std::vector<std::string> explain_unfit(const StageComposer& composer, const SearchSpace& space,
+                                       const PlanChoice& nearest);
+
+/// Memory of a problem as text: "6500", "7.90 GiB".
+std::string format_memory(const PlanProblem& problem, double memory);
+
+}  // namespace stagecraft

@@ -1,0 +1,89 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stagecraft/plan/plan_problem.h"
+#include "stagecraft/plan/schedule_problem.h"
+#include "stagecraft/schedule/placement.h"
+
+namespace stagecraft {
+
+/// How stages go to ranks.
+enum class PlacementStyle : uint8_t { kLoop, kV };
+/// "loop" or "v".
+std::string_view to_string(PlacementStyle style);
+
+/// What a planner decides, except for the order of the actions.
+struct PlanChoice {
+  int32_t stages_per_rank = 1;
+  PlacementStyle placement = PlacementStyle::kLoop;
+  /// The first layer of each stage, ascending; the first is 0.
+  std::vector<int32_t> begins = {};
+  std::vector<bool> recompute = {};  ///< by stage; such a stage has one B
+  /// No stage has its backward split into I and W.
+  bool whole_backward = false;
+  /// The rank at each place of a lap; empty: 0, 1, 2, ... Only ranks that differ are reordered.
+  std::vector<int32_t> rank_order = {};
+
+  int32_t num_stages() const { return static_cast<int32_t>(begins.size()); }
+  bool recomputes() const;
+
+  friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
+};
+
+/// The rank of each stage. REQUIRES a choice for that number of ranks.
+Placement place_stages(const PlanChoice& choice, int32_t ranks);
+
+/// Stages made of layers, from sums that are computed once. The problem must outlive it.
+class StageComposer {
+ public:
+  /// REQUIRES a checked problem.
+  explicit StageComposer(const PlanProblem& problem, Objective objective = Objective::kStep);
+
+  /// The stage of the layers [first, end). `recompute`: F runs again before a whole B.
+  StageLoad stage(int32_t first, int32_t end, bool recompute, bool whole_backward) const;
+  /// Weights, gradients and optimizer state of the layers.
+  double fixed_memory(int32_t first, int32_t end) const { return sum(fixed_, first, end); }
+  /// All work of the layers for one microbatch of size 1; `recompute`: with the second forward.
+  double work(int32_t first, int32_t end, bool recompute = false) const;
+  double forward(int32_t first, int32_t end) const { return sum(forward_, first, end); }
+  double backward_input(int32_t first, int32_t end) const { return sum(input_, first, end); }
+
+  /// The search for an order that remains when the choice is made.
+  ScheduleProblem compose(const PlanChoice& choice) const;
+
+  const PlanProblem& problem() const { return *problem_; }
+  int32_t num_layers() const { return static_cast<int32_t>(problem_->layers.size()); }
+  Objective objective() const { return objective_; }
+  /// Of all microbatches together.
+  double total_size() const { return total_size_; }
+  double smallest_size() const { return smallest_size_; }
+  double largest_size() const { return largest_size_; }
+
+ private:
+  using Sums = std::vector<double>;
+  static double sum(const Sums& sums, int32_t first, int32_t end) {
+    return sums[static_cast<std::size_t>(end)] - sums[static_cast<std::size_t>(first)];
+  }
+
+  const PlanProblem* problem_;
+  Objective objective_;
+  // Entry l: the sum over the layers before l.
+  Sums forward_;
+  Sums input_;
+  Sums weight_;
+  Sums full_;
+  Sums recompute_;
+  Sums memory_forward_;
+  Sums memory_weight_;
+  Sums fixed_;
+  double total_size_ = 0;
+  double smallest_size_ = 1;
+  double largest_size_ = 1;
+};
+
+}  // namespace stagecraft

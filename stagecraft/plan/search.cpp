@@ -1,0 +1,154 @@
+#include "stagecraft/plan/search.h"
+
+#include <algorithm>
+#include <limits>
+
+#include "stagecraft/plan/known_seeds.h"
+#include "stagecraft/plan/zero_bubble.h"
+
+namespace stagecraft::plan {
+namespace {
+
+constexpr std::size_t kPool = 12;
+constexpr double kNearForward = 1.04;  // seeds within this factor of the best are filled
+constexpr double kNearBackward = 1.08;
+constexpr int64_t kMostAnnealed = 2000;  // actions
+
+}  // namespace
+
+Search::Search(const ScheduleProblem& problem, const Instance& in, double bound,
+               const SynthesisOptions& options)
+    : problem_(problem),
+      in_(in),
+      options_(options),
+      bound_(bound),
+      enough_(bound * (1 + 1e-9)),
+      start_(std::chrono::steady_clock::now()),
+      evaluator_(in),
+      seeder_(in),
+      filler_(in),
+      random_(options.seed),
+      starts_(fixed_starts(in.microbatches)),
+      round_limit_(options.rounds.value_or(std::numeric_limits<int64_t>::max())) {
+  best_ = sequential_words(in);
+  value_ = evaluator_.run(best_).value;
+  found_by_ = "one microbatch after the other";
+}
+
+double Search::seconds() const {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start_).count();
+}
+
+bool Search::is_over() const {
+  if (is_at_bound() || rounds_ >= round_limit_) return true;
+  if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed)) return true;
+  return !options_.rounds && std::chrono::steady_clock::now() - start_ >= options_.time_limit;
+}
+
+bool Search::take(const Words& words, double value, std::string_view how) {
+  if (!(value < value_)) return false;
+  value_ = value;
+  best_ = words;
+  found_by_ = how;
+  if (options_.progress) {
+    const double gap = bound_ > 0 ? value / bound_ - 1 : 0;
+    options_.progress({value, bound_, gap, rounds_, seconds(), found_by_});
+  }
+  return true;
+}
+
+double Search::consider(Words& words, double nearness, std::string_view how) {
+  const Score score = evaluator_.run(words);
+  if (!score.runs || !score.fits) return kNever;
+  double value = score.value;
+  take(words, value, how);
+  if (value < value_ * nearness && !is_at_bound()) {
+    const double filled = filler_.improve(words, value, 2, enough_);
+    if (filled < value) {
+      value = filled;
+      take(words, value, std::string(how) + ", filled");
+    }
+  }
+  return value;
+}
+
+void Search::try_known() {
+  for (auto& [name, words] : known_seeds(problem_, in_)) {
+    if (is_at_bound()) return;
+    consider(words, kNearForward, name);
+  }
+}
+
+void Search::try_zero_bubble() {
+  if (in_.ranks != in_.stages || !in_.has_chain || is_over()) return;
+  for (const ZeroBubbleChoice& choice : zero_bubble_choices()) {
+    if (is_over()) return;
+    if (build_zero_bubble(in_, choice, scratch_)) {
+      consider(scratch_, kNearForward, "zero-bubble heuristic");
+    }
+  }
+}
+
+void Search::try_seed() {
+  ++rounds_;
+  DueDates dates;
+  if (seeds_ < starts_.size()) {
+    dates = starts_[seeds_];
+  } else if (pool_.empty() || random_.chance(.35)) {
+    dates = random_dates(random_, in_.microbatches);
+  } else {
+    const double u = random_.uniform();
+    dates = mutated(
+        pool_[static_cast<std::size_t>(u * u * static_cast<double>(pool_.size()))].second, random_);
+  }
+  ++seeds_;
+  if (!seeder_.build(dates, scratch_)) return;
+  const double value = consider(scratch_, dates.backwards ? kNearBackward : kNearForward,
+                                dates.backwards ? "due dates, backwards" : "due dates");
+  if (value == kNever) return;
+  if (pool_.size() < kPool || value < pool_.back().first) {
+    const auto place =
+        std::upper_bound(pool_.begin(), pool_.end(), value,
+                         [](double v, const auto& entry) { return v < entry.first; });
+    pool_.insert(place, {value, dates});
+    if (pool_.size() > kPool) pool_.pop_back();
+  }
+}
+
+void Search::run_seeds(int64_t rounds) {
+  try_known();
+  for (int64_t i = 0; i < rounds && !is_over(); ++i) try_seed();
+}
+
+double Search::spent() const {
+  if (options_.rounds) return static_cast<double>(rounds_) / static_cast<double>(round_limit_);
+  const double limit = std::chrono::duration<double>(options_.time_limit).count();
+  return limit > 0 ? seconds() / limit : 1;
+}
+
+void Search::anneal(double end) {
+  if (is_over()) return;
+  const double begin = spent();
+  Words words = best_;
+  Annealer annealer(in_);
+  const double value = annealer.run(words, value_, enough_, random_, [&] {
+    ++rounds_;
+    return is_over() ? 1.0 : (spent() - begin) / (end - begin);
+  });
+  take(words, value, found_by_ + ", annealed");
+  if (!is_at_bound()) consider(words, 2, found_by_);
+}
+
+void Search::run() {
+  try_known();
+  while (!is_over() && seeds_ < starts_.size()) try_seed();
+  try_zero_bubble();
+  const bool is_small = in_.num_actions() <= kMostAnnealed && QuickClock::takes(in_);
+  if (is_small) {
+    while (!is_over() && spent() < .2) try_seed();
+    anneal(.95);
+  }
+  while (!is_over()) try_seed();
+}
+
+}  // namespace stagecraft::plan

@@ -1,0 +1,76 @@
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "stagecraft/plan/anneal.h"
+#include "stagecraft/plan/evaluate.h"
+#include "stagecraft/plan/fill.h"
+#include "stagecraft/plan/instance.h"
+#include "stagecraft/plan/random.h"
+#include "stagecraft/plan/search_bound.h"
+#include "stagecraft/plan/seeds.h"
+#include "stagecraft/plan/synthesise.h"
+#include "stagecraft/plan/word.h"
+
+namespace stagecraft::plan {
+
+/// The search of synthesise: a best of all words so far, and ways to find better ones.
+class Search {
+ public:
+  /// The arguments must outlive it. REQUIRES a feasible problem.
+  Search(const ScheduleProblem& problem, const Instance& in, double bound,
+         const SynthesisOptions& options);
+
+  /// All of it, within the limits of the options.
+  void run();
+  /// The sequential schedule, those that are known, then seeds: `rounds` of them.
+  void run_seeds(int64_t rounds);
+
+  const Words& words() const { return best_; }
+  double value() const { return value_; }
+  const std::string& found_by() const { return found_by_; }
+  int64_t rounds() const { return rounds_; }
+  double seconds() const;
+
+ private:
+  // At the bound, cancelled, or out of time or rounds.
+  bool is_over() const;
+  bool is_at_bound() const { return value_ <= enough_; }
+  // Keeps words that are better than the best; returns whether they were.
+  bool take(const Words& words, double value, std::string_view how);
+  // Evaluates and takes words, fills them if they are near enough; returns their value.
+  double consider(Words& words, double nearness, std::string_view how);
+  void try_known();
+  void try_zero_bubble();
+  void try_seed();
+  // From the best, until the share `end` of the budget is spent.
+  void anneal(double end);
+  // The share of rounds or time that is over.
+  double spent() const;
+
+  const ScheduleProblem& problem_;
+  const Instance& in_;
+  const SynthesisOptions& options_;
+  double bound_;
+  double enough_;  // a value that counts as the bound
+  std::chrono::steady_clock::time_point start_;
+  Evaluator evaluator_;
+  Seeder seeder_;
+  GapFiller filler_;
+  Random random_;
+  std::vector<DueDates> starts_;
+  std::vector<std::pair<double, DueDates>> pool_;  // best first
+  Words scratch_;
+  Words best_;
+  double value_ = kNever;
+  std::string found_by_;
+  int64_t rounds_ = 0;
+  int64_t round_limit_;
+  std::size_t seeds_ = 0;
+};
+
+}  // namespace stagecraft::plan

@@ -1,0 +1,11 @@
+#pragma once
+
+#include "stagecraft/plan/bound.h"
+#include "stagecraft/plan/instance.h"
+
+namespace stagecraft::plan {
+
+/// lower_bound of an instance that was made already.
+Bound lower_bound(const Instance& in);
+
+}  // namespace stagecraft::plan

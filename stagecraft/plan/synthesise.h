@@ -1,0 +1,69 @@
+#pragma once
+
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "stagecraft/plan/bound.h"
+#include "stagecraft/plan/schedule_problem.h"
+#include "stagecraft/schedule/schedule.h"
+
+namespace stagecraft {
+
+/// Told whenever a better schedule was found.
+struct SynthesisProgress {
+  double value = 0;  ///< of the objective
+  double bound = 0;
+  double gap = 0;  ///< value / bound - 1
+  int64_t rounds = 0;
+  double seconds = 0;
+  std::string_view found_by;
+};
+
+/// How long and how synthesise looks.
+struct SynthesisOptions {
+  std::chrono::nanoseconds time_limit = std::chrono::seconds(5);
+  /// Rounds of the search in the place of a time: the result depends on the problem and the seed
+  /// alone. A round costs about as much as building and filling one schedule.
+  std::optional<int64_t> rounds = std::nullopt;
+  uint64_t seed = 1;
+  std::function<void(const SynthesisProgress&)> progress;
+  /// The search ends soon after it becomes true, with the best so far.
+  const std::atomic<bool>* cancel = nullptr;
+};
+
+/// The result of synthesise.
+struct Synthesis {
+  /// At level kCompute, every kind of action of a stage in ascending order of microbatches; nothing
+  /// if the problem has no schedule (`shortfalls` says why).
+  std::optional<Schedule> schedule;
+  std::vector<Shortfall> shortfalls;
+
+  double makespan = 0;
+  double span = 0;
+  double value = 0;           ///< that of the two which is the objective
+  std::vector<double> peaks;  ///< by rank, `fixed` and peaks of actions included
+  Bound bound;
+  std::string found_by;  ///< "due dates, backwards, filled", "1F1B", ...
+  int64_t rounds = 0;
+  double seconds = 0;
+
+  /// How far above the bound, as a share of it; 0 when the bound is 0.
+  double gap() const { return bound.value > 0 ? value / bound.value - 1 : 0; }
+};
+
+/// Looks for the best order of the given stages. Stops at the bound. Every schedule that it returns
+/// was verified, simulated and found within the caps; none is worse than a built-in schedule that
+/// fits. ArgumentError as check_problem.
+Synthesis synthesise(const ScheduleProblem& problem, const SynthesisOptions& options = {});
+
+/// The objective of the best of a few seeds, about what synthesise finds in `rounds` rounds,
+/// without its checks; nothing for an infeasible problem. For comparing many problems.
+std::optional<double> quick_score(const ScheduleProblem& problem, int64_t rounds = 6);
+
+}  // namespace stagecraft

@@ -1,0 +1,42 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "stagecraft/plan/instance.h"
+#include "stagecraft/plan/schedule_problem.h"
+#include "stagecraft/schedule/schedule.h"
+
+namespace stagecraft::plan {
+
+/// An action in a search.
+struct Op {
+  uint32_t stage : 24;
+  uint32_t kind : 8;
+  int32_t m;
+
+  Op(int32_t op_kind, int32_t op_stage, int32_t microbatch)
+      : stage(static_cast<uint32_t>(op_stage) & 0xFFFFFFU),
+        kind(static_cast<uint32_t>(op_kind) & 0xFFU),
+        m(microbatch) {}
+};
+static_assert(sizeof(Op) == 8);
+
+/// What a rank does, in order, and what all do. Since each kind of action of a stage takes the
+/// microbatches in ascending order, kinds and stages alone (a word) would say the same.
+using Word = std::vector<Op>;
+using Words = std::vector<Word>;
+
+/// Numbers the microbatches of each kind and stage of a list from 0 on, in the order of the list.
+void renumber(const Instance& in, Word& word);
+
+/// Microbatch after microbatch: needs the least memory.
+Words sequential_words(const Instance& in);
+
+Schedule to_schedule(const ScheduleProblem& problem, const Words& words);
+/// A compute schedule as words, numbered anew; I and W for B of a split stage, and B for I of one
+/// that is not. Nothing for a schedule of other stages, ranks or microbatches.
+std::optional<Words> to_words(const Instance& in, const Schedule& schedule);
+
+}  // namespace stagecraft::plan
