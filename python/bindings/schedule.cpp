@@ -1,0 +1,8 @@
+#include <pybind11/pybind11.h>
+
+namespace stagecraft::python {
+namespace py = pybind11;
+
+void bind_schedule(py::module_&) {}
+
+}  // namespace stagecraft::python

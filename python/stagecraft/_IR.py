@@ -1,0 +1,3 @@
+"""Models traced and cut into stages."""
+
+from __future__ import annotations

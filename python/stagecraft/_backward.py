@@ -1,0 +1,3 @@
+"""The three backwards of a stage."""
+
+from __future__ import annotations

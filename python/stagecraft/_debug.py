@@ -1,0 +1,3 @@
+"""Texts for error messages."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Drawings of schedules."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Submodules of a traced graph."""
+
+from __future__ import annotations

@@ -1,0 +1,3 @@
+"""Schedules as values; needs no torch."""
+
+from __future__ import annotations

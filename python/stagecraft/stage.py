@@ -1,0 +1,3 @@
+"""Stages of a pipeline."""
+
+from __future__ import annotations
