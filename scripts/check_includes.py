@@ -54,7 +54,8 @@ TORCH_FREE = {"stagecraft/base", "stagecraft/schedule", "stagecraft/sim", "stage
               "stagecraft/runtime/record", "cli"}
 # The bindings of the Python module that uses no torch; those of the other may include everything.
 TORCH_FREE_FILES = {f"python/bindings/{name}" for name in (
-    "actions.cpp", "actions.h", "errors.cpp", "errors.h", "schedule.cpp", "schedule_module.cpp", "sim.cpp", "viz.cpp")}
+    "actions.cpp", "actions.h", "errors.cpp", "errors.h", "schedule.cpp", "schedule_module.cpp", "sim.cpp",
+    "simulated.h", "viz.cpp")}
 # Below a folder of TORCH_FREE, and yet with torch: programs beside the tool.
 TORCH_ALLOWED = {"cli/model", "cli/train"}
 TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import threading
 import weakref
-from collections import Counter
 from typing import Any
 
 import torch
@@ -16,7 +15,7 @@ import torch.utils._pytree as pytree
 
 from stagecraft import _C, values
 from stagecraft.errors import ArgumentError, PipeliningMetadataError
-from stagecraft.microbatch import TensorChunkSpec, merge_chunks, split_args_kwargs_into_chunks
+from stagecraft.microbatch import TensorChunkSpec
 from stagecraft.reports import MemoryEstimate, Report
 from stagecraft.stage import _PipelineStageBase, _prepare_call
 from stagecraft.world import deliver_log, world_of
@@ -92,7 +91,6 @@ class _Driven:
         self._outputs: dict[int, tuple[Any, int, Any]] = {}
         self._grads: dict[int, Any] = {}
         self._done: set[int] = set()
-        self.losses: dict[int, torch.Tensor] = {}
 
     def __enter__(self) -> _Driven:
         schedule = self._schedule
@@ -188,12 +186,15 @@ class _Driven:
             if part in self._done:
                 continue
             if stage.is_last:
-                loss = self.losses.get(microbatch)
+                losses = self._schedule._internal_losses
+                loss = losses.get(microbatch)
                 call = stage._call
                 raw = call.raw.pop(microbatch, None)
                 if call.keeps_outputs:
                     call.outputs[microbatch] = values.detached(raw)
                 self._action.finish_forward(part, value, loss, True)
+                if loss is not None:
+                    losses[microbatch] = loss.detach()
             else:
                 self._action.finish_forward(part, value, None, False)
         for part, grads in self._grads.items():
@@ -202,8 +203,13 @@ class _Driven:
 
 
 def _stages_of(schedule: Any) -> list[Any]:
-    stages = getattr(schedule, "_stages", None)
-    return list(stages) if stages is not None else [schedule._stage]
+    stages: list[Any] = schedule._local_stages()
+    return stages
+
+
+def _functions_of(schedule: Any) -> dict[Any, Any]:
+    functions: dict[Any, Any] = getattr(schedule, "_comp_type_to_function_map", {})
+    return functions
 
 
 _OVERRIDES = {
@@ -246,6 +252,7 @@ class _Engine:
         self._modules: dict[int, Any] = {}
         self._failed = False
         self._context: Any = None
+        self.reduces = True
 
     @property
     def runner(self) -> Any:
@@ -255,16 +262,16 @@ class _Engine:
 
     def _prepare(self, schedule: Any) -> Any:
         stages = _stages_of(schedule)
+        source = _source_of(schedule)
         for stage in stages:
             _prepare_call(stage)
-            if schedule._splits_backward() and stage._call.wrapper is not None:
+            if stage._call.wrapper is not None and _splits_backward(schedule, source):
                 if stage._call.wrapper.kind == "DistributedDataParallel":
                     raise ArgumentError(
                         f"{type(schedule).__name__} runs input and weight backward apart, which "
                         "DistributedDataParallel does not follow; use a schedule of full backwards, or FSDP"
                     )
         world = world_of(stages[0].group)
-        source = schedule._source()
         handlers = self._handlers(schedule, stages)
         key = (
             id(world),
@@ -272,7 +279,7 @@ class _Engine:
             tuple((id(s), s.stage_index, id(s._call.wrapper), s._call.recompute) for s in stages),
             schedule._loss_fn is None,
             tuple(sorted(handlers)),
-            tuple(id(f) for f in schedule._custom_functions.values()),
+            tuple(id(f) for f in _functions_of(schedule).values()),
         )
         if key != self._key:
             self._build(schedule, stages, world, source, handlers)
@@ -291,8 +298,8 @@ class _Engine:
         options = {
             "timeout": world.timeout,
             "loss": last._call.loss if has_loss and last is not None else None,
-            "random": schedule._random,
-            "ports": schedule._ports_of_pipe(),
+            "random": "process",
+            "ports": _ports_of(schedule),
         }
         self._runner = None
         self._runner = _C.RankRunner(
@@ -312,7 +319,7 @@ class _Engine:
             if any(getattr(type(s), name) is not getattr(_PipelineStageBase, name) for s in stages):
                 for kind in kinds:
                     handlers[kind] = self._handler(schedule, _run_part)
-        for kind, function in schedule._custom_functions.items():
+        for kind, function in _functions_of(schedule).items():
             handlers[kind.value] = self._handler(schedule, lambda s, a, c, f=function: f(a, c))
         return handlers
 
@@ -354,8 +361,7 @@ class _Engine:
         stages = _stages_of(schedule)
         count = schedule._n_microbatches
         if any(not hasattr(stage, "_call") for stage in stages):
-            _check_stand_ins(schedule, stages, arg_mbs, kwarg_mbs)
-            return
+            return _run_stand_ins(schedule, stages, arg_mbs, kwarg_mbs)
         first = next((s for s in stages if s.is_first), None)
         last = next((s for s in stages if s.is_last), None)
         if first is not None and first._runtime_validate:
@@ -368,6 +374,7 @@ class _Engine:
                 schedule, arg_mbs if first is not None else None, target_mbs if last is not None else None
             ),
             "measure_memory": schedule.measure_memory,
+            "reduce_grads": self.reduces,
         }
         for stage in stages:
             call = stage._call
@@ -388,9 +395,15 @@ class _Engine:
             call.wants_loss = schedule._loss_fn is not None and (training or target_mbs is not None)
             options["has_target"] = not training and call.wants_loss
         inputs: list[Any] = []
-        if first is not None and arg_mbs is not None:
+        if _has_ports(schedule):
+            # Model inputs enter at each stage that reads them.
+            given = zip(arg_mbs or [()] * count, kwarg_mbs or [{}] * count)
+            inputs = [(tuple(args), kwargs) for args, kwargs in given]
+            for stage in stages:
+                stage._call.kwargs = None
+        elif first is not None and arg_mbs is not None:
             inputs = [(tuple(args), {}) for args in arg_mbs]
-        if schedule._custom_functions or len(self._key[4]) > 0:
+        if self._key[4]:
             from stagecraft.schedules import _PipelineContext
 
             self._context = _PipelineContext(
@@ -400,8 +413,8 @@ class _Engine:
                 target_mbs,
                 losses,
             )
-            schedule.backward_counter = Counter()
-            schedule._losses_of_step = {}
+            schedule.backward_counter.clear()
+            schedule._internal_losses.clear()
         try:
             result = self._runner.run(training, inputs, options)
             if last is not None and return_outputs:
@@ -412,24 +425,37 @@ class _Engine:
             raise
         finally:
             self._context = None
+            schedule._internal_losses.clear()
             for stage in stages:
                 stage._call.clear()
             deliver_log()
         if first is not None and first._runtime_validate:
             _remember_first(first, arg_mbs, kwarg_mbs)
         if losses is not None and last is not None:
-            losses.clear()
-            losses.extend(result["losses"])
+            losses[:] = result["losses"]
 
 
 # What upstream checks before a step of stages that are not its own.
 
 
-def _check_stand_ins(schedule: Any, stages: Any, arg_mbs: Any, kwarg_mbs: Any) -> None:
+def _run_stand_ins(schedule: Any, stages: Any, arg_mbs: Any, kwarg_mbs: Any) -> None:
     args = arg_mbs[0] if arg_mbs else ()
     kwargs = kwarg_mbs[0] if kwarg_mbs else {}
     for stage in stages:
-        stage._prepare_forward_infra(schedule._n_microbatches, args, kwargs)
+        stage._prepare_forward_infra(schedule._n_microbatches, args, kwargs, has_backward=schedule._has_backward)
+    check_adjacent(schedule)
+    order = schedule.pipeline_order
+    if any(action is not None for actions in order.values() for action in actions):
+        names = ", ".join(sorted({type(stage).__name__ for stage in stages}))
+        raise TypeError(
+            f"stages of {names} cannot be run: they override _prepare_forward_infra and have no module "
+            "that the engine could call; use PipelineStage"
+        )
+
+
+def check_adjacent(schedule: Any) -> None:
+    """RuntimeError where a stand-in's transfers name a stage that is not its neighbour."""
+    for stage in _stages_of(schedule):
         index = stage.stage_index
         sources = {
             info.source
@@ -446,13 +472,6 @@ def _check_stand_ins(schedule: Any, stages: Any, arg_mbs: Any, kwarg_mbs: Any) -
                     f"adjacent-stage communication only: stage {allowed} was expected. Stages that are "
                     "PipelineStages may have skip edges"
                 )
-    order = schedule.pipeline_order
-    if any(action is not None for actions in order.values() for action in actions):
-        names = ", ".join(sorted({type(stage).__name__ for stage in stages}))
-        raise TypeError(
-            f"stages of {names} cannot be run: they override _prepare_forward_infra and have no module "
-            "that the engine could call; use PipelineStage"
-        )
 
 
 # `_runtime_validate`: the rank of stage 0 compares before it meets any other rank.
@@ -509,302 +528,130 @@ def _remember_first(stage: Any, arg_mbs: Any, kwarg_mbs: Any) -> None:
     stage._seen_meta = (_metas(arg_mbs[0]), _output_metas(stage, arg_mbs[0], kwargs))
 
 
-class _Steps:
-    """`step` and `eval` of every schedule class."""
+# What schedules.py calls.
 
-    # What the classes of schedules.py have.
-    _n_microbatches: int
-    _loss_fn: Any
-    _args_chunk_spec: Any
-    _kwargs_chunk_spec: Any
-    _output_merge_spec: Any
-    scale_grads: bool
 
-    _random = "process"
-    measure_memory = False
-    _driven: Any = None
+def _engine_of(schedule: Any) -> _Engine:
+    engine = schedule.__dict__.get("_engine")
+    if engine is None:
+        engine = schedule.__dict__["_engine"] = _Engine()
+    return engine
 
-    def _source(self) -> dict[str, Any]:
-        """What the engine builds its schedule from; see bindings/runner.cpp."""
-        raise NotImplementedError
 
-    def _splits_backward(self) -> bool:
-        return False
+def step(schedule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, target: Any, losses: list[Any] | None,
+         return_outputs: bool, loss_kwargs: dict[str, Any] | None, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any,
+         finalize_gradients: bool) -> Any:
+    """Runs one step (`_PipelineSchedule.step`)."""
+    trains = schedule._loss_fn is not None
+    if trains and not torch.is_grad_enabled():
+        raise RuntimeError(
+            "step trains, but gradients are disabled here (torch.no_grad): call eval for the forwards alone")
+    schedule._has_backward = trains
+    _engine_of(schedule).reduces = finalize_gradients
+    return _run_batch(schedule, args, kwargs, target, losses, return_outputs, loss_kwargs, arg_mbs, kwarg_mbs,
+                      target_mbs)
 
-    def _ports_of_pipe(self) -> Any:
-        for stage in _stages_of(self):
-            info = getattr(stage, "pipe_info", None)
-            ports = getattr(info, "ports", None)
-            if ports is not None:
-                return ports
-        return None
 
-    @property
-    def _engine(self) -> _Engine:
-        engine = self.__dict__.get("_own_engine")
-        if engine is None:
-            engine = self.__dict__["_own_engine"] = _Engine()
-        return engine
-
-    @property
-    def _custom_functions(self) -> dict[Any, Any]:
-        return getattr(self, "_comp_type_to_function_map", {})
-
-    # Batches ------------------------------------------------------------------------------------
-
-    def _check_inputs(
-        self,
-        arg_mbs: list[Any] | None = None,
-        kwarg_mbs: list[Any] | None = None,
-        target_mbs: list[Any] | None = None,
-        losses: list[Any] | None = None,
-    ) -> tuple[Any, Any]:
-        count = self._n_microbatches
-        for name, given in (
-            ("arg_mbs", arg_mbs),
-            ("kwarg_mbs", kwarg_mbs),
-            ("target_mbs", target_mbs),
-        ):
-            if given is not None and len(given) != count:
-                raise ValueError(f"expected {name} of {count} microbatches, got {len(given)}")
-        if losses is not None and not isinstance(losses, list):
-            raise TypeError(f"losses must be a list, got {type(losses).__name__}")
-        return (
-            arg_mbs if arg_mbs is not None else [()] * count,
-            kwarg_mbs if kwarg_mbs is not None else [{}] * count,
-        )
-
-    def _split_inputs(
-        self, args: tuple[Any, ...], kwargs: dict[str, Any] | None = None
-    ) -> tuple[list[Any], list[Any]]:
-        if not args and not kwargs:
-            return [()] * self._n_microbatches, [{}] * self._n_microbatches
-        return split_args_kwargs_into_chunks(
-            args,
-            kwargs or {},
-            self._n_microbatches,
-            self._args_chunk_spec,
-            self._kwargs_chunk_spec,
-        )
-
-    def _split_target(self, target: Any) -> list[Any] | None:
-        if target is None:
-            return None
-        count = self._n_microbatches
-        if isinstance(target, torch.Tensor):
-            return list(torch.tensor_split(target, count))
-        pieces, _ = split_args_kwargs_into_chunks((target,), {}, count)
-        return [piece[0] for piece in pieces]
-
-    def _merge_outputs(self, output_chunks: list[Any]) -> Any:
-        return merge_chunks(output_chunks, self._output_merge_spec)
-
-    # Losses -------------------------------------------------------------------------------------
-
-    def _compute_loss(self, output: Any, target: Any, loss_kwargs: Any = None) -> Any:
-        return self._loss_fn(output, target, **(loss_kwargs or {}))
-
-    def _maybe_compute_loss(
-        self, stage: Any, output: Any, target_mbs: Any, mb_index: int, loss_kwargs: Any = None
-    ) -> None:
-        if not stage.is_last or self._loss_fn is None:
-            return
-        target = target_mbs[mb_index] if target_mbs is not None else None
-        loss = self._compute_loss(output, target, loss_kwargs)
-        self.__dict__.setdefault("_losses_of_step", {})[mb_index] = loss.detach()
-        if self._driven is not None:
-            self._driven.losses[mb_index] = loss
-        else:
-            self._losses_of_step[mb_index] = loss
-
-    def _maybe_get_loss(self, stage: Any, mb_index: int) -> Any:
-        if not stage.is_last or self._loss_fn is None:
-            return None
-        known = self.__dict__.get("_losses_of_step", {})
-        if mb_index not in known:
-            raise RuntimeError(
-                f"there is no loss of microbatch {mb_index}; known: {sorted(known)}"
-            )
-        return known[mb_index]
-
-    def _update_losses(self, stages: Any, losses: Any) -> None:
-        stages = stages if isinstance(stages, list) else [stages]
-        known = self.__dict__.get("_losses_of_step", {})
-        if losses is not None and any(stage.is_last for stage in stages):
-            losses.clear()
-            losses.extend(known[m] for m in sorted(known))
-        known.clear()
-
-    # Steps --------------------------------------------------------------------------------------
-
-    @property
-    def n_microbatches(self) -> int:
-        """The number of microbatches of the next step. All ranks assign the same."""
-        return self._n_microbatches
-
-    @n_microbatches.setter
-    def n_microbatches(self, count: int) -> None:
-        if not isinstance(count, int) or count < 1:
-            raise ValueError(f"expected a number of microbatches from 1, got {count!r}")
-        self._n_microbatches = count
-        self._on_new_count()
-
-    def _on_new_count(self) -> None:
-        pass
-
-    def _run_batch(
-        self,
-        training: bool,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        target: Any,
-        losses: Any,
-        return_outputs: bool,
-        loss_kwargs: Any,
-        arg_mbs: Any,
-        kwarg_mbs: Any,
-        target_mbs: Any,
-    ) -> Any:
-        given = [
-            name
-            for name, value in (
-                ("arg_mbs", arg_mbs),
-                ("kwarg_mbs", kwarg_mbs),
-                ("target_mbs", target_mbs),
-            )
-            if value is not None
-        ]
-        whole = bool(args) or bool(kwargs) or target is not None
-        if given and whole:
-            raise ValueError(
-                f"a batch is given whole or in microbatches: {', '.join(given)} came with a whole batch"
-            )
-        stages = _stages_of(self)
-        if not given:
-            is_first = any(stage.is_first for stage in stages)
-            arg_mbs, kwarg_mbs = self._split_inputs(args if is_first else (), kwargs)
-            if is_first and not args:
-                arg_mbs = None if not kwargs else arg_mbs
-            target_mbs = self._split_target(target) if any(s.is_last for s in stages) else None
-        for stage in stages:
-            if hasattr(stage, "_call"):
-                stage.clear_runtime_states()
-        self._mode = training
-        try:
-            self._step_microbatches(
-                arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs
-            )
-        finally:
-            self._mode = None
-        last = next((stage for stage in stages if stage.is_last), None)
-        if last is None or not return_outputs or not getattr(last, "output_chunks", None):
-            return None
-        return self._merge_outputs(last.output_chunks)
-
-    _mode: bool | None = None
-
-    def _step_microbatches(
-        self,
-        arg_mbs: list[Any] | None = None,
-        kwarg_mbs: list[Any] | None = None,
-        target_mbs: list[Any] | None = None,
-        losses: list[Any] | None = None,
-        return_outputs: bool = True,
-        loss_kwargs: dict[str, Any] | None = None,
-    ) -> None:
-        """Runs a step on microbatches; results are in the stages (``output_chunks``) and `losses`."""
-        self._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
-        training = self._trains() if self._mode is None else self._mode
-        self._engine.run(
-            self, training, arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs
-        )
-
-    def _trains(self) -> bool:
-        return self._loss_fn is not None
-
-    def step(
-        self,
-        *args: Any,
-        target: Any = None,
-        losses: list[Any] | None = None,
-        return_outputs: bool = True,
-        loss_kwargs: dict[str, Any] | None = None,
-        arg_mbs: list[Any] | None = None,
-        kwarg_mbs: list[Any] | None = None,
-        target_mbs: list[Any] | None = None,
-        **kwargs: Any,
-    ) -> Any:
-        """Trains on a batch: forward and backward of all its microbatches. All ranks call it.
-
-        Positional arguments count on the rank of stage 0, `target` on that of the last stage; named
-        arguments go to each stage of the rank that gives them. Without a loss it runs the forwards.
-
-        Args:
-            target: what the loss compares the output with; cut along dimension 0.
-            losses: a list that gets the loss of each microbatch, on the rank of the last stage.
-            return_outputs: whether outputs are kept and returned.
-            loss_kwargs: named arguments of the loss.
-            arg_mbs, kwarg_mbs, target_mbs: the batch in microbatches, instead of whole.
-
-        Returns:
-            The merged output on the rank of the last stage, else None.
-        """
-        if self._trains() and not torch.is_grad_enabled():
-            raise RuntimeError(
-                "step trains, but gradients are disabled here (torch.no_grad); call eval for the forwards"
-            )
-        return self._run_batch(
-            self._trains(),
-            args,
-            kwargs,
-            target,
-            losses,
-            return_outputs,
-            loss_kwargs,
-            arg_mbs,
-            kwarg_mbs,
-            target_mbs,
-        )
-
-    def eval(
-        self,
-        *args: Any,
-        target: Any = None,
-        losses: list[Any] | None = None,
-        arg_mbs: list[Any] | None = None,
-        kwarg_mbs: list[Any] | None = None,
-        target_mbs: list[Any] | None = None,
-        return_outputs: bool = True,
-        **kwargs: Any,
-    ) -> Any:
-        """Runs the forwards of a batch, without gradients. The loss is computed if there is a target."""
+def evaluate(schedule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, target: Any, losses: list[Any] | None,
+             arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any) -> Any:
+    """Runs the forwards of one batch (`_PipelineSchedule.eval`)."""
+    before = schedule._has_backward
+    schedule._has_backward = False
+    try:
         with torch.no_grad():
-            return self._run_batch(
-                False,
-                args,
-                kwargs,
-                target,
-                losses,
-                return_outputs,
-                None,
-                arg_mbs,
-                kwarg_mbs,
-                target_mbs,
-            )
+            return _run_batch(schedule, args, kwargs, target, losses, True, None, arg_mbs, kwarg_mbs, target_mbs)
+    finally:
+        schedule._has_backward = before
 
-    # After a step -------------------------------------------------------------------------------
 
-    def report(self) -> Report:
-        """Where the time of the last step went, on all ranks. All ranks call it."""
-        return Report(self._engine.runner.report())
+def _run_batch(schedule: Any, args: Any, kwargs: Any, target: Any, losses: Any, return_outputs: bool,
+               loss_kwargs: Any, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any) -> Any:
+    stages = _stages_of(schedule)
+    # Positional arguments count where stage 0 is, the target where the last one is.
+    if not any(stage.is_first for stage in stages) and not _has_ports(schedule):
+        args = ()
+    if not any(stage.is_last for stage in stages):
+        target = None
+    if losses is not None and not isinstance(losses, list):
+        raise TypeError(f"losses: expected a list, got {type(losses).__name__}")
+    arg_mbs, kwarg_mbs, target_mbs = schedule._get_microbatch_inputs(
+        args, kwargs, target, arg_mbs, kwarg_mbs, target_mbs)
+    schedule._step_microbatches(arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs)
+    last = next((stage for stage in stages if stage.is_last), None)
+    if last is None or not return_outputs or not getattr(last, "output_chunks", None):
+        return None
+    return schedule._merge_outputs(last.output_chunks)
 
-    def memory_estimate(self, microbatches: int) -> MemoryEstimate:
-        """The peak memory of a step with that many microbatches, each as large as in the last step
-        with ``schedule.measure_memory = True``. All ranks call it."""
-        return MemoryEstimate._of(self._engine.runner.memory_estimate(microbatches))
 
-    def __reduce__(self) -> Any:
-        raise TypeError(
-            "a schedule object cannot be pickled or copied: its stages belong to this process; "
-            "stagecraft.Schedule is the value"
-        )
+def step_microbatches(schedule: Any, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any, losses: list[Any] | None,
+                      return_outputs: bool, loss_kwargs: dict[str, Any] | None) -> Any:
+    """Runs microbatches (`_PipelineSchedule._step_microbatches`)."""
+    schedule._check_inputs(arg_mbs, kwarg_mbs, target_mbs, losses)
+    training = schedule._has_backward and schedule._loss_fn is not None
+    _engine_of(schedule).run(
+        schedule, training, arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs)
+
+
+def assert_unsharded(schedule: Any, stage: Any) -> None:
+    """Waits until the parameters of a sharded stage are there."""
+    wrapper = stage._call.wrapper
+    if wrapper is not None and hasattr(wrapper, "_wait"):
+        wrapper._wait()
+
+
+def report(schedule: Any) -> Report:
+    """Where the time of the last step went (`_PipelineSchedule.report`)."""
+    return Report(_engine_of(schedule).runner.report())
+
+
+def memory_estimate(schedule: Any, microbatches: int) -> MemoryEstimate:
+    """The peak memory of a step (`_PipelineSchedule.memory_estimate`)."""
+    return MemoryEstimate._of(_engine_of(schedule).runner.memory_estimate(microbatches))
+
+
+# What runs ---------------------------------------------------------------------------------------
+
+
+def _ports_of(schedule: Any) -> Any:
+    for stage in _stages_of(schedule):
+        ports = getattr(getattr(stage, "pipe_info", None), "ports", None)
+        if ports is not None:
+            return ports
+    return None
+
+
+def _has_ports(schedule: Any) -> bool:
+    return _ports_of(schedule) is not None
+
+
+def _text_of(order: Any) -> str:
+    """Lists of actions as a CSV of schedules: a line for each rank."""
+    lines = []
+    for rank in range(len(order)):
+        fields = ["" if action is None else str(action) for action in order[rank]]
+        lines.append('""' if fields == [""] else ",".join(fields))
+    return "\n".join(lines) + "\n"
+
+
+def _source_of(schedule: Any) -> dict[str, Any]:
+    """What the runner makes its schedule from; see bindings/runner.cpp."""
+    if getattr(schedule, "_comms_are_own", False):
+        return {"text": _text_of(schedule.pipeline_order_with_comms)}
+    options: dict[str, Any] = {"max_active_stages": getattr(schedule, "_max_active_stages", None)}
+    if getattr(schedule, "_defer_pp_recv", False):
+        options["prefetch"] = 0
+    if schedule._order_is_own or schedule._kind is None:
+        return {"text": _text_of(schedule.pipeline_order), **options}
+    return {
+        "name": schedule._kind,
+        "ranks": schedule.pp_group_size,
+        "stages_per_rank": len(_stages_of(schedule)),
+        **options,
+    }
+
+
+def _splits_backward(schedule: Any, source: dict[str, Any]) -> bool:
+    if "name" in source:
+        return source["name"] in ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV", "ZeroBubble")
+    kinds = {text.lstrip("0123456789")[:1] for text in source["text"].replace("\n", ",").split(",")}
+    return "W" in kinds

@@ -26,7 +26,7 @@ __all__ = [
 
 def _rebuild(cls: type[Error], args: tuple[Any, ...], state: dict[str, Any]) -> Error:
     error = cls.__new__(cls, *args)
-    BaseException.__init__(error, *args)
+    error.args = args
     error.__dict__.update(state)
     return error
 
