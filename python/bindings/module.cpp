@@ -11,6 +11,7 @@ void bind_backward(py::module_& module);
 void bind_stage(py::module_& module);
 void bind_transport(py::module_& module);
 void bind_runner(py::module_& module);
+void bind_pipe(py::module_& module);
 
 }  // namespace stagecraft::python
 
@@ -23,4 +24,5 @@ PYBIND11_MODULE(_C, module) {
   bind_stage(module);
   bind_transport(module);
   bind_runner(module);
+  bind_pipe(module);
 }

@@ -7,6 +7,7 @@
 #include <torch/csrc/utils/pybind.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/base/wait_tick.h"
 
 namespace stagecraft::python {
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import threading
 import weakref
+from collections import defaultdict
 from typing import Any
 
 import torch
@@ -413,6 +414,8 @@ class _Engine:
                 target_mbs,
                 losses,
             )
+            if not hasattr(schedule, "backward_counter"):
+                schedule.backward_counter = defaultdict(int)
             schedule.backward_counter.clear()
             schedule._internal_losses.clear()
         try:

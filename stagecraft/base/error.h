@@ -105,13 +105,6 @@ class PeerError : public Error {
   std::exception_ptr cause_;
 };
 
-/// The program was told to stop, by a signal for instance (wait_tick.h), or a stage ended it. The
-/// step fails on all ranks. On the rank itself this error is thrown as it is, not as StageError.
-class InterruptedError : public Error {
- public:
-  using Error::Error;
-};
-
 /// A wait reached its deadline.
 class TimeoutError : public Error {
  public:

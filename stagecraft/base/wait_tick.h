@@ -3,7 +3,16 @@
 #include <chrono>
 #include <functional>
 
+#include "stagecraft/base/error.h"
+
 namespace stagecraft {
+
+/// The program was told to stop, by a signal for instance, or a stage ended it. The step fails on
+/// all ranks. On the rank itself this error is thrown as it is, not as StageError.
+class InterruptedError : public Error {
+ public:
+  using Error::Error;
+};
 
 /// While it lives, a function is called on this thread every 50 ms of each wait for other ranks,
 /// and between actions. It is for programs that must see something meanwhile, such as a signal:
