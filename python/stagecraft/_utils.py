@@ -7,13 +7,16 @@ from collections import defaultdict
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any, Optional, Protocol, Union
+from typing import TYPE_CHECKING, Any, Optional, Protocol, Union, cast
 
 import torch
-from torch.distributed.tensor import DTensor
 from torch.utils import _pytree as pytree
 
+from stagecraft._optional import is_dtensor
 from stagecraft.errors import PipeliningMetadataError
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
 
 __all__ = [
     "InferenceMode",
@@ -65,7 +68,7 @@ class _TensorMeta:
     @staticmethod
     def from_tensor(tensor: torch.Tensor) -> _TensorMeta:
         """Of a plain tensor; a DTensor is a PipeliningMetadataError."""
-        if isinstance(tensor, DTensor):
+        if is_dtensor(tensor):
             raise PipeliningMetadataError("expected a plain tensor, got a DTensor: use _DTensorMeta.from_dtensor")
         return _TensorMeta(tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
 
@@ -106,7 +109,9 @@ class _DTensorMeta(_TensorMeta):
 
     def to_dtensor(self, device: torch.device | str, mesh: Any) -> DTensor:
         """A new DTensor like it on that mesh, with undefined contents."""
-        made = DTensor.from_local(_empty(self, device), device_mesh=mesh, placements=self.placements,
+        from torch.distributed.tensor import DTensor
+
+        made: DTensor = DTensor.from_local(_empty(self, device), device_mesh=mesh, placements=self.placements,
                                   shape=self.global_shape, stride=self.global_stride, run_check=False)
         return made.requires_grad_(self.requires_grad and _is_differentiable(self.dtype))
 
@@ -204,8 +209,9 @@ class _MeshCache:
     def update_from_tensors(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
         """Remembers the meshes of those that are DTensors."""
         for tensor in tensors:
-            if isinstance(tensor, DTensor):
-                self.put(_DTensorMeta.from_dtensor(tensor).mesh_cache_key, tensor.device_mesh)
+            if is_dtensor(tensor):
+                dtensor = cast("DTensor", tensor)
+                self.put(_DTensorMeta.from_dtensor(dtensor).mesh_cache_key, dtensor.device_mesh)
 
     def __contains__(self, key: MeshCacheKey) -> bool:
         return key in self._meshes
@@ -238,7 +244,7 @@ def _make_tensor_from_meta(meta: _TensorMeta, device: torch.device | str) -> tor
 
 def extract_tensor_meta(tensor: torch.Tensor) -> TensorMeta:
     """The metadata of a tensor or DTensor."""
-    return _DTensorMeta.from_dtensor(tensor) if isinstance(tensor, DTensor) else _TensorMeta.from_tensor(tensor)
+    return _DTensorMeta.from_dtensor(cast("DTensor", tensor)) if is_dtensor(tensor) else _TensorMeta.from_tensor(tensor)
 
 
 def extract_tensor_metas(tensors: Sequence[torch.Tensor | None] | None, *,
@@ -254,7 +260,7 @@ def extract_tensor_metas(tensors: Sequence[torch.Tensor | None] | None, *,
 def to_local_if_dtensor(tensor: torch.Tensor, detach: bool = False) -> torch.Tensor:
     """The local shard of a DTensor; any other tensor as it is. `detach`: without its history."""
     given = tensor.detach() if detach else tensor
-    return given.to_local() if isinstance(given, DTensor) else given
+    return cast("DTensor", given).to_local() if is_dtensor(given) else given
 
 
 def validate_and_normalize_to_tuple(args: Any, allow_none: bool = False) -> tuple[torch.Tensor | None, ...] | None:
@@ -333,15 +339,15 @@ def validate_static_arg_grad_correspondence(stage_index: int, args: Sequence[tor
         if grad is None:
             warnings.warn(f"{place} has requires_grad=True, and {name}_grads[{index}] is None; it gets no gradient",
                           stacklevel=2)
-        elif isinstance(arg, DTensor) != isinstance(grad, DTensor):
+        elif is_dtensor(arg) != is_dtensor(grad):
             raise PipeliningMetadataError(
                 f"{place} is {_kind(arg)}: expected {name}_grads[{index}] to be one too, got {_kind(grad)}")
-        elif isinstance(arg, DTensor) and isinstance(grad, DTensor):
-            _check_grad_of_dtensor(place, arg, grad)
+        elif is_dtensor(arg):
+            _check_grad_of_dtensor(place, cast("DTensor", arg), cast("DTensor", grad))
 
 
 def _kind(tensor: torch.Tensor) -> str:
-    return "a DTensor" if isinstance(tensor, DTensor) else "a plain tensor"
+    return "a DTensor" if is_dtensor(tensor) else "a plain tensor"
 
 
 def _check_grad_of_dtensor(place: str, arg: DTensor, grad: DTensor) -> None:

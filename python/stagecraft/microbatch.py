@@ -9,12 +9,16 @@ import logging
 import operator
 from collections.abc import Callable, Sequence
 from itertools import accumulate
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import torch
-from torch.distributed.tensor import DTensor
-from torch.nn.attention.flex_attention import BlockMask
 from torch.utils import _pytree as pytree
+
+from stagecraft._optional import is_block_mask, is_dtensor
+
+if TYPE_CHECKING:
+    from torch.distributed.tensor import DTensor
+    from torch.nn.attention.flex_attention import BlockMask
 
 __all__ = ["TensorChunkSpec", "merge_chunks", "split_args_kwargs_into_chunks"]
 
@@ -71,16 +75,12 @@ class _LossReducer(_CustomReducer):
 sum_reducer = _LossReducer(torch.tensor(0.0), operator.add)
 
 
-def _is_mask(value: Any) -> bool:
-    return isinstance(value, BlockMask)
-
-
 def _is_replicate(spec: Any) -> bool:
     return spec is _Replicate or isinstance(spec, _Replicate)
 
 
 def _flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
-    return pytree.tree_flatten(tree, is_leaf=_is_mask)
+    return pytree.tree_flatten(tree, is_leaf=is_block_mask)
 
 
 def _chunk_sizes(size: int, num_chunks: int) -> list[int]:
@@ -91,6 +91,8 @@ def _chunk_sizes(size: int, num_chunks: int) -> list[int]:
 
 def _split_dtensor(tensor: DTensor, dim: int, num_chunks: int) -> list[torch.Tensor]:
     """Cuts the local shard; a chunk has the mesh and placements of the whole."""
+    from torch.distributed.tensor import DTensor
+
     locals_ = torch.tensor_split(tensor.to_local(), num_chunks, dim)
     sizes = _chunk_sizes(tensor.size(dim), num_chunks)
     chunks = []
@@ -109,8 +111,8 @@ def _split_tensor(tensor: torch.Tensor, spec: TensorChunkSpec, num_chunks: int) 
     if tensor.size(dim) < num_chunks:
         raise AssertionError(f"expected at least {num_chunks} rows along dim {dim} for {num_chunks} chunks, "
                              f"got {tensor.size(dim)}")
-    if isinstance(tensor, DTensor):
-        chunks: Sequence[torch.Tensor] = _split_dtensor(tensor, dim, num_chunks)
+    if is_dtensor(tensor):
+        chunks: Sequence[torch.Tensor] = _split_dtensor(cast("DTensor", tensor), dim, num_chunks)
     else:
         chunks = torch.tensor_split(tensor, num_chunks, dim)
     if _debug_mask_minibatches:
@@ -147,6 +149,8 @@ def _split_block_mask(block_mask: BlockMask, num_chunks: int) -> list[BlockMask]
     def moved(first: int) -> Callable[..., torch.Tensor]:
         return lambda b, h, q, kv: block_mask.mask_mod(b + first, h, q, kv)
 
+    from torch.nn.attention.flex_attention import BlockMask
+
     masks: list[BlockMask] = []
     for first, parts in zip(accumulate([0, *sizes]), zip(*pieces)):
         masks.append(BlockMask.from_kv_blocks(*parts, BLOCK_SIZE=block_mask.BLOCK_SIZE, mask_mod=moved(first),
@@ -158,7 +162,7 @@ def _possible_chunks(value: Any, spec: Any, num_chunks: int) -> int:
     """How many chunks a leaf can give, at most; checks that the spec fits it."""
     if _is_replicate(spec):
         return num_chunks
-    if not isinstance(value, torch.Tensor) and not _is_mask(value):
+    if not isinstance(value, torch.Tensor) and not is_block_mask(value):
         raise ValueError(f"a {type(value).__name__} cannot be cut: expected _Replicate as its spec, got {spec}")
     if not isinstance(spec, TensorChunkSpec):
         raise AssertionError(f"a {type(value).__name__}: expected a TensorChunkSpec or _Replicate as its spec, got {spec}")
@@ -173,7 +177,7 @@ def _possible_chunks(value: Any, spec: Any, num_chunks: int) -> int:
 def _split_leaf(value: Any, spec: Any, num_chunks: int) -> Sequence[Any]:
     if _is_replicate(spec):
         return [value] * num_chunks
-    if _is_mask(value):
+    if is_block_mask(value):
         return _split_block_mask(value, num_chunks)
     return _split_tensor(value, spec, num_chunks)
 
@@ -218,7 +222,7 @@ def _shard_dict_of_args(args_dict: dict[Any, Any], args_chunk_spec: dict[Any, An
 
 
 def _default_spec(value: Any) -> Any:
-    return TensorChunkSpec(DEFAULT_CHUNK_DIM) if isinstance(value, torch.Tensor) or _is_mask(value) else _Replicate()
+    return TensorChunkSpec(DEFAULT_CHUNK_DIM) if isinstance(value, torch.Tensor) or is_block_mask(value) else _Replicate()
 
 
 def split_args_kwargs_into_chunks(
@@ -236,9 +240,9 @@ def split_args_kwargs_into_chunks(
     """
     kwargs = kwargs or {}
     if args_chunk_spec is None:
-        args_chunk_spec = pytree.tree_map(_default_spec, args, is_leaf=_is_mask)
+        args_chunk_spec = pytree.tree_map(_default_spec, args, is_leaf=is_block_mask)
     if kwargs_chunk_spec is None:
-        kwargs_chunk_spec = pytree.tree_map(_default_spec, kwargs, is_leaf=_is_mask)
+        kwargs_chunk_spec = pytree.tree_map(_default_spec, kwargs, is_leaf=is_block_mask)
     by_position = dict(enumerate(args))
     specs = dict(enumerate(args_chunk_spec))
     split_args = _shard_dict_of_args(by_position, specs, chunks)
@@ -251,10 +255,10 @@ def split_args_kwargs_into_chunks(
 
 
 def _merge_dtensors(values: list[DTensor], dim: int) -> torch.Tensor:
+    from torch.distributed.tensor import DTensor
+
     first = values[0]
     for value in values:
-        if not isinstance(value, DTensor):
-            raise AssertionError("cannot mix DTensors and plain tensors in one result")
         if value.placements != first.placements:
             raise AssertionError(f"placement mismatch among the chunks of a DTensor: {first.placements} vs {value.placements}")
     shape = list(first.shape)
@@ -266,10 +270,10 @@ def _merge_dtensors(values: list[DTensor], dim: int) -> torch.Tensor:
 
 
 def _merge_tensors(values: list[torch.Tensor], dim: int) -> torch.Tensor:
-    if any(isinstance(value, DTensor) for value in values):
-        if not all(isinstance(value, DTensor) for value in values):
+    if any(is_dtensor(value) for value in values):
+        if not all(is_dtensor(value) for value in values):
             raise AssertionError("cannot mix DTensors and plain tensors in one result")
-        return _merge_dtensors([value for value in values if isinstance(value, DTensor)], dim)
+        return _merge_dtensors(cast("list[DTensor]", values), dim)
     if not _debug_mask_minibatches:
         return torch.cat(values, dim)
     if any(value.shape != values[0].shape for value in values):
