@@ -10,6 +10,7 @@ import torch
 import torch.nn as nn
 
 from stagecraft import _C, parallel
+from stagecraft._IR import Pipe
 from stagecraft.engine import _rows
 from stagecraft.errors import ArgumentError
 from stagecraft.microbatch import merge_chunks, split_args_kwargs_into_chunks
@@ -54,6 +55,13 @@ class Ports:
             "connections": self._connections,
             "feeds": self._feeds,
         }
+
+    @classmethod
+    def _from_dict(cls, given: dict[str, Any]) -> Ports:
+        ports = cls(given["stages"], given["chain"])
+        ports._connections = list(given["connections"])
+        ports._feeds = list(given["feeds"])
+        return ports
 
     def __repr__(self) -> str:
         calls = [f".connect(output={a}, input={b})" for a, b in self._connections]
@@ -108,7 +116,7 @@ class Pipeline:
     """Modules as the stages of a pipeline whose ranks are threads of this process.
 
     Args:
-        modules: the stages, in order.
+        modules: the stages, in order, or a `Pipe`.
         schedule: the name of a schedule, or a `Schedule`.
         ranks: the number of ranks; by default one for each stage, or each two, as the schedule has it.
         loss_fn: a function of output and target.
@@ -124,7 +132,7 @@ class Pipeline:
 
     def __init__(
         self,
-        modules: Sequence[nn.Module],
+        modules: Sequence[nn.Module] | Pipe,
         schedule: Any = "1F1B",
         ranks: int | None = None,
         *,
@@ -139,6 +147,10 @@ class Pipeline:
     ) -> None:
         if random not in ("per_microbatch", "process"):
             raise ArgumentError(f"random: expected 'per_microbatch' or 'process', got {random!r}")
+        if isinstance(modules, Pipe):
+            inner = modules.__dict__["_inner"]
+            ports = ports or Ports._from_dict(inner.ports())
+            modules = [modules.get_stage_module(s) for s in range(modules.num_stages)]
         self.modules = list(modules)
         self._loss_fn = loss_fn
         self._ports = ports
@@ -388,7 +400,9 @@ def _run_uncut(modules: list[nn.Module], ports: Ports, args: Any, kwargs: Any) -
                 value = args[argument] if isinstance(argument, int) else kwargs[argument]
                 (placed if isinstance(where, int) else named)[where] = value  # type: ignore[index]
         rest = [a for i, a in enumerate(args) if i not in fed_positions] if index == 0 else chain
-        if index == 0:
+        if not ports._chain:
+            rest = []
+        elif index == 0:
             named.update({k: v for k, v in kwargs.items() if k not in fed_names})
         given = iter(rest)
         positional = [

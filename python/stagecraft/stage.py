@@ -87,6 +87,7 @@ class _StageCall:
         "recompute",
         "reduce_grad",
         "reshard",
+        "seen_module",
         "targets",
         "unshard",
         "wants_loss",
@@ -107,6 +108,7 @@ class _StageCall:
         self.reshard: Callable[[], None] | None = None
         self.reduce_grad: Callable[[], None] | None = None
         self.loss_fn: Callable[..., Any] | None = None
+        self.seen_module: Any = None
         self.clear()
 
     def clear(self) -> None:
@@ -497,7 +499,14 @@ def _prepare_call(stage: _PipelineStageBase) -> None:
     call = stage._call
     call.weight_work = stage.dw_builder
     call.device = stage.device
+    known = call.seen_module
     parallel.wrap(call)
+    if known is not call.module:
+        call.seen_module = call.module
+        if isinstance(call.module, nn.Module) and any(values._is_dtensor(p) for p in call.module.parameters()):
+            from stagecraft import _dtensor
+
+            _dtensor.meshes.add_module(call.module)
 
 
 class PipelineStage(_PipelineStageBase):
