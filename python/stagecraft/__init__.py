@@ -19,7 +19,20 @@ __version__ = _check.VERSION
 
 # Which module has which names.
 _MODULES = {
-    "_IR": ["Pipe", "SplitPoint", "pipe_split", "pipeline"],
+    "_IR": ["Exported", "Pipe", "SplitPoint", "load_exported", "pipe_split", "pipeline"],
+    "pipelines": [
+        "Pipeline",
+        "Ports",
+        "StagePlace",
+        "StepResult",
+        "add_loss",
+        "current_stage",
+        "verify_against_reference",
+    ],
+    "reports": ["MemoryEstimate", "RankMemory", "RankReport", "Report", "StageTimes"],
+    "train": ["Trainer"],
+    "values": ["allow_pickle"],
+    "world": ["World"],
     "stage": ["PipelineStage", "build_stage"],
     "schedules": [
         "Schedule1F1B",
@@ -68,8 +81,10 @@ def __dir__() -> list[str]:
 
 
 if TYPE_CHECKING:
+    from stagecraft._IR import Exported as Exported
     from stagecraft._IR import Pipe as Pipe
     from stagecraft._IR import SplitPoint as SplitPoint
+    from stagecraft._IR import load_exported as load_exported
     from stagecraft._IR import pipe_split as pipe_split
     from stagecraft._IR import pipeline as pipeline
     from stagecraft.data import Comparison as Comparison
@@ -88,7 +103,19 @@ if TYPE_CHECKING:
     from stagecraft.errors import ScheduleError as ScheduleError
     from stagecraft.errors import StageError as StageError
     from stagecraft.errors import TimeoutError as TimeoutError
+    from stagecraft.pipelines import Pipeline as Pipeline
+    from stagecraft.pipelines import Ports as Ports
+    from stagecraft.pipelines import StagePlace as StagePlace
+    from stagecraft.pipelines import StepResult as StepResult
+    from stagecraft.pipelines import add_loss as add_loss
+    from stagecraft.pipelines import current_stage as current_stage
+    from stagecraft.pipelines import verify_against_reference as verify_against_reference
     from stagecraft.replace import replace_upstream as replace_upstream
+    from stagecraft.reports import MemoryEstimate as MemoryEstimate
+    from stagecraft.reports import RankMemory as RankMemory
+    from stagecraft.reports import RankReport as RankReport
+    from stagecraft.reports import Report as Report
+    from stagecraft.reports import StageTimes as StageTimes
     from stagecraft.schedules import Schedule1F1B as Schedule1F1B
     from stagecraft.schedules import ScheduleDualPipeV as ScheduleDualPipeV
     from stagecraft.schedules import ScheduleGPipe as ScheduleGPipe
@@ -99,3 +126,6 @@ if TYPE_CHECKING:
     from stagecraft.schedules import _ScheduleForwardOnly as _ScheduleForwardOnly
     from stagecraft.stage import PipelineStage as PipelineStage
     from stagecraft.stage import build_stage as build_stage
+    from stagecraft.train import Trainer as Trainer
+    from stagecraft.values import allow_pickle as allow_pickle
+    from stagecraft.world import World as World

@@ -187,6 +187,20 @@ class _PipelineSchedule(ABC):
         return engine.evaluate(self, args, kwargs, target=target, losses=losses, arg_mbs=arg_mbs,
                                kwarg_mbs=kwarg_mbs, target_mbs=target_mbs)
 
+    # Whether steps measure memory, for `report` and `memory_estimate`. May be assigned, on all ranks.
+    measure_memory = False
+
+    def report(self) -> Any:
+        """Where the time of the last step went, on all ranks (`stagecraft.reports.Report`). All ranks call it."""
+        return engine.report(self)
+
+    def memory_estimate(self, microbatches: int) -> Any:
+        """The peak memory of a step with that many microbatches (`stagecraft.reports.MemoryEstimate`).
+
+        Each counts as large as in the last step with `measure_memory`. All ranks call it.
+        """
+        return engine.memory_estimate(self, microbatches)
+
     @abstractmethod
     def _step_microbatches(self, arg_mbs: list[Any] | None = None, kwarg_mbs: list[Any] | None = None,
                            target_mbs: list[Any] | None = None, losses: list[Any] | None = None,
