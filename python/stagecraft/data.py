@@ -394,7 +394,7 @@ class Simulation:
         endings = {".html": "html", ".htm": "html", ".svg": "svg", ".json": "trace"}
         if form is None:
             form = endings.get(Path(path).suffix.lower(), "text") if path is not None else "text"
-        draw = {"html": _schedule.draw_html, "svg": _schedule.draw_svg, "trace": _schedule.draw_trace,
+        draw: Any = {"html": _schedule.draw_html, "svg": _schedule.draw_svg, "trace": _schedule.draw_trace,
                 "text": _schedule.draw_terminal}.get(form)
         if draw is None:
             raise ValueError(f"form: expected html, svg, trace or text, got {form!r}")

@@ -365,7 +365,7 @@ TEST(UnitSteps, TakesListsWithBBesideWWhereTheCallerSaysSo) {
   EXPECT_FALSE(verify(schedule, chain, {.mixed_backward = true}).ok());
   const Schedule lowered = add_transfers(schedule, chain, Verified::kYes);
   EXPECT_EQ(to_csv(lowered), "0F0,0SEND_F0,0RECV_B0,0I0,0W0\n1RECV_F0,1F0,1B0,1SEND_B0,1W0\n");
-  EXPECT_EQ(simulate_unit_steps(lowered, chain, Verified::kYes).steps, 9);
+  EXPECT_EQ(simulate_unit_steps(lowered, chain, Verified::kYes).steps, 7);
 }
 
 TEST(UnitSteps, RefusesWhatCannotRun) {
