@@ -17,6 +17,7 @@ from stagecraft._utils import (
     PipeInfo,
     _StageMeta,
     _TensorMeta,
+    extract_tensor_meta,
     extract_tensor_metas,
     validate_and_normalize_to_tuple,
     validate_static_arg_grad_correspondence,
@@ -174,7 +175,7 @@ class _StageCall:
 
 
 def _is_lazy(value: torch.Tensor) -> bool:
-    return isinstance(value, nn.parameter.UninitializedTensorMixin)
+    return isinstance(value, (nn.UninitializedParameter, nn.UninitializedBuffer))
 
 
 class _PipelineStageBase(ABC):
@@ -227,8 +228,9 @@ class _PipelineStageBase(ABC):
             i: i % self.group_size for i in range(num_stages)
         }
         self.log_prefix = f"[Stage {stage_index}]"
-        debug = dist.get_debug_level() if dist.is_available() else None
-        self._runtime_validate = debug == dist.DebugLevel.DETAIL if debug is not None else False
+        library: Any = dist
+        debug = library.get_debug_level() if dist.is_available() else None
+        self._runtime_validate = debug == library.DebugLevel.DETAIL if debug is not None else False
 
     # A stage runs the module that is there at the time of the call.
     @property
@@ -415,7 +417,9 @@ class _PipelineStageBase(ABC):
 
     # Operations of torch.distributed for whoever asks; the engine has its own transport.
 
-    def _peer(self, stage_index: int) -> int:
+    def _peer(self, stage_index: int | None) -> int:
+        if stage_index is None:
+            raise AssertionError("expected a value of another stage, got an argument of the model")
         peer = self.stage_index_to_group_rank[stage_index]
         return peer if self.group is None else dist.get_global_rank(self.group, peer)
 
@@ -550,11 +554,11 @@ class PipelineStage(_PipelineStageBase):
         given = _examples("input_grads", input_grads, stage_index, allow_none=True)
         if arguments is not None:
             validate_static_arg_grad_correspondence(stage_index, arguments, given, is_input=True)
-            self._stage_meta.inputs = extract_tensor_metas(arguments)
+            self._stage_meta.inputs = tuple(map(extract_tensor_meta, arguments))
             self.inputs_meta = self._stage_meta.inputs
         if outputs is not None:
             validate_static_arg_grad_correspondence(stage_index, outputs, gradients, is_input=False)
-            self._stage_meta.outputs = extract_tensor_metas(outputs)
+            self._stage_meta.outputs = tuple(map(extract_tensor_meta, outputs))
             self._outputs_meta = self._stage_meta.outputs
         if gradients is not None:
             self._stage_meta.output_grads = extract_tensor_metas(gradients, allow_none=True)
