@@ -71,6 +71,10 @@ void throw_held(py::error_already_set& error) {
   // A chain of frames is kept by the traceback, which the value must know.
   if (error.trace()) PyException_SetTraceback(value.ptr(), error.trace().ptr());
   const Held held = hold(value);
+  // A failure of a peer that a handler has met is still that.
+  if (error.matches(py::module_::import("stagecraft.errors").attr("PeerError"))) {
+    throw PeerError(py::str(value), Rank(value.attr("peer").cast<int32_t>()));
+  }
   if (error.matches(PyExc_KeyboardInterrupt)) throw PyInterrupt("interrupted", held);
   if (error.matches(PyExc_Exception)) throw PyFailure(text_of(value), held);
   throw PyInterrupt(text_of(value), held);

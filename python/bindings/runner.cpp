@@ -273,13 +273,6 @@ py::dict PyRunner::run(bool is_training, const py::list& inputs, const py::dict&
   if (get(given, "has_target", false)) {
     for (int64_t m = 0; m < options.microbatches; ++m) batch.targets.emplace_back(m);
   }
-  // A rank that is given nothing learns its weights from the others.
-  if (batch.weights.empty() && !batch.inputs.empty()) {
-    batch.weights.assign(batch.inputs.size(), 1.0 / options.microbatches);
-  }
-  if (batch.weights.empty() && !batch.targets.empty()) {
-    batch.weights.assign(batch.targets.size(), 1.0 / options.microbatches);
-  }
   StepResult result;
   {
     std::optional<WaitTick> tick;

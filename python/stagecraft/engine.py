@@ -45,7 +45,7 @@ def _rows(microbatches: list[Any], spec: Any) -> list[float] | None:
     return None
 
 
-def _weights(schedule: Any, arg_mbs: Any, target_mbs: Any) -> list[float] | None:
+def _weights(schedule: Any, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any) -> list[float] | None:
     """The weights of the losses: shares of the rows, or 1. None: this rank does not know."""
     if not schedule.scale_grads:
         return [1.0] * schedule._n_microbatches
@@ -54,6 +54,8 @@ def _weights(schedule: Any, arg_mbs: Any, target_mbs: Any) -> list[float] | None
         rows = _rows(target_mbs, None)
     if rows is None and arg_mbs is not None:
         rows = _rows(arg_mbs, schedule._args_chunk_spec)
+    if rows is None and kwarg_mbs is not None:
+        rows = _rows(kwarg_mbs, schedule._kwargs_chunk_spec)
     if rows is None:
         return None
     total = sum(rows)
@@ -372,7 +374,10 @@ class _Engine:
         options: dict[str, Any] = {
             "microbatches": count,
             "weights": _weights(
-                schedule, arg_mbs if first is not None else None, target_mbs if last is not None else None
+                schedule,
+                arg_mbs if first is not None else None,
+                kwarg_mbs if first is not None else None,
+                target_mbs if last is not None else None,
             ),
             "measure_memory": schedule.measure_memory,
             "reduce_grads": self.reduces,
@@ -400,6 +405,8 @@ class _Engine:
             # Model inputs enter at each stage that reads them.
             given = zip(arg_mbs or [()] * count, kwarg_mbs or [{}] * count)
             inputs = [(tuple(args), kwargs) for args, kwargs in given]
+            if not any(args or kwargs for args, kwargs in inputs):
+                inputs = []
             for stage in stages:
                 stage._call.kwargs = None
         elif first is not None and arg_mbs is not None:
