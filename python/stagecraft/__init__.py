@@ -33,7 +33,7 @@ _MODULES = {
     "train": ["Trainer"],
     "values": ["allow_pickle"],
     "world": ["World"],
-    "stage": ["PipelineStage", "build_stage"],
+    "stage": ["PipelineStage", "PipelineStageInfo", "build_stage"],
     "schedules": [
         "PipelineActivationLiveness",
         "Schedule1F1B",
@@ -133,6 +133,7 @@ if TYPE_CHECKING:
     )
     from stagecraft.schedules import get_schedule_class as get_schedule_class
     from stagecraft.stage import PipelineStage as PipelineStage
+    from stagecraft.stage import PipelineStageInfo as PipelineStageInfo
     from stagecraft.stage import build_stage as build_stage
     from stagecraft.train import Trainer as Trainer
     from stagecraft.values import allow_pickle as allow_pickle
