@@ -6,6 +6,9 @@
 #   make gpu-test     tests on a CUDA device (needs one)
 #   make build        the library, and the tools at build/bin
 #   make bench        all benchmarks; make bench NAME=microbatch for one
+#   make python       builds the Python package and installs it into the environment
+#   make python-test  the tests of the Python package, which are part of make test
+#   make wheel        a wheel of it, in build/wheels
 #   make package      a tarball and a Debian package, in build/packages
 #   make docs         draws the pictures of docs/ anew
 #   make reference    the reference of the headers: build/reference/html/index.html
@@ -44,15 +47,31 @@ WITH_TORCH = $(or $(STAGECRAFT_TORCH),ON)
 # What a build folder was once configured for, it stays configured for: `make demo` after `make test` keeps the tests.
 configure = cmake --log-level=NOTICE --preset $(1) -B $(call build_of,$(1)) -DSTAGECRAFT_TORCH=$(WITH_TORCH) \
   -DSTAGECRAFT_PYTHON="$(if $(TORCH),$(VENV_PYTHON),$(STAGECRAFT_PYTHON))" $(2) >/dev/null
-WITH_TESTS = -DSTAGECRAFT_TESTS=ON -DSTAGECRAFT_BENCHMARKS=ON
+WITH_TESTS = -DSTAGECRAFT_TESTS=ON -DSTAGECRAFT_BENCHMARKS=ON -DSTAGECRAFT_PYTHON_MODULE=ON
 build = cmake --build $(1) -j $(JOBS) --target $(2)
 
-.PHONY: demo build package test test-slow gpu-test docs-test bench tests format lint single-files clang asan tsan docs reference clean
+.PHONY: demo build python python-test wheel package test test-slow gpu-test docs-test bench tests format lint single-files clang asan tsan docs reference clean
 
 build:
 	@scripts/bootstrap demo
 	@$(call configure,dev)
 	@$(call build,$(BUILD),all)
+
+# pip compiles in the build folder, so that only what has changed is compiled.
+PIP_OPTIONS = --no-build-isolation --no-deps --disable-pip-version-check -Cbuild-dir=$(BUILD)
+python:
+	@scripts/bootstrap test
+	"$(PYTHON)" -m pip install $(PIP_OPTIONS) .
+
+python-test:
+	@scripts/bootstrap test
+	@$(call configure,dev,$(WITH_TESTS))
+	@$(call build,$(BUILD),python_package)
+	cd $(BUILD) && $(CTEST) -L python -LE 'slow|gpu'
+
+wheel:
+	@scripts/bootstrap test
+	"$(PYTHON)" -m pip wheel $(PIP_OPTIONS) --wheel-dir $(BUILD)/wheels .
 
 package:
 	@scripts/bootstrap package

@@ -49,14 +49,19 @@ QUOTED = {
     "tests": ["stagecraft", "cli", "tests", "benchmarks"],
     "examples": ["stagecraft", "examples"],
     "benchmarks": ["stagecraft", "cli", "benchmarks"],
+    "python": ["stagecraft", "python"],
 }
 TORCH_FREE = {"stagecraft/base", "stagecraft/schedule", "stagecraft/sim", "stagecraft/plan", "stagecraft/viz", "stagecraft/transport/core",
               "stagecraft/runtime/record", "cli"}
+# The bindings of the Python module that uses no torch; those of the other may include everything.
+TORCH_FREE_FILES = {f"python/bindings/{name}" for name in (
+    "actions.cpp", "actions.h", "errors.cpp", "errors.h", "schedule.cpp", "schedule_module.cpp", "sim.cpp",
+    "simulated.h", "viz.cpp")}
 # Below a folder of TORCH_FREE, and yet with torch: programs beside the tool.
 TORCH_ALLOWED = {"cli/model", "cli/train"}
 TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 UMBRELLAS = {"torch/torch.h", "torch/script.h", "torch/all.h", "torch/extension.h", "ATen/ATen.h", "ATen/Functions.h"}
-UMBRELLA_FREE = ("stagecraft/", "cli/")
+UMBRELLA_FREE = ("stagecraft/", "cli/", "python/")
 INCLUDE = re.compile(r'^\s*#\s*include\s*(?:<([^>]+)>|"([^"]+)")')
 
 
@@ -80,7 +85,9 @@ def inner_folder(path):
 
 
 def torch_free(path):
-    """The folder of TORCH_FREE that `path` is in, or None."""
+    """The folder of TORCH_FREE that `path` is in, or `path` itself if it is one of its files, or None."""
+    if path in TORCH_FREE_FILES:
+        return path
     if any(str(folder) in TORCH_ALLOWED for folder in pathlib.PurePosixPath(path).parents):
         return None
     return next((str(folder) for folder in pathlib.PurePosixPath(path).parents if str(folder) in TORCH_FREE), None)

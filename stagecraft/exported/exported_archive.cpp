@@ -76,7 +76,7 @@ class ExportedArchive::Impl {
     try {
       const std::string json = program_file(program);
       const exported::RawProgram raw = exported::read_program(file_.text(json), json);
-      const exported::Payload payload(file_, program);
+      const exported::FilePayload payload(file_, program);
       exported::ImportedProgram imported = exported::import_program(raw, payload);
       Loaded made{run_pass(std::move(imported.parts), without_dead_code),
                   std::move(imported.warnings), raw.torch_version};

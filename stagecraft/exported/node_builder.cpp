@@ -210,6 +210,10 @@ void NodeBuilder::import_node(const RawNode& node, Scope& scope, const Mode& mod
                       path);
   std::string overload = path.substr(second + 1);
   if (overload == "default") overload.clear();
+  // The marker of torch.distributed.pipelining.
+  if (path == "pippy._pipe_split.default") {
+    return import_call(node, {kSplitOperator, ""}, scope, mode);
+  }
   import_call(node,
               {path.substr(0, first) + "::" + path.substr(first + 1, second - first - 1), overload},
               scope, mode);

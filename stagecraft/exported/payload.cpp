@@ -31,7 +31,7 @@ int64_t plain(const ZipFile& file, const std::string& name, const RawSymbol& sym
 
 }  // namespace
 
-Payload::Payload(const ZipFile& file, const std::string& program) : file_(file) {
+FilePayload::FilePayload(const ZipFile& file, const std::string& program) : file_(file) {
   for (const char* kind : {"weights", "constants"}) {
     const std::string folder = fmt::format("data/{}/", kind);
     const std::string config = fmt::format("{}{}_{}_config.json", folder, program, kind);
@@ -42,7 +42,7 @@ Payload::Payload(const ZipFile& file, const std::string& program) : file_(file) 
   }
 }
 
-c10::Storage Payload::storage_of(const std::string& piece, std::span<std::byte> bytes) const {
+c10::Storage FilePayload::storage_of(const std::string& piece, std::span<std::byte> bytes) const {
   const auto found = storages_.find(piece);
   if (found != storages_.end()) return found->second;
   const auto size = static_cast<int64_t>(bytes.size());
@@ -57,7 +57,7 @@ c10::Storage Payload::storage_of(const std::string& piece, std::span<std::byte> 
   return storages_.emplace(piece, whole.storage()).first->second;
 }
 
-Payload::Found Payload::get(const std::string& name) const {
+Payload::Found FilePayload::get(const std::string& name) const {
   const auto found = entries_.find(name);
   if (found == entries_.end()) file_.fail(fmt::format("it has no tensor for {}", name));
   const RawPayload& raw = found->second.raw;

@@ -14,20 +14,30 @@
 
 namespace stagecraft::exported {
 
-/// The weights, buffers and constants of one program. Their memory is the mapped file. Names with
-/// the same piece of the file share their memory.
+/// The weights, buffers and constants of one program.
 class Payload {
  public:
-  Payload(const ZipFile& file, const std::string& program);
+  Payload() = default;
+  virtual ~Payload() = default;
+  Payload(const Payload&) = delete;
+  Payload& operator=(const Payload&) = delete;
 
-  /// A tensor, and the piece of the file that contains it.
+  /// A tensor, and the piece of memory that contains it. Tensors of the same piece share it.
   struct Found {
     at::Tensor tensor;
     std::string piece;
   };
-  /// The tensor with that name in the model. FileError if there is none, or if it does not fit into
-  /// its piece.
-  Found get(const std::string& name) const;
+  /// The tensor with that name in the model. FileError if there is none.
+  virtual Found get(const std::string& name) const = 0;
+};
+
+/// Those of an archive. Their memory is the mapped file. Names with the same piece of the file
+/// share their memory. FileError also if a tensor does not fit into its piece.
+class FilePayload final : public Payload {
+ public:
+  FilePayload(const ZipFile& file, const std::string& program);
+
+  Found get(const std::string& name) const override;
 
  private:
   struct Entry {

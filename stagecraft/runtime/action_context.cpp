@@ -41,6 +41,11 @@ void ActionContext::finish_forward(const c10::IValue& output, std::size_t part) 
   executor_.finish_forward(parts_[part], output);
 }
 
+void ActionContext::finish_forward(const c10::IValue& output, const at::Tensor& loss,
+                                   std::size_t part) {
+  executor_.finish_forward(parts_[part], output, loss);
+}
+
 std::vector<c10::IValue> ActionContext::take_output_grads(std::size_t part) {
   return executor_.router_.take_output_grads(parts_[part]);
 }

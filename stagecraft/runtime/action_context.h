@@ -29,6 +29,8 @@ class Executor;
 ///   W   stage().backward_weight(microbatch());
 ///
 /// `part` selects one of the parts of an overlap.
+///
+/// A handler may call it from a thread of its own, one call at a time, until the handler returns.
 class ActionContext {
  public:
   /// The action in the list; for an overlap, the overlap itself.
@@ -48,6 +50,9 @@ class ActionContext {
   /// For F: wait for the inputs; pass the result on and, on the last stage, compute the loss.
   Arguments take_inputs(std::size_t part = 0);
   void finish_forward(const c10::IValue& output, std::size_t part = 0);
+  /// The same on the last stage, with a loss that the handler has computed. Undefined: no loss.
+  /// ArgumentError on any other stage, or unless a loss has one element.
+  void finish_forward(const c10::IValue& output, const at::Tensor& loss, std::size_t part);
   /// For B and I: wait for the gradients of the outputs; pass the gradients of the inputs on.
   std::vector<c10::IValue> take_output_grads(std::size_t part = 0);
   void finish_backward(std::vector<c10::IValue> input_grads, std::size_t part = 0);

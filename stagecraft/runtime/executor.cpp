@@ -11,6 +11,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/base/wait_tick.h"
 #include "stagecraft/runtime/action_range.h"
 #include "stagecraft/runtime/values.h"
 #include "stagecraft/schedule/slot.h"
@@ -116,6 +117,14 @@ void Executor::run_list(std::span<const Action> list) {
   if (plan_.is_training) {
     reducer_.start(plan_.options->reduce_grads);
     ties_.start();
+    for (Stage& stage : stages_) {
+      stage.expect_backwards(static_cast<std::size_t>(
+          std::count_if(list.begin(), list.end(), [&](const Action action) {
+            return (action.type() == ActionType::kBackward ||
+                    action.type() == ActionType::kBackwardWeight) &&
+                   action.stage() == stage.index();
+          })));
+    }
   }
   for (std::size_t offset = 0; offset < list.size();) {
     const std::size_t length = 1 + static_cast<std::size_t>(list[offset].num_parts());
@@ -147,6 +156,7 @@ void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
   if (const auto reason = transport_.abort_reason()) {
     throw PeerError(reason->message, reason->rank, reason->cause);
   }
+  WaitTick::call_if_due();
   reducer_.poll();
   slot_ = actions;
   const Action action = actions.front();
@@ -276,6 +286,7 @@ void Executor::run_measured(Action action, std::size_t offset) {
 }
 
 ForwardOptions Executor::forward_options(Action action) const {
+  if (options_.random == RandomSource::kProcess) return {.is_training = plan_.is_training};
   // The numbers of one pipeline with the microbatches of all replicas.
   const auto microbatch = static_cast<uint64_t>(
       place_.replica() * plan_.schedule->num_microbatches() + action.microbatch().value());
@@ -286,17 +297,35 @@ ForwardOptions Executor::forward_options(Action action) const {
 }
 
 void Executor::finish_forward(Action action, const c10::IValue& output) {
-  const auto m = action.microbatch().position();
-  Stage& own = stage(action);
-  if (plan_.is_training) {
-    if (const at::Tensor added = own.added_loss(action.microbatch()); added.defined()) {
-      added_losses_[m] =
-          added_losses_[m].defined() ? at::add(added_losses_[m], added) : alone(added);
-    }
-  }
-  if (!own.is_last()) return router_.put_outputs(action, output);
+  note_added_loss(action);
+  if (!stage(action).is_last()) return router_.put_outputs(action, output);
   compute_loss(action, output);
-  if (plan_.options->outputs != OutputMode::kNone) outputs_[m] = without_history(output, false);
+  keep_output(action, output);
+}
+
+void Executor::finish_forward(Action action, const c10::IValue& output, const at::Tensor& loss) {
+  require<ArgumentError>(stage(action).is_last(),
+                         "{}: a loss of stage {}, but only the last stage has one",
+                         to_string(action), action.stage().value());
+  require<ArgumentError>(!loss.defined() || loss.numel() == 1,
+                         "{}: expected a loss with one element, got one of {}", to_string(action),
+                         loss.defined() ? loss.numel() : 0);
+  note_added_loss(action);
+  if (loss.defined()) set_loss(action, loss);
+  keep_output(action, output);
+}
+
+void Executor::note_added_loss(Action action) {
+  if (!plan_.is_training) return;
+  const at::Tensor added = stage(action).added_loss(action.microbatch());
+  if (!added.defined()) return;
+  at::Tensor& sum = added_losses_[action.microbatch().position()];
+  sum = sum.defined() ? at::add(sum, added) : alone(added);
+}
+
+void Executor::keep_output(Action action, const c10::IValue& output) {
+  if (plan_.options->outputs == OutputMode::kNone) return;
+  outputs_[action.microbatch().position()] = without_history(output, false);
 }
 
 void Executor::compute_loss(Action action, const c10::IValue& output) {
@@ -304,9 +333,12 @@ void Executor::compute_loss(Action action, const c10::IValue& output) {
   const bool has_target = m < plan_.batch->targets.size();
   if (!options_.loss || (!plan_.is_training && !has_target)) return;
   const c10::AutoGradMode grad_mode(plan_.is_training);
-  const at::Tensor loss = options_.loss(
-      output, has_target ? plan_.batch->targets[m] : c10::IValue(), plan_.options->loss_arguments);
-  losses_[m] = alone(loss);
+  set_loss(action, options_.loss(output, has_target ? plan_.batch->targets[m] : c10::IValue(),
+                                 plan_.options->loss_arguments));
+}
+
+void Executor::set_loss(Action action, const at::Tensor& loss) {
+  losses_[action.microbatch().position()] = alone(loss);
   if (plan_.is_training) stage(action).set_loss(action.microbatch(), loss);
 }
 
@@ -357,6 +389,13 @@ void Executor::fail(const std::exception_ptr& cause) {
     announce_and_abort(named);
     release();
     throw named;
+  } catch (const InterruptedError& error) {
+    const std::string where = place.action.empty() ? "" : fmt::format(" in {}", place.action);
+    transport_.abort({transport_.rank(),
+                      fmt::format("rank {}: {}{}", place.rank.value(), error.what(), where),
+                      std::current_exception()});
+    release();
+    throw;
   } catch (...) {
     abort_as(StageError(place, cause));
   }

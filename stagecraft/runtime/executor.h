@@ -105,7 +105,12 @@ class Executor {
   void begin(Action action, std::size_t offset);
   void end(Action action, std::size_t offset);
   void finish_forward(Action action, const c10::IValue& output);
+  /// With a loss that is already computed.
+  void finish_forward(Action action, const c10::IValue& output, const at::Tensor& loss);
+  void note_added_loss(Action action);
+  void keep_output(Action action, const c10::IValue& output);
   void compute_loss(Action action, const c10::IValue& output);
+  void set_loss(Action action, const at::Tensor& loss);
   ForwardOptions forward_options(Action action) const;
   /// REDUCE_GRAD and its wait, in a step that leaves gradients local.
   bool is_skipped(Action action) const;

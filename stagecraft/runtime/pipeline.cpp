@@ -167,7 +167,7 @@ class Pipeline::Impl final : public PipelineCore {
       }
     } else {
       const at::ThreadLocalState state;
-      thrown = threads_->run([&](Rank rank) {
+      const auto work = [&](Rank rank) {
         const at::ThreadLocalStateGuard guard(state);
         try {
           driver(rank).executor().run(step);
@@ -176,6 +176,9 @@ class Pipeline::Impl final : public PipelineCore {
           throw;
         }
         forget_casts();
+      };
+      thrown = threads_->run(work, [&](const std::exception_ptr& interrupt) {
+        world_.transport(Rank(0)).abort({Rank(0), describe(interrupt), interrupt});
       });
     }
     if (std::any_of(thrown.begin(), thrown.end(), [](const auto& t) { return t != nullptr; })) {

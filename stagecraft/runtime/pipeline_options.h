@@ -16,6 +16,16 @@
 
 namespace stagecraft {
 
+/// Where random operators in stages draw their numbers from.
+enum class RandomSource : uint8_t {
+  /// A stream for each microbatch and stage. Numbers do not depend on ranks and threads, and
+  /// `seed`, step, stage and microbatch determine them.
+  kPerMicrobatch,
+  /// The generators of the process, as in a program without a pipeline: the number of draws and
+  /// their order matter. The seed is then the program's affair, and ranks may have different ones.
+  kProcess,
+};
+
 /// Options of a Pipeline or a Runner. All ranks of a world must have the same options, except for
 /// `loss`, `timeout` and `threads_per_rank`.
 struct PipelineOptions {
@@ -39,6 +49,7 @@ struct PipelineOptions {
   /// Seed of random operators in stages. By default the seed of the process's CPU generator at the
   /// time of construction.
   std::optional<uint64_t> seed = std::nullopt;
+  RandomSource random = RandomSource::kPerMicrobatch;
   /// The number of pipelines that train one model, for a Runner. The world has the ranks of all
   /// replicas, replica by replica. Each replica is given its own part of the batch, which counts by
   /// its rows. Gradients are those of the whole batch, with the same bits on every replica. A

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stagecraft/base/thread_name.h"
+#include "stagecraft/base/wait_tick.h"
 
 namespace stagecraft {
 
@@ -27,13 +28,27 @@ RankThreads::~RankThreads() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-std::vector<std::exception_ptr> RankThreads::run(const std::function<void(Rank)>& work) {
+std::vector<std::exception_ptr> RankThreads::run(
+    const std::function<void(Rank)>& work,
+    const std::function<void(std::exception_ptr)>& on_interrupt) {
   std::unique_lock lock(mutex_);
   work_ = &work;
   running_ = static_cast<int32_t>(threads_.size());
   ++round_;
   has_work_.notify_all();
-  is_done_.wait(lock, [&] { return running_ == 0; });
+  const auto is_over = [&] { return running_ == 0; };
+  bool has_ticks = on_interrupt && WaitTick::is_set();
+  while (has_ticks && !is_done_.wait_for(lock, WaitTick::kPeriod, is_over)) {
+    lock.unlock();
+    try {
+      WaitTick::call();
+    } catch (...) {
+      has_ticks = false;
+      on_interrupt(std::current_exception());
+    }
+    lock.lock();
+  }
+  is_done_.wait(lock, is_over);
   work_ = nullptr;
   return std::exchange(thrown_, std::vector<std::exception_ptr>(threads_.size()));
 }

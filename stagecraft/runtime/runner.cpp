@@ -70,12 +70,12 @@ class Runner::Impl final : public PipelineCore {
                  bool is_training) override {
     require_no_step();
     executor_.publish_progress();
-    if (state_.is_failed()) recover();
+    if (state_.is_failed() || transport_.needs_recovery()) recover();
     const bool is_new = state_.is_new();
     counter.next_id();
     // From here on this rank takes part in the step. A failure on a different rank is one here.
     state_.move_to(State::kPreparing);
-    const FailUnlessEnded fail_unless_ended{state_};
+    const FailUnlessEnded fail_unless_ended{state_, transport_};
     if (const auto reason = transport_.abort_reason()) {
       executor_.announce_lost();
       throw PeerError(reason->message, reason->rank, reason->cause);
@@ -121,6 +121,7 @@ class Runner::Impl final : public PipelineCore {
   void recover() {
     require_no_step();
     transport_.recover(deadline());
+    transport_.set_needs_recovery(false);
     for (const c10::IValue& id :
          transport_.all_gather(static_cast<int64_t>(counter.last_id()), deadline())) {
       counter.advance_to(static_cast<uint64_t>(id.toInt()));
@@ -149,8 +150,11 @@ class Runner::Impl final : public PipelineCore {
   using State = RunnerState::State;
   struct FailUnlessEnded {
     RunnerState& state;
+    Transport& transport;
     ~FailUnlessEnded() {
-      if (state.is_in_step()) state.move_to(State::kFailed);
+      if (!state.is_in_step()) return;
+      state.move_to(State::kFailed);
+      transport.set_needs_recovery(true);
     }
   };
 

@@ -40,8 +40,8 @@ class Runner : public PipelineBase {
   Runner(Transport& transport, const Pipe& pipe, PipelineOptions options = {});
 
   /// Recovers the world after a failed step. `step` and `eval` do so themselves if the last step of
-  /// this runner failed. All ranks call it if some of them had not begun the failed step, or if
-  /// several runners share a transport. Throws as Transport::recover does.
+  /// this runner failed, or that of a different runner which shares the transport. All ranks call
+  /// it if some of them had not begun the failed step. Throws as Transport::recover does.
   void recover();
 
   /// The replica that this rank belongs to.

@@ -129,7 +129,8 @@ void compare_pipelines(Transport& transport, const PipelineCore& core,
              {"ports", text_of(core.ports)},
              {"tied weights", text_of(core.options.ties)},
              {"replicas", std::to_string(core.options.replicas)},
-             {"seed", std::to_string(core.seed)},
+             {"seed", core.options.random == RandomSource::kProcess ? "of each process"
+                                                                    : std::to_string(core.seed)},
              {"device type", devices}},
             deadline);
 }

@@ -19,6 +19,7 @@ class Completeness {
         graph_(graph),
         needs_(schedule, graph, true),
         mode_(options.mode),
+        is_mixed_(options.mixed_backward && options.mode == VerifyMode::kPartial),
         microbatches_(options.microbatches.value_or(schedule.num_microbatches())),
         index_(index),
         findings_(findings),
@@ -78,7 +79,7 @@ class Completeness {
     const uint32_t b = find(ActionType::kBackward, stage, m);
     const uint32_t i = find(ActionType::kBackwardInput, stage, m);
     const uint32_t w = find(ActionType::kBackwardWeight, stage, m);
-    if (b != kNotFound && (i != kNotFound || w != kNotFound)) {
+    if (b != kNotFound && (i != kNotFound || w != kNotFound) && !is_mixed_) {
       const auto [rank, offset] = findings_.locate(index_, i != kNotFound ? i : w);
       findings_.add_at(FindingKind::kDuplicate, rank, offset, [&] {
         return fmt::format("{} includes it already",
@@ -168,6 +169,7 @@ class Completeness {
   const StageGraph& graph_;
   Needs needs_;
   VerifyMode mode_;
+  bool is_mixed_;
   int32_t microbatches_;
   const ActionIndex& index_;
   Findings& findings_;

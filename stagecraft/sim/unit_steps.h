@@ -5,6 +5,7 @@
 
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/schedule/stage_graph.h"
+#include "stagecraft/schedule/verify.h"
 
 namespace stagecraft {
 
@@ -29,7 +30,11 @@ struct UnitSteps {
 /// of several values, which PyTorch does not have, does not wait: the compute after it does. In one
 /// step a rank sees what ranks of lower number did in the same step, and a rank that could not act
 /// gets a second chance after all others. ScheduleError when the ranks wait for each other.
-UnitSteps simulate_unit_steps(const Schedule& schedule, const StageGraph& graph);
+///
+/// REQUIRES a schedule that `verify` finds good in kPartial mode (ScheduleError). With kYes the
+/// caller has found it good, possibly with VerifyOptions::mixed_backward.
+UnitSteps simulate_unit_steps(const Schedule& schedule, const StageGraph& graph,
+                              Verified verified = Verified::kNo);
 /// For a chain of stages.
 UnitSteps simulate_unit_steps(const Schedule& schedule);
 

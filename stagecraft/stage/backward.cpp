@@ -1,13 +1,17 @@
 #include "stagecraft/stage/backward.h"
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <unordered_set>
 #include <utility>
 
+#include <ATen/ops/add.h>
 #include <torch/csrc/autograd/engine.h>
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/function_hook.h>
+#include <torch/csrc/autograd/functions/accumulate_grad.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/stage/grad_walk.h"
@@ -122,12 +126,46 @@ void drop_tensor_hooks(GradNode& node) {
   node.retains_grad_hooks().clear();
 }
 
-void add_roots(Border& border, std::vector<GradRoot>& roots) {
-  for (std::size_t n = 0; n < border.arrived->size(); ++n) {
-    if (!(*border.arrived)[n].defined()) continue;
-    roots.push_back(
-        {GradEdge(border.node, static_cast<uint32_t>(n)), std::move((*border.arrived)[n])});
+void add_roots(const GradNodePtr& node, std::vector<at::Tensor>& grads,
+               std::vector<GradRoot>& roots) {
+  for (std::size_t n = 0; n < grads.size(); ++n) {
+    if (!grads[n].defined()) continue;
+    roots.push_back({GradEdge(node, static_cast<uint32_t>(n)), std::move(grads[n])});
   }
+}
+
+// The leaves that can be reached from a node.
+std::vector<at::Tensor> leaves_below(GradNode* node) {
+  std::vector<at::Tensor> leaves;
+  std::unordered_set<GradNode*> seen = {node};
+  std::vector<GradNode*> left = {node};
+  while (!left.empty()) {
+    GradNode* const next = left.back();
+    left.pop_back();
+    if (const auto* leaf = dynamic_cast<torch::autograd::AccumulateGrad*>(next)) {
+      leaves.push_back(leaf->variable);
+    }
+    for (const GradEdge& edge : next->next_edges()) {
+      if (edge.is_valid() && seen.insert(edge.function.get()).second) {
+        left.push_back(edge.function.get());
+      }
+    }
+  }
+  return leaves;
+}
+
+// One entry for each node; its roots have different outputs.
+void add_border(std::vector<BorderWork>& borders, GradRoot root) {
+  auto found = std::find_if(borders.begin(), borders.end(), [&](const BorderWork& border) {
+    return border.node == root.edge.function;
+  });
+  if (found == borders.end()) {
+    borders.push_back({root.edge.function, {}, {}});
+    found = borders.end() - 1;
+    found->grads.resize(root.edge.function->num_inputs());
+  }
+  at::Tensor& grad = found->grads[root.edge.input_nr];
+  grad = grad.defined() ? at::add(grad, root.grad) : std::move(root.grad);
 }
 
 void release_inner_nodes_as_they_finish(const GradWalk& walk) {
@@ -135,6 +173,45 @@ void release_inner_nodes_as_they_finish(const GradWalk& walk) {
     if (walk.is_border[i]) continue;
     walk.spine[i]->add_post_hook(std::make_unique<ReleaseHook>(walk.spine[i]));
   }
+}
+
+// I, before its results are put where they belong.
+struct SplitBackward {
+  std::vector<at::Tensor> input_grads;  // empty if no root leads to an input
+  std::vector<Border> borders;
+  std::vector<GradRoot> others;  // those that lead to no input
+};
+
+SplitBackward run_split(std::vector<GradRoot> roots, std::span<const GradEdge> inputs) {
+  drop_absent(roots);
+  // An input without history has no edge; the engine captures nothing there.
+  std::vector<GradEdge> edges;
+  for (const GradEdge& edge : inputs) {
+    if (edge.is_valid()) edges.push_back(edge);
+  }
+  const GradWalk walk = walk_graph(edges_of(roots), edges);
+  SplitBackward split;
+  Roots spine_roots;
+  for (std::size_t i = 0; i < roots.size(); ++i) {
+    if (walk.root_reaches_input[i]) {
+      spine_roots.add(std::move(roots[i].edge), std::move(roots[i].grad));
+    } else {
+      split.others.push_back(std::move(roots[i]));
+    }
+  }
+  if (spine_roots.edges.empty()) return split;
+
+  split.borders = watch_borders(walk);
+  release_inner_nodes_as_they_finish(walk);
+  variable_list grads = execute(spine_roots, /*keep_graph=*/true, /*accumulate=*/false,
+                                edge_list(edges.begin(), edges.end()));
+  cut_spine(walk, edges);
+  for (Border& border : split.borders) drop_tensor_hooks(*border.node);
+  std::size_t n = 0;
+  for (const GradEdge& edge : inputs) {
+    split.input_grads.push_back(edge.is_valid() ? std::move(grads[n++]) : at::Tensor());
+  }
+  return split;
 }
 
 }  // namespace
@@ -146,32 +223,38 @@ void backward_full(std::vector<GradRoot> roots) {
 }
 
 WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInput> inputs) {
-  drop_absent(roots);
-  const std::vector<GradEdge> input_edges = edges_of(inputs);
-  const GradWalk walk = walk_graph(edges_of(roots), input_edges);
-
-  WeightWork work;
-  Roots spine_roots;
-  for (std::size_t i = 0; i < roots.size(); ++i) {
-    if (walk.root_reaches_input[i]) {
-      spine_roots.add(std::move(roots[i].edge), std::move(roots[i].grad));
-    } else {
-      work.roots.push_back(std::move(roots[i]));
-    }
+  const std::vector<GradEdge> edges = edges_of(inputs);
+  SplitBackward split = run_split(std::move(roots), edges);
+  WeightWork work{std::move(split.others)};
+  for (Border& border : split.borders) add_roots(border.node, *border.arrived, work.roots);
+  if (split.input_grads.empty()) return work;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    inputs[i].keep_grad(std::move(split.input_grads[i]));
   }
-  if (spine_roots.edges.empty()) return work;
-
-  std::vector<Border> borders = watch_borders(walk);
-  release_inner_nodes_as_they_finish(walk);
-  variable_list grads = execute(spine_roots, /*keep_graph=*/true, /*accumulate=*/false,
-                                edge_list(input_edges.begin(), input_edges.end()));
-  cut_spine(walk, input_edges);
-  for (Border& border : borders) {
-    drop_tensor_hooks(*border.node);
-    add_roots(border, work.roots);
-  }
-  for (std::size_t i = 0; i < inputs.size(); ++i) inputs[i].keep_grad(std::move(grads[i]));
   return work;
+}
+
+InputBackward backward_input(std::vector<GradRoot> roots, std::span<const GradEdge> inputs) {
+  SplitBackward split = run_split(std::move(roots), inputs);
+  InputBackward result{std::move(split.input_grads), {}};
+  result.input_grads.resize(inputs.size());
+  for (Border& border : split.borders) {
+    if (border.arrived->empty()) continue;
+    result.borders.push_back({border.node, std::move(*border.arrived), {}});
+  }
+  for (GradRoot& root : split.others) add_border(result.borders, std::move(root));
+  for (BorderWork& border : result.borders) border.parameters = leaves_below(border.node.get());
+  return result;
+}
+
+void backward_weight(std::span<const BorderWork> borders, bool keep_graph) {
+  std::vector<GradRoot> roots;
+  for (const BorderWork& border : borders) {
+    std::vector<at::Tensor> grads = border.grads;
+    add_roots(border.node, grads, roots);
+  }
+  drop_absent(roots);
+  if (!roots.empty()) execute(to_roots(std::move(roots)), keep_graph, /*accumulate=*/true);
 }
 
 void backward_weight(WeightWork work) {

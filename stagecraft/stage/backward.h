@@ -43,6 +43,27 @@ void backward_full(std::vector<GradRoot> roots);
 WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInput> inputs);
 void backward_weight(WeightWork work);
 
+/// The weight half of a backward at one border node: a node that leads to inputs and to parameters.
+struct BorderWork {
+  GradNodePtr node;
+  std::vector<at::Tensor> grads;  ///< by output of the node; undefined if there is none
+  /// The parameters that this node leads to. A parameter may be in several.
+  std::vector<at::Tensor> parameters;
+};
+
+/// The result of an input backward for any tensors of a live graph.
+struct InputBackward {
+  std::vector<at::Tensor> input_grads;  ///< undefined if there is no gradient
+  std::vector<BorderWork> borders;
+};
+
+/// I for inputs that are tensors of a live graph, leaves too, by their edges. Adds to no .grad. The
+/// graph that leads from the roots to the inputs is cut. A root that leads to no input is a border
+/// of its own.
+InputBackward backward_input(std::vector<GradRoot> roots, std::span<const GradEdge> inputs);
+/// W from borders: adds to the .grad of the parameters. With `keep_graph` it can be called again.
+void backward_weight(std::span<const BorderWork> borders, bool keep_graph);
+
 /// Continues a backward into the history of tensors from outside, such as model inputs that require
 /// gradients. Takes pairs of a tensor and its gradient, and runs one pass through their common
 /// history.

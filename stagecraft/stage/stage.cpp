@@ -71,6 +71,15 @@ std::vector<GradEdge> output_edges(const c10::IValue& output) {
   return edges;
 }
 
+void require_different_names(StageId index, const NamedTensors& parameters) {
+  std::set<std::string_view> names;
+  for (const auto& [name, parameter] : parameters) {
+    require<ArgumentError>(names.insert(name).second,
+                           "stage {}: two of its parameters are called \"{}\"", index.value(),
+                           name);
+  }
+}
+
 }  // namespace
 
 // The gradient to start from, kept for the next microbatch: most have the same weight. Whoever adds
@@ -197,12 +206,7 @@ Stage::Stage(StageId index, int32_t num_stages, StageBody body, StageOptions opt
                          "stage {}: expected an index from 0 to {}", index.value(), num_stages - 1);
   require<ArgumentError>(static_cast<bool>(body_.forward), "stage {}: the body has no forward",
                          index.value());
-  std::set<std::string_view> names;
-  for (const auto& [name, parameter] : body_.parameters) {
-    require<ArgumentError>(names.insert(name).second,
-                           "stage {}: two of its parameters are called \"{}\"", index.value(),
-                           name);
-  }
+  require_different_names(index, body_.parameters);
 }
 
 Stage::~Stage() = default;
@@ -430,10 +434,28 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   return grads;
 }
 
+void Stage::call_backward(MicrobatchId microbatch, BackwardKind kind,
+                          const std::function<void()>& run) {
+  bool is_last = false;
+  if (kind != BackwardKind::kInput && backwards_left_ > 0) is_last = --backwards_left_ == 0;
+  if (!options_.around_backward) return run();
+  int calls = 0;
+  options_.around_backward({index_, microbatch, kind, is_last}, [&] {
+    ++calls;
+    run();
+  });
+  require<ArgumentError>(calls == 1,
+                         "stage {}: the scope around the backward of microbatch {} must call it "
+                         "once, but called it {} times",
+                         index_.value(), microbatch.value(), calls);
+}
+
 std::vector<c10::IValue> Stage::backward(MicrobatchId microbatch,
                                          const std::vector<c10::IValue>& output_grads,
                                          double loss_weight) {
-  std::vector<c10::IValue> grads = run_backward(microbatch, output_grads, loss_weight, true);
+  std::vector<c10::IValue> grads;
+  call_backward(microbatch, BackwardKind::kFull,
+                [&] { grads = run_backward(microbatch, output_grads, loss_weight, true); });
   auto& run = runs_[microbatch.position()];
   run->clear();
   free_.push_back(std::move(run));
@@ -443,7 +465,10 @@ std::vector<c10::IValue> Stage::backward(MicrobatchId microbatch,
 std::vector<c10::IValue> Stage::backward_input(MicrobatchId microbatch,
                                                const std::vector<c10::IValue>& output_grads,
                                                double loss_weight) {
-  return run_backward(microbatch, output_grads, loss_weight, false);
+  std::vector<c10::IValue> grads;
+  call_backward(microbatch, BackwardKind::kInput,
+                [&] { grads = run_backward(microbatch, output_grads, loss_weight, false); });
+  return grads;
 }
 
 void Stage::backward_weight(MicrobatchId microbatch) {
@@ -451,14 +476,27 @@ void Stage::backward_weight(MicrobatchId microbatch) {
   require<ArgumentError>(run.is_input_done,
                          "stage {}: weight backward of microbatch {} without its input backward",
                          index_.value(), microbatch.value());
-  if (options_.weight_work) {
-    if (run.own_weight_work) run.own_weight_work();
-  } else {
-    stagecraft::backward_weight(std::move(run.weight));
-  }
+  call_backward(microbatch, BackwardKind::kWeight, [&] {
+    if (options_.weight_work) {
+      if (run.own_weight_work) run.own_weight_work();
+    } else {
+      stagecraft::backward_weight(std::move(run.weight));
+    }
+  });
   auto& slot = runs_[microbatch.position()];
   slot->clear();
   free_.push_back(std::move(slot));
+}
+
+void Stage::set_tensors(NamedTensors parameters, NamedTensors buffers) {
+  require<ArgumentError>(
+      num_pending() == 0,
+      "stage {}: {} microbatches wait for their backward; call set_tensors before their forward",
+      index_.value(), num_pending());
+  require_different_names(index_, parameters);
+  body_.parameters = std::move(parameters);
+  body_.buffers = std::move(buffers);
+  changing_buffers_.reset();
 }
 
 void Stage::set_recompute(bool recompute) {
@@ -477,6 +515,7 @@ std::size_t Stage::num_pending() const {
 
 void Stage::reset() {
   runs_.clear();
+  backwards_left_ = 0;
 }
 
 std::vector<c10::IValue> outputs_of(c10::IValue value) {

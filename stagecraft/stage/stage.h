@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/index.h"
+#include "stagecraft/stage/around_backward.h"
 #include "stagecraft/stage/around_forward.h"
 #include "stagecraft/stage/stage_context.h"
 #include "stagecraft/tree/arguments.h"
@@ -39,6 +40,8 @@ struct StageOptions {
   /// A scope around each forward: in steps and evals, and when a forward is run again. Called on
   /// the thread of the stage's rank.
   AroundForward around_forward = {};
+  /// The same around each backward (B, I and W).
+  AroundBackward around_backward = {};
 
   /// Handlers of UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD of this stage. Empty: they do
   /// nothing. The last one is called after the gradients are reduced over the replicas.
@@ -110,6 +113,15 @@ class Stage {
                                           double loss_weight = 1);
   void backward_weight(MicrobatchId microbatch);
 
+  /// How many backwards that end a microbatch (B or W) follow in the step, so that
+  /// BackwardInfo::is_last is known. The runtime calls it at the begin of a step.
+  void expect_backwards(std::size_t count) { backwards_left_ = count; }
+
+  /// Replaces the tensors that the stage names as its parameters and buffers, for a body whose
+  /// tensors have been exchanged (a module that was moved, wrapped or cast). ArgumentError while a
+  /// microbatch waits for its backward, or if two parameters have the same name.
+  void set_tensors(NamedTensors parameters, NamedTensors buffers);
+
   /// Changes StageOptions::recompute. ArgumentError while a microbatch waits for its backward.
   void set_recompute(bool recompute);
 
@@ -130,6 +142,8 @@ class Stage {
   c10::IValue run_without_graph(Run& run, MicrobatchId microbatch, const Arguments& arguments,
                                 const ForwardOptions& options);
   void run_again(Run& run, MicrobatchId microbatch) const;
+  /// Calls `run` in the scope of StageOptions::around_backward.
+  void call_backward(MicrobatchId microbatch, BackwardKind kind, const std::function<void()>& run);
   std::vector<c10::IValue> run_backward(MicrobatchId microbatch,
                                         const std::vector<c10::IValue>& output_grads,
                                         double loss_weight, bool with_weights);
@@ -142,6 +156,7 @@ class Stage {
   std::optional<std::vector<at::Tensor>> changing_buffers_;  // known after the first forward
   std::vector<std::unique_ptr<Run>> runs_;                   // by microbatch
   std::vector<std::unique_ptr<Run>> free_;                   // used up, to be used again
+  std::size_t backwards_left_ = 0;                           // B and W of this step; 0: unknown
 };
 
 /// The outputs of a stage: the elements of a tuple or list, otherwise the value itself.

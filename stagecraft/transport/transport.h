@@ -89,6 +89,12 @@ class Transport {
   /// then forgets the reason and every transfer that was not received.
   virtual void recover(Deadline deadline) = 0;
 
+  /// Whether a step over this end has failed since the last recovery. Runners that share the world
+  /// set and read it, so that the next of their steps recovers, whichever runner it belongs to.
+  /// Used by the rank's own thread.
+  bool needs_recovery() const { return needs_recovery_; }
+  void set_needs_recovery(bool needs) { needs_recovery_ = needs; }
+
   // Progress, for diagnosing hangs ----------------------------------------------------------------
 
   /// Sets the function that reports this rank's progress. Any thread may call it at any time, until
@@ -100,6 +106,9 @@ class Transport {
 
  protected:
   Transport() = default;
+
+ private:
+  bool needs_recovery_ = false;
 };
 
 }  // namespace stagecraft

@@ -35,7 +35,7 @@ struct Weights {
 
   TempFile file;
   ZipFile zip;
-  Payload payload;
+  FilePayload payload;
 };
 
 Json payload_field(int64_t value) {

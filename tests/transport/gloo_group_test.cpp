@@ -106,6 +106,34 @@ TEST_P(HandedIn, AGroupCarriesAWorld) {
   std::filesystem::remove(path);
 }
 
+// Two worlds at one store, one after the other, beside what else the program keeps there.
+TEST(GlooAtAStore, ProcessesJoinAtTheirOwnStore) {
+  const auto path =
+      std::filesystem::temp_directory_path() / ("stagecraft_own_" + std::to_string(getpid()));
+  Processes processes(2, [&](int32_t i) {
+    const auto store = c10::make_intrusive<c10d::FileStore>(path.string(), 2);
+    store->set("salt", {1, 2, 3});
+    for (const char* const job : {"first", "second"}) {
+      JoinOptions options;
+      options.rank = Rank(i);
+      options.num_ranks = 2;
+      options.address = "127.0.0.1";
+      options.job = job;
+      options.join_timeout = std::chrono::seconds(20);
+      const c10::intrusive_ptr<c10d::Store> given = store;
+      const auto transport = join_gloo(given, options);
+      const auto all = transport->all_gather(int64_t{i}, Deadline::after(std::chrono::seconds(20)));
+      ASSERT_EQ(all.size(), 2U);
+      EXPECT_EQ(all[0].toInt(), 0);
+      EXPECT_EQ(all[1].toInt(), 1);
+    }
+  });
+  for (const auto& end : processes.wait()) {
+    EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+  }
+  std::filesystem::remove(path);
+}
+
 TEST(GlooGroup, OneWithoutABackendForTheCpuIsRefused) {
   const auto path =
       std::filesystem::temp_directory_path() / ("stagecraft_other_" + std::to_string(getpid()));

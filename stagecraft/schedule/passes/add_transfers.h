@@ -15,7 +15,8 @@ namespace stagecraft {
 /// comes directly after its first send, and no rank can wait for ever.
 ///
 /// REQUIRES level kCompute and a schedule that `verify` finds good in kPartial mode
-/// (ScheduleError).
+/// (ScheduleError). With kYes the caller has found it good, possibly with
+/// VerifyOptions::mixed_backward.
 Schedule add_transfers(const Schedule& schedule, const StageGraph& graph,
                        Verified verified = Verified::kNo);
 /// For a chain of stages.

@@ -70,17 +70,25 @@ class Rendezvous {
     spin_until(over, spin, deadline);
     if (round->met.load(std::memory_order_acquire)) return {{}, round};
     lock.lock();
-    waiters_.wait(lock, deadline, over);
+    const auto withdraw = [&] {
+      round->came[place] = false;
+      --round->num_came;
+      // Moved into the argument, so that it is destroyed without the lock: that may take long.
+      payload = std::exchange(round->payloads[place], Payload());
+    };
+    try {
+      waiters_.wait(lock, deadline, over);
+    } catch (...) {
+      if (!round->met.load(std::memory_order_relaxed)) withdraw();
+      throw;
+    }
     if (round->met.load(std::memory_order_relaxed)) return {{}, round};
 
     Result result{{disturbance().value_or(MeetingResult::Outcome::kTimedOut)}};
     for (std::size_t i = 0; i < round->came.size(); ++i) {
       if (!round->came[i]) result.missing.push_back(Rank(static_cast<int32_t>(i)));
     }
-    round->came[place] = false;
-    --round->num_came;
-    // Moved into the argument, so that it is destroyed without the lock: that may take long.
-    payload = std::exchange(round->payloads[place], Payload());
+    withdraw();
     return result;
   }
 

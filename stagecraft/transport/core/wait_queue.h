@@ -1,11 +1,13 @@
 #pragma once
 
+#include <algorithm>
 #include <chrono>
 #include <condition_variable>
 #include <mutex>
 #include <thread>
 
 #include "stagecraft/base/deadline.h"
+#include "stagecraft/base/wait_tick.h"
 
 namespace stagecraft::detail {
 
@@ -55,11 +57,16 @@ class WaitQueue {
   }
 
   /// Sleeps until `done` or the deadline; returns the last result of `done`. `lock` is held during
-  /// calls of `done` and afterwards.
+  /// calls of `done` and afterwards, also when a tick (base/wait_tick.h) throws.
   template <typename Done>
   bool wait(std::unique_lock<std::mutex>& lock, Deadline deadline, const Done& done) {
     ++sleepers_;
-    const bool is_done = changed_.wait_until(lock, deadline.at(), done);
+    bool is_done = false;
+    if (!WaitTick::is_set()) {
+      is_done = changed_.wait_until(lock, deadline.at(), done);
+    } else {
+      is_done = wait_with_ticks(lock, deadline, done);
+    }
     --sleepers_;
     return is_done;
   }
@@ -72,6 +79,24 @@ class WaitQueue {
   }
 
  private:
+  template <typename Done>
+  bool wait_with_ticks(std::unique_lock<std::mutex>& lock, Deadline deadline, const Done& done) {
+    for (;;) {
+      const auto next = Deadline::Clock::now() + WaitTick::kPeriod;
+      if (changed_.wait_until(lock, std::min(deadline.at(), next), done)) return true;
+      if (deadline.has_passed()) return false;
+      lock.unlock();
+      try {
+        WaitTick::call();
+      } catch (...) {
+        lock.lock();
+        --sleepers_;
+        throw;
+      }
+      lock.lock();
+    }
+  }
+
   std::mutex mutex_;
   std::condition_variable changed_;
   int sleepers_ = 0;

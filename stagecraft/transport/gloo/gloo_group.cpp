@@ -7,6 +7,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroupGloo.hpp>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/transport/environment.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -36,6 +37,16 @@ class PatientThreads {
   int before_;
 };
 
+// As c10d's own groups choose it, if no address is given.
+std::shared_ptr<gloo::transport::Device> device_at(const std::string& address) {
+  using Group = c10d::ProcessGroupGloo;
+  if (!address.empty()) return Group::createDeviceForHostname(address);
+  if (const auto name = find_variable("GLOO_SOCKET_IFNAME")) {
+    return Group::createDeviceForInterface(name->substr(0, name->find(',')));
+  }
+  return Group::createDefaultDevice();
+}
+
 }  // namespace
 
 c10::intrusive_ptr<c10d::Backend> make_gloo_group(const c10::intrusive_ptr<c10d::Store>& store,
@@ -46,9 +57,10 @@ c10::intrusive_ptr<c10d::Backend> make_gloo_group(const c10::intrusive_ptr<c10d:
   const PatientThreads patient;
   auto options = Group::Options::create(timeout);
   try {
-    options->devices.push_back(Group::createDeviceForHostname(address));
+    options->devices.push_back(device_at(address));
   } catch (const std::exception&) {
-    throw ArgumentError(address + " is not an address of this machine");
+    throw ArgumentError((address.empty() ? "this machine's name" : address) +
+                        " is not an address of this machine");
   }
   // gloo's worker threads run its collectives, which are not used.
   options->threads = 1;

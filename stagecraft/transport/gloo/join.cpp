@@ -103,11 +103,15 @@ c10::intrusive_ptr<c10d::Store> make_store(const std::string& host, Socket liste
   }
 }
 
-void check(const JoinOptions& options) {
+void check_ranks(const JoinOptions& options) {
   const int32_t num_ranks = options.num_ranks.value_or(1);
   require<ArgumentError>(num_ranks >= 1, "a world needs at least one rank, got {}", num_ranks);
   require<ArgumentError>(options.rank.value() >= 0 && options.rank.value() < num_ranks,
                          "there is no rank {} among {} ranks", options.rank.value(), num_ranks);
+}
+
+void check(const JoinOptions& options) {
+  check_ranks(options);
   const bool keeps_store = options.rank.value() == 0 && !options.store_is_elsewhere;
   const bool is_local = is_loopback(options.host);
   if (options.token.empty()) require_local(options, keeps_store);
@@ -126,6 +130,11 @@ class Joining {
       : options_(options), deadline_(Deadline::after(options.join_timeout)) {
     check(options);
     open_store();
+  }
+  Joining(const c10::intrusive_ptr<c10d::Store>& store, const JoinOptions& options)
+      : options_(options), deadline_(Deadline::after(options.join_timeout)), is_given_(true) {
+    check_ranks(options);
+    store_ = c10::make_intrusive<c10d::PrefixStore>("stagecraft/" + options.job, store);
   }
 
   std::unique_ptr<ByteTransport> run() {
@@ -149,8 +158,15 @@ class Joining {
  private:
   int32_t me() const { return options_.rank.value(); }
   int32_t num_ranks() const { return options_.num_ranks.value_or(1); }
-  bool keeps_store() const { return me() == 0 && !options_.store_is_elsewhere; }
-  std::string where() const { return fmt::format("{}:{}", options_.host, port_); }
+  bool keeps_store() const { return me() == 0 && !options_.store_is_elsewhere && !is_given_; }
+  std::string where() const {
+    return is_given_ ? "the given store" : fmt::format("{}:{}", options_.host, port_);
+  }
+  // Empty: where c10d's own groups are reached.
+  std::string own_address() const {
+    if (!options_.address.empty() || is_given_) return options_.address;
+    return address_towards(options_.host);
+  }
   milliseconds time_left() const {
     const auto left = std::chrono::ceil<milliseconds>(deadline_.at() - Deadline::Clock::now());
     return std::max(left, milliseconds(1));
@@ -285,8 +301,7 @@ class Joining {
   }
 
   std::unique_ptr<ByteTransport> connect() {
-    const auto address =
-        options_.address.empty() ? address_towards(options_.host) : options_.address;
+    const auto address = own_address();
     store_->set("connecting/" + std::to_string(me()), bytes_of("1"));
     auto group_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
     try {
@@ -337,29 +352,47 @@ class Joining {
   c10::intrusive_ptr<c10d::Store> base_;
   c10::intrusive_ptr<c10d::Store> store_;
   std::string salt_;
-  bool is_admitted_ = false;  ///< this process has claimed its rank
+  const bool is_given_ = false;  ///< the program's own store
+  bool is_admitted_ = false;     ///< this process has claimed its rank
 };
 
 }  // namespace
 
+namespace {
+
 // Joins on a detached thread: a call of the store waits for ever if the process that keeps the
 // store stops during the call.
-std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options) {
-  const auto run = [options] {
-    const SigpipeGuard guard;
-    return Joining(options).run();
-  };
+template <typename Join>
+std::unique_ptr<ByteTransport> join_detached(const JoinOptions& options, const std::string& where,
+                                             Join join) {
   // Longer than the join itself, whose own TimeoutError names the missing ranks.
   const auto latest = Deadline::Clock::time_point::max() - kFarewell - kPatience;
   const auto end =
       std::min(Deadline::after(options.join_timeout).at(), latest) + kFarewell + kPatience;
-  auto joined = run_detached("sc join", run, Deadline(end));
+  auto joined = run_detached("sc join", std::move(join), Deadline(end));
   if (!joined) {
-    throw TimeoutError(fmt::format("rank {} waited {} for the store at {}:{} to answer",
+    throw TimeoutError(fmt::format("rank {} waited {} for the store at {} to answer",
                                    options.rank.value(), describe_wait(options.join_timeout),
-                                   options.host, options.port));
+                                   where));
   }
   return std::move(*joined);
+}
+
+}  // namespace
+
+std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options) {
+  return join_detached(options, fmt::format("{}:{}", options.host, options.port), [options] {
+    const SigpipeGuard guard;
+    return Joining(options).run();
+  });
+}
+
+std::unique_ptr<ByteTransport> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const JoinOptions& options) {
+  return join_detached(options, "the given address", [store, options] {
+    const SigpipeGuard guard;
+    return Joining(store, options).run();
+  });
 }
 
 }  // namespace stagecraft::detail
@@ -368,6 +401,12 @@ namespace stagecraft {
 
 std::unique_ptr<Transport> join_gloo(const JoinOptions& options) {
   return std::make_unique<detail::WireTransport>(detail::connect_gloo(options), options.transport);
+}
+
+std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                     const JoinOptions& options) {
+  return std::make_unique<detail::WireTransport>(detail::connect_gloo(store, options),
+                                                 options.transport);
 }
 
 std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::ProcessGroup>& group,

@@ -2,8 +2,14 @@
 
 #include <memory>
 
+#include <c10/util/intrusive_ptr.h>
+
 #include "stagecraft/transport/join_options.h"
 #include "stagecraft/transport/wire/byte_transport.h"
+
+namespace c10d {
+class Store;
+}
 
 namespace stagecraft::detail {
 
@@ -15,5 +21,8 @@ namespace stagecraft::detail {
 ///   3. The ranks connect.
 ///   4. Every rank writes that it is done. The rank that keeps the store waits for that.
 std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options);
+/// The same at an existing store (join_gloo.h).
+std::unique_ptr<ByteTransport> connect_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                            const JoinOptions& options);
 
 }  // namespace stagecraft::detail

@@ -9,7 +9,8 @@
 
 namespace c10d {
 class ProcessGroup;
-}
+class Store;
+}  // namespace c10d
 
 namespace stagecraft {
 
@@ -27,6 +28,14 @@ namespace stagecraft {
 /// the job's token, and for a second process with the same rank. MetadataError on every rank if the
 /// ranks differ in what they must agree on (JoinOptions::fingerprint).
 std::unique_ptr<Transport> join_gloo(const JoinOptions& options);
+
+/// The same at a store that the program has, such as that of its own c10d group: a gloo group of
+/// Stagecraft's own beside it. Of the options, those of c10d's store (host, port, listen, ...) are
+/// not used. Whoever can reach the store can join, so no token is needed unless one is given.
+/// Without `address`, peers reach this rank where c10d's gloo groups are reached (by
+/// GLOO_SOCKET_IFNAME, or else by the machine's name). Worlds at one store need different jobs.
+std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::Store>& store,
+                                     const JoinOptions& options);
 
 /// Joins a world over an existing c10d group that has a backend for the CPU (ArgumentError
 /// without). Nothing else may send or receive in the group. The caller handles SIGPIPE, which gloo

@@ -54,7 +54,14 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   head.kind = FrameKind::kCome;
   tell_keeper(head, body.bytes());
   lock.lock();
-  waiters_.wait(lock, deadline, [&] { return met_ || disturbance(); });
+  try {
+    waiters_.wait(lock, deadline, [&] { return met_ || disturbance(); });
+  } catch (...) {
+    lock.unlock();
+    head.kind = FrameKind::kWithdraw;
+    tell_keeper(head, {});
+    throw;
+  }
   if (met_) return {{}, std::move(met_)};
 
   // The abort or departure may have come after all ranks had met. Rank 0 knows.

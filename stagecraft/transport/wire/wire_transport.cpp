@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/wait_tick.h"
 #include "stagecraft/transport/core/exchange_errors.h"
 #include "stagecraft/transport/device/device_fence.h"
 #include "stagecraft/transport/wire/bytes.h"
@@ -80,6 +81,7 @@ WireTransport::~WireTransport() {
   // A thread may be inside a call of the link that only an abort of the link ends.
   if (link_ && world().is_aborted()) link_->abort();
   is_leaving_ = true;
+  poll_watchdog_.reset();
   watchdog_.reset();
   // A rank that leaves because of an abort sends the reason, even if a peer sent it first: ranks
   // that have not received it yet would take this rank for the one that failed.
@@ -192,6 +194,7 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
   const bool is_remote = transfer != nullptr && transfer->world() == world().number() &&
                          transfer->key().from != rank_ && !transfer->is_done();
   if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
+    if (WaitTick::is_set() && !poll_watchdog_) start_poll_watchdog();
     const Rank from = transfer->key().from;
     peer(from).inbox.poll_inline(receive);
     // The peer left while this rank waited, not before.
@@ -209,6 +212,16 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
     tell_abort();
     throw;
   }
+}
+
+// A thread that reads inline sleeps inside the communication library. When it has read for about a
+// period, it goes on to wait where ticks are called.
+void WireTransport::start_poll_watchdog() {
+  poll_watchdog_ = std::make_unique<Watchdog>(WaitTick::kPeriod, [this] {
+    for (const auto& peer : peers_) {
+      if (peer) peer->inbox.cancel_poll();
+    }
+  });
 }
 
 void WireTransport::on_value(Rank from, const FrameHead& head, FencedValue value) {

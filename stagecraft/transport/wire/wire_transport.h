@@ -111,6 +111,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   void deliver(Rank from, const FrameHead& head, FencedValue value);
   std::string describe_unsent(const TransferId& id, const std::string& failure) const;
   void wake();
+  void start_poll_watchdog();
   void say_goodbye();
   /// Sends the abort reason to all peers, once for each epoch.
   void spread_abort();
@@ -143,6 +144,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   Deadline::Clock::time_point last_tick_;  ///< used by the watchdog
   std::unique_ptr<Watchdog> watchdog_;
   std::unique_ptr<Watchdog> link_watchdog_;
+  std::unique_ptr<Watchdog> poll_watchdog_;  ///< null until a wait has ticks
 };
 
 }  // namespace stagecraft::detail

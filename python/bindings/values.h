@@ -1,0 +1,26 @@
+#pragma once
+
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+#include <torch/csrc/utils/pybind.h>
+
+#include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/opaque.h"
+
+namespace stagecraft::python {
+
+namespace py = pybind11;
+
+/// The Python object of a value, and the value of a Python object. Tensors, numbers, strings, None,
+/// tuples, lists and dicts with string keys are values of the same kind; any other object is one
+/// opaque leaf, which reaches stages of the same process as it is and cannot be sent to another.
+/// REQUIRE the GIL.
+py::object to_python(const c10::IValue& value);
+c10::IValue to_value(py::handle object);
+
+py::tuple to_python(const std::vector<c10::IValue>& values);
+std::vector<c10::IValue> to_values(py::handle sequence);
+Arguments to_arguments(const py::tuple& args, const py::dict& kwargs);
+
+}  // namespace stagecraft::python

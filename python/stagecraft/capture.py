@@ -1,0 +1,189 @@
+"""From a module to the operators that C++ runs: torch.export, then a graph over the live tensors."""
+
+from __future__ import annotations
+
+import copy
+import json
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.nn as nn
+import torch.utils._pytree as pytree
+from torch import fx
+
+from stagecraft import _C
+from stagecraft.errors import Error
+
+__all__: list[str] = []
+
+
+def _is_marker(node: fx.Node) -> bool:
+    return node.op == "call_function" and str(node.target) in (
+        "stagecraft.pipe_split.default",
+        "pippy._pipe_split.default",
+    )
+
+
+def export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
+    """Exports a module for any number of rows; with the example's sizes if that cannot be."""
+    torch.fx.node.has_side_effect(torch.ops.stagecraft.pipe_split.default)
+    shapes = torch.export.ShapesCollection()
+    for leaf in pytree.tree_leaves((args, kwargs)):
+        if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
+            shapes[leaf] = {0: torch.export.Dim.AUTO}
+    try:
+        free = shapes.dynamic_shapes(module, args, kwargs)
+        return torch.export.export(module, args, kwargs, dynamic_shapes=free, strict=False)
+    except Exception:
+        pass
+    try:
+        return torch.export.export(module, args, kwargs, strict=False)
+    except Exception as error:
+        raise RuntimeError(
+            f"torch.export cannot trace {type(module).__name__}, so it cannot be cut; make stages of its parts "
+            f"by hand (PipelineStage), or change what it names: {error}"
+        ) from error
+
+
+def _text_of(program: torch.export.ExportedProgram) -> str:
+    """The program as JSON, without its tensors."""
+    from torch._export.serde import serialize
+
+    # The weights stay where they are: only the graph is written.
+    light = copy.copy(program)
+    light._state_dict = {}
+    light._constants = dict(program.constants)
+    light._example_inputs = None
+    try:
+        made = serialize.ExportedProgramSerializer().serialize(light)
+    except Exception:
+        made = serialize.ExportedProgramSerializer().serialize(program)
+    fields = serialize._dataclass_to_dict(made.exported_program)
+    return json.dumps(fields, cls=serialize.EnumEncoder)
+
+
+def _tensors_of(module: nn.Module, program: torch.export.ExportedProgram) -> dict[str, torch.Tensor]:
+    """The live tensors by name: those of the module, and constants of the trace."""
+    tensors: dict[str, torch.Tensor] = {
+        name: value for name, value in program.constants.items() if isinstance(value, torch.Tensor)
+    }
+    tensors.update(program.state_dict)
+    tensors.update(module.named_parameters(remove_duplicate=False))
+    tensors.update(module.named_buffers(remove_duplicate=False))
+    return tensors
+
+
+def cut(
+    module: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    points: list[tuple[str, bool]] | None,
+    policy: Callable[[fx.GraphModule], fx.GraphModule] | None,
+) -> Any:
+    """The module as a C++ pipe, cut at modules, by a policy, or at its own markers."""
+    program = export(module, args, kwargs)
+    try:
+        graph, notes = _C.read_program(_text_of(program), _tensors_of(module, program))
+        for note in notes:
+            warnings.warn(note, stacklevel=4)
+        if policy is not None:
+            return _C.Pipe.before(graph, _marked(policy(program.module())))
+        return _C.Pipe.at_points(graph, points or [])
+    except Error as error:
+        if isinstance(error, ValueError):
+            raise
+        raise RuntimeError(f"{type(module).__name__} cannot run as a graph: {error}") from error
+
+
+def _marked(module: fx.GraphModule) -> list[str]:
+    """The nodes that follow the markers which a policy has inserted."""
+    names = []
+    nodes = list(module.graph.nodes)
+    for index, node in enumerate(nodes):
+        if not _is_marker(node):
+            continue
+        following = next(
+            (n for n in nodes[index + 1 :] if n.op == "call_function" and not _is_marker(n)), None
+        )
+        if following is not None and following.name not in names:
+            names.append(following.name)
+    return names
+
+
+class GraphModule(nn.Module):
+    """A graph that C++ runs, as a module: its parameters and buffers have their names in the model,
+    and nest like them. Tensors that are replaced (`.to`, `load_state_dict(assign=True)`) are used
+    from the next call on."""
+
+    def __init__(self, graph: Any) -> None:
+        super().__init__()
+        self._names: list[tuple[str, str]] = []
+        for number, (kind, name, tensor, others, persistent) in enumerate(graph.states()):
+            if kind == "constant":
+                place = f"_constants.{number}"
+                _put(self, place, tensor, False)
+            else:
+                place = name
+                if kind == "parameter" and not isinstance(tensor, nn.Parameter):
+                    tensor = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
+                for each in (name, *others):
+                    _put(self, each, tensor, persistent)
+            self._names.append((name, place))
+        self.__dict__["_graph"] = graph
+        self._bind()
+
+    def _bind(self) -> None:
+        """Makes the program for the tensors that are there now."""
+        bound = []
+        tensors: dict[str, torch.Tensor] = {}
+        for name, place in self._names:
+            holder, _, last = place.rpartition(".")
+            module = self.get_submodule(holder)
+            table = module._parameters if last in module._parameters else module._buffers
+            bound.append((table, last, table[last]))
+            tensors[name] = table[last]  # type: ignore[assignment]
+        self.__dict__["_graph"] = self.__dict__["_graph"].with_tensors(tensors)
+        self.__dict__["_program"] = _C.GraphProgram(self.__dict__["_graph"])
+        self.__dict__["_bound"] = bound
+
+    def forward(self, *args: Any, **kwargs: Any) -> Any:
+        for table, name, tensor in self.__dict__["_bound"]:
+            if table[name] is not tensor:
+                self._bind()
+                break
+        return self.__dict__["_program"].run(args, kwargs)
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphModule:
+        made = GraphModule.__new__(GraphModule)
+        nn.Module.__init__(made)
+        memo[id(self)] = made
+        for key, value in self.__dict__.items():
+            if key in ("_graph", "_program", "_bound"):
+                continue
+            made.__dict__[key] = copy.deepcopy(value, memo)
+        made.__dict__["_graph"] = self.__dict__["_graph"]
+        made._bind()
+        return made
+
+    def __getstate__(self) -> Any:
+        raise TypeError("a stage of a traced model cannot be pickled; save its state_dict")
+
+    def __str__(self) -> str:
+        return str(self.__dict__["_graph"])
+
+
+def _put(root: nn.Module, name: str, tensor: torch.Tensor, persistent: bool) -> None:
+    *path, last = name.split(".")
+    module = root
+    for part in path:
+        child = module._modules.get(part)
+        if child is None:
+            child = nn.Module()
+            module.add_module(part, child)
+        module = child
+    if isinstance(tensor, nn.Parameter):
+        module.register_parameter(last, tensor)
+    else:
+        module.register_buffer(last, tensor, persistent=persistent)
