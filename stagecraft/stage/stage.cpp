@@ -479,6 +479,10 @@ void Stage::reset() {
   runs_.clear();
 }
 
+void Stage::release_kept() {
+  *loss_grad_ = {};
+}
+
 std::vector<c10::IValue> outputs_of(c10::IValue value) {
   std::vector<c10::IValue> outputs;
   if (value.isTuple()) {
