@@ -34,6 +34,7 @@ struct TrainCommand {
   std::string recompute;  ///< "all", or numbers of stages
   int32_t threads = 1;
   std::string device = "cpu";
+  std::string graphs = "auto";
   double timeout = 60;  ///< seconds
 
   int32_t steps = 400;
