@@ -43,6 +43,7 @@ struct TrainCommand {
   std::shared_ptr<const SavedPlan> planned = nullptr;
   int32_t threads = 1;
   std::string device = "cpu";
+  std::string graphs = "auto";
   double timeout = 60;  ///< seconds
 
   int32_t steps = 400;

@@ -357,15 +357,7 @@ const at::Tensor& rows_named(const NamedTensors& rows, const std::string& name) 
 Task make_exported_task(TrainCommand& command, const TrainingData& data, const Split& split,
                         c10::Device device) {
   Graph graph = ExportedArchive(command.model_file).graph(command.program);
-  if (!device.is_cpu()) {
-    if (std::ranges::any_of(graph.parts().nodes,
-                            [](const GraphNode& node) { return is_random(node); })) {
-      throw BadUsage(fmt::format(
-          "--model {}: the model draws random numbers (dropout), which needs --device cpu for now",
-          command.model_file));
-    }
-    graph = move_to(graph, device);
-  }
+  if (!device.is_cpu()) graph = move_to(graph, device);
   if (command.bf16) graph = under_autocast(graph, device.type());
   const Sharing sharing{.by_default = SharedParameter::kTransmit};
   Task task{.pipe = Pipe(graph, split, sharing),

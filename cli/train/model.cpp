@@ -128,6 +128,11 @@ c10::Device parse_device(const std::string& text) {
       "--device {}: this machine has no such device, or this torch does not support it", text));
 }
 
+GraphMode graph_mode(const std::string& word) {
+  if (word == "on") return GraphMode::kOn;
+  return word == "off" ? GraphMode::kOff : GraphMode::kAuto;
+}
+
 Task make_gpt_task(const TrainCommand& command, const Split& split, c10::Device device) {
   const Gpt gpt(command.model, static_cast<uint64_t>(command.seed));
   const int64_t parts = command.parts();
@@ -145,11 +150,16 @@ Task make_gpt_task(const TrainCommand& command, const Split& split, c10::Device 
                 }};
   task.logits = [](const c10::IValue& output) { return output.toTensor(); };
   task.can_sample = true;
-  if (!device.is_cpu()) task.pipe = task.pipe.to(device);
   if (command.model.dropout > 0) {
-    if (!device.is_cpu()) throw BadUsage("--dropout needs --device cpu for now");
     use.is_training = false;
     task.evaluation = gpt.cut(split, use);
+  }
+  if (!device.is_cpu()) {
+    std::vector<Pipe> pipes = {task.pipe};
+    if (task.evaluation) pipes.push_back(*task.evaluation);
+    pipes = Pipe::to(pipes, device);
+    task.pipe = pipes.front();
+    if (task.evaluation) task.evaluation = pipes.back();
   }
   return task;
 }
@@ -223,6 +233,7 @@ Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* t
                              std::chrono::duration<double>(command.timeout)),
                          .seed = static_cast<uint64_t>(command.seed),
                          .threads_per_rank = command.threads,
+                         .graphs = graph_mode(command.graphs),
                          .microbatches = command.microbatches,
                          .accumulate = command.accumulate,
                          .learning_rate = command.learning_rate,

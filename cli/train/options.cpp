@@ -21,9 +21,9 @@ namespace stagecraft::cli {
 namespace {
 
 /// Options of one call of the program, not of the training.
-constexpr std::array<std::string_view, 10> kOfThisCall = {
-    "--resume", "--quiet", "--json",         "--report",    "--report-json",
-    "--trace",  "--help",  "--save-weights", "--transport", "--plan-out"};
+constexpr std::array<std::string_view, 11> kOfThisCall = {
+    "--resume", "--quiet",        "--json",      "--report",   "--report-json", "--trace",
+    "--help",   "--save-weights", "--transport", "--plan-out", "--graphs"};
 
 CLI::Option* add_list(CLI::App* app, const std::string& name, std::vector<std::string>& target,
                       const std::string& type, const std::string& what) {
@@ -90,6 +90,8 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
                "stages that run forward again instead of keeping activations"),
       add_count(app, "--threads", command.threads, 1, "N", "inside operators, a rank; default: 1"),
       add_text(app, "--device", command.device, "NAME", "cpu, cuda, cuda:1, ...; default: cpu"),
+      add_choice(app, "--graphs", command.graphs, {"auto", "on", "off"},
+                 "replay steps as CUDA graphs; auto: where that is possible; default: auto"),
       add_number(app, "--timeout", command.timeout, 1e-6, 1e6, "SECONDS",
                  "how long ranks wait for each other; default: 60"),
   };
@@ -325,6 +327,7 @@ TrainCommand take_up(const TrainCommand& now,
     command.checkpoint = is_one ? (path / "..").lexically_normal().string() : now.resume;
   }
   command.transport = now.transport;
+  command.graphs = now.graphs;
   command.is_quiet = now.is_quiet;
   command.is_json = now.is_json;
   command.report = now.report;

@@ -113,6 +113,8 @@ Loss loss_of(const py::object& function) {
 
 PipelineOptions options_of(const py::dict& given) {
   PipelineOptions options;
+  // A module is Python code, which a replay would not call.
+  options.graphs = GraphMode::kOff;
   options.loss = loss_of(get<py::object>(given, "loss", py::none()));
   if (given.contains("ports") && !py::object(given["ports"]).is_none()) {
     options.ports = ports_of(given["ports"]);

@@ -1,6 +1,7 @@
 #include "stagecraft/partition/pipe.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <variant>
@@ -8,6 +9,7 @@
 #include <fmt/format.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/passes/move.h"
 #include "stagecraft/graph/run/input_binding.h"
 #include "stagecraft/graph/run/program.h"
@@ -92,10 +94,18 @@ std::vector<Stage> Pipe::build_stages(std::optional<c10::Device> device) const {
 }
 
 Pipe Pipe::to(c10::Device device) const {
+  return to(std::vector<Pipe>{*this}, device).front();
+}
+
+std::vector<Pipe> Pipe::to(const std::vector<Pipe>& pipes, c10::Device device) {
   MovedTensors moved;
-  PipePlan plan = *plan_;
-  for (StagePlan& stage : plan.stages) stage.graph = move_to(stage.graph, device, moved);
-  return of_plan(move_to(graph_, device, moved), std::move(plan));
+  std::vector<Pipe> result;
+  for (const Pipe& pipe : pipes) {
+    PipePlan plan = *pipe.plan_;
+    for (StagePlan& stage : plan.stages) stage.graph = move_to(stage.graph, device, moved);
+    result.push_back(of_plan(move_to(pipe.graph_, device, moved), std::move(plan)));
+  }
+  return result;
 }
 
 std::vector<at::Tensor> Pipe::parameters() const {
@@ -219,13 +229,35 @@ Pipe pipeline(const StageBody& model, const Arguments& example, const Split& spl
 
 RunOptions draw_by_name(uint64_t draw) {
   return {.around_random = [draw](const GraphNode& node, const std::function<void()>& call) {
-    const RandomScope scope(mix_seed(draw, 0, 0, hash_of(node.name)));
+    const RandomScope scope(draw, hash_of(node.name));
     call();
   }};
 }
 
+namespace {
+
+// All casts of weights are the same, and have gradients.
+bool can_share_casts(const GraphParts& parts) {
+  std::optional<AutocastState> first;
+  for (const GraphNode& node : parts.nodes) {
+    if (!node.branches.empty()) return false;
+    if (!node.autocast) continue;
+    if (node.is_no_grad || !node.autocast->is_cached) return false;
+    if (!first) first = node.autocast;
+    if (node.autocast->device_type != first->device_type || node.autocast->dtype != first->dtype) {
+      return false;
+    }
+  }
+  return first && std::ranges::none_of(changed_states(parts), [](const at::Tensor& tensor) {
+           return tensor.requires_grad();
+         });
+}
+
+}  // namespace
+
 StageBody stage_body(const Graph& graph) {
   StageBody body;
+  body.shares_casts = can_share_casts(graph.parts());
   for (const GraphState& state : graph.parts().states) {
     if (state.kind == GraphState::Kind::kParameter) {
       body.parameters.emplace_back(graph.value(state.value).name, state.tensor);

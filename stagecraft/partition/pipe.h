@@ -66,6 +66,9 @@ class Pipe {
   std::vector<Stage> build_stages(std::optional<c10::Device> device = std::nullopt) const;
   /// The same pipe on a device. Every tensor that is on a different device is copied once.
   Pipe to(c10::Device device) const;
+  /// The same for several pipes. Tensors that they share are moved once and stay shared: a model
+  /// for training and the same model for evaluation.
+  static std::vector<Pipe> to(const std::vector<Pipe>& pipes, c10::Device device);
 
   /// All trained tensors, stage by stage, each once. Copies of a shared parameter are tensors of
   /// their own.

@@ -1,5 +1,7 @@
 #include "stagecraft/runtime/action_context.h"
 
+#include <algorithm>
+
 #include "stagecraft/base/check.h"
 #include "stagecraft/runtime/executor.h"
 
@@ -52,6 +54,12 @@ std::vector<c10::IValue> ActionContext::take_output_grads(std::size_t part) {
 
 void ActionContext::finish_backward(std::vector<c10::IValue> input_grads, std::size_t part) {
   executor_.router_.put_input_grads(parts_[part], std::move(input_grads));
+}
+
+bool Callbacks::empty() const {
+  return observers_.empty() &&
+         std::none_of(handlers_.begin(), handlers_.end(),
+                      [](const ActionHandler& handler) { return static_cast<bool>(handler); });
 }
 
 void Callbacks::replace(ActionType type, ActionHandler handler) {

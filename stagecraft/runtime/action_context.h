@@ -94,6 +94,8 @@ class Callbacks {
     return handler ? &handler : nullptr;
   }
   std::span<const ActionObserver> observers() const { return observers_; }
+  /// Whether there are neither handlers nor observers.
+  bool empty() const;
 
  private:
   std::vector<ActionHandler> handlers_ =

@@ -13,6 +13,7 @@
 #include "stagecraft/base/log.h"
 #include "stagecraft/base/wait_tick.h"
 #include "stagecraft/runtime/action_range.h"
+#include "stagecraft/runtime/shared_casts.h"
 #include "stagecraft/runtime/values.h"
 #include "stagecraft/schedule/slot.h"
 #include "stagecraft/stage/random_scope.h"
@@ -74,33 +75,59 @@ void Executor::publish_progress() {
   transport_.publish([progress = progress_] { return progress->read(); });
 }
 
-void Executor::run(const StepPlan& plan) {
-  plan_ = plan;
-  const auto microbatches = static_cast<std::size_t>(plan.schedule->num_microbatches());
-  const std::span<const Action> list = plan.schedule->actions(place_.own());
-  outputs_.assign(microbatches, {});
-  losses_.assign(microbatches, {});
-  added_losses_.assign(microbatches, {});
-  note_missing_grads();
-  progress_->start_step(plan.step);
-  recorder_.start(list.size(), plan.zero);
-  memory_.clear();
-  peak_memory_ = 0;
+// A failure on this rank, or one that it learns of, ends the rank's step.
+template <typename Part>
+void Executor::guarded(Part&& part) {
   try {
+    part();
+  } catch (...) {
+    fail(std::current_exception());
+  }
+}
+
+void Executor::run(const StepPlan& plan) {
+  start_list(plan);
+  guarded([&] {
     if (plan.meter != nullptr) {
       const MemoryMeter::Scope scope(*plan.meter, transport_.rank().value());
       plan.meter->reset_peak(transport_.rank().value());
       for (const Stage& stage : stages_) memory_.push_back(memory_of_stage(stage));
       recorder_.start_memory(bytes_held_by(stages_));
-      run_list(list);
+      run_list();
       recorder_.set_peak_memory(
           std::max(peak_memory_, plan.meter->peak(transport_.rank().value())));
     } else {
-      run_list(list);
+      // Not if memory is measured: the casts would count for the first forward.
+      const SharedCasts casts(stages_);
+      run_list();
     }
-  } catch (...) {
-    fail(std::current_exception());
-  }
+  });
+}
+
+void Executor::start(const StepPlan& plan) {
+  start_list(plan);
+  guarded([&] { start_values(); });
+}
+
+void Executor::run_slot_at(std::size_t offset) {
+  guarded([&] { run_slot_of(offset); });
+}
+
+void Executor::finish() {
+  guarded([&] { finish_list(); });
+}
+
+void Executor::start_list(const StepPlan& plan) {
+  plan_ = plan;
+  const auto microbatches = static_cast<std::size_t>(plan.schedule->num_microbatches());
+  outputs_.assign(microbatches, {});
+  losses_.assign(microbatches, {});
+  added_losses_.assign(microbatches, {});
+  note_missing_grads();
+  progress_->start_step(plan.step);
+  recorder_.start(list().size(), plan.zero);
+  memory_.clear();
+  peak_memory_ = 0;
 }
 
 std::vector<double> Executor::weights() const {
@@ -111,7 +138,13 @@ std::vector<double> Executor::weights() const {
   return weights;
 }
 
-void Executor::run_list(std::span<const Action> list) {
+void Executor::run_list() {
+  start_values();
+  for (std::size_t offset = 0; offset < list().size();) offset += run_slot_of(offset);
+  finish_list();
+}
+
+void Executor::start_values() {
   router_.start(plan_.step, static_cast<std::size_t>(plan_.schedule->num_microbatches()),
                 plan_.is_training, *plan_.batch, plan_.meter);
   if (plan_.is_training) {
@@ -126,11 +159,16 @@ void Executor::run_list(std::span<const Action> list) {
           })));
     }
   }
-  for (std::size_t offset = 0; offset < list.size();) {
-    const std::size_t length = 1 + static_cast<std::size_t>(list[offset].num_parts());
-    run_slot(list.subspan(offset, length), offset);
-    offset += length;
-  }
+}
+
+// Returns the number of actions in the slot.
+std::size_t Executor::run_slot_of(std::size_t offset) {
+  const std::size_t length = 1 + static_cast<std::size_t>(list()[offset].num_parts());
+  run_slot(list().subspan(offset, length), offset);
+  return length;
+}
+
+void Executor::finish_list() {
   router_.finish();
   if (plan_.is_training) exchange_grads();
 }

@@ -57,6 +57,13 @@ class Executor {
   /// and everything that the step had in flight is released.
   void run(const StepPlan& plan);
 
+  /// The same in parts, for a thread that executes the lists of several ranks in turns: start, each
+  /// slot of the list in its order, finish. `offset` is the slot's place in the list. A slot must
+  /// not be executed before what it needs (schedule/needs.h) is done on the other ranks.
+  void start(const StepPlan& plan);
+  void run_slot_at(std::size_t offset);
+  void finish();
+
   /// Keeps the gradients of the step. It is complete on all ranks.
   void commit() {
     had_no_grad_.clear();
@@ -94,7 +101,14 @@ class Executor {
  private:
   friend class ActionContext;
 
-  void run_list(std::span<const Action> list);
+  void start_list(const StepPlan& plan);
+  void start_values();
+  void run_list();
+  void finish_list();
+  std::size_t run_slot_of(std::size_t offset);
+  template <typename Part>
+  void guarded(Part&& part);
+  std::span<const Action> list() const { return plan_.schedule->actions(place_.own()); }
   void exchange_grads();
   void wait_reduced(StageId stage);
   void run_slot(std::span<const Action> actions, std::size_t offset);

@@ -16,6 +16,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/partition/pipe.h"
+#include "stagecraft/runtime/launch/step_launcher.h"
 #include "stagecraft/runtime/rank_threads.h"
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/step_driver.h"
@@ -98,6 +99,11 @@ class Pipeline::Impl final : public PipelineCore {
       ranks_.back()->executor().publish_progress();
     }
     if (num_ranks() > 1) start_threads();
+    launcher_ =
+        detail::make_launcher({.core = *this,
+                               .ranks = ranks_,
+                               .collect = [this](const StepOptions& o) { return collect(o); },
+                               .recover = [this] { recover(); }});
   }
 
   StepResult run(c10::function_ref<Microbatches()> make_batch, const StepOptions& step,
@@ -110,11 +116,24 @@ class Pipeline::Impl final : public PipelineCore {
     const Microbatches batch = make_batch();
     if (is_training) check_grad_mode();
     check_inputs(batch);
+    const std::shared_ptr<const Schedule> recorded = schedule;
     choose_schedule(batch, step, is_training);
     counter.next_id();
     std::optional<MemoryMeter> meter;
     if (step.measure_memory) meter.emplace(num_ranks() + 1);
-    execute(plan(batch, step, is_training, meter ? &*meter : nullptr));
+    StepPlan planned = plan(batch, step, is_training, meter ? &*meter : nullptr);
+    StepResult replayed;
+    using Outcome = detail::StepLauncher::Outcome;
+    const int64_t captured = launches().captured;
+    const Outcome outcome =
+        launcher_ ? launcher_->launch(planned, replayed) : Outcome::kNotLaunched;
+    if (outcome == Outcome::kReplayed) {
+      // A replay records nothing: the recording stays that of the last step that was executed.
+      if (launches().captured == captured) schedule = recorded;
+      counter.complete(is_training);
+      return replayed;
+    }
+    if (outcome == Outcome::kNotLaunched) execute(planned);
     try {
       StepResult result = collect(step);
       if (is_training) check_loss(result);
@@ -128,6 +147,10 @@ class Pipeline::Impl final : public PipelineCore {
   }
 
   std::span<const std::unique_ptr<StepDriver>> drivers() const override { return ranks_; }
+
+  LaunchCounts launches() const override {
+    return launcher_ ? launcher_->counts() : PipelineCore::launches();
+  }
 
   RecordedRun recorded_run() override {
     require<ArgumentError>(!is_in_step_,
@@ -193,16 +216,21 @@ class Pipeline::Impl final : public PipelineCore {
     for (const auto& each : thrown) {
       if (first == nullptr) first = each;
     }
-    auto recover = [&](Rank rank) {
+    recover();
+    std::rethrow_exception(first);
+  }
+
+  // Brings all ranks back into use after a failure.
+  void recover() {
+    const auto recover_rank = [&](Rank rank) {
       driver(rank).executor().abandon();
       world_.transport(rank).recover(Deadline::after(std::chrono::seconds(30)));
     };
     if (threads_ == nullptr) {
-      recover(Rank(0));
+      recover_rank(Rank(0));
     } else {
-      threads_->run(recover);
+      threads_->run(recover_rank);
     }
-    std::rethrow_exception(first);
   }
 
   StepResult collect(const StepOptions& step) {
@@ -229,6 +257,7 @@ class Pipeline::Impl final : public PipelineCore {
   LocalWorld world_;
   std::vector<std::unique_ptr<StepDriver>> ranks_;
   std::unique_ptr<RankThreads> threads_;
+  std::unique_ptr<detail::StepLauncher> launcher_;  // null: every step is run
   std::atomic<bool> is_in_step_ = false;
 };
 

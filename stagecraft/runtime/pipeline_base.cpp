@@ -97,6 +97,10 @@ Callbacks& PipelineBase::callbacks() {
   return core_->callbacks;
 }
 
+LaunchCounts PipelineBase::launches() const {
+  return core_->launches();
+}
+
 RecordedRun PipelineBase::recorded_run() const {
   return core_->recorded_run();
 }

@@ -8,6 +8,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "stagecraft/runtime/action_context.h"
+#include "stagecraft/runtime/launch/launch_counts.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/pipeline_options.h"
 #include "stagecraft/runtime/recorded_run.h"
@@ -65,8 +66,13 @@ class PipelineBase {
   /// Called on the ranks' threads, by several at a time.
   Callbacks& callbacks();
 
-  /// What the ranks did in the last step, even if it failed, with everything else that a report
-  /// needs (report/save_report.h). ArgumentError before the first step.
+  /// How many steps and evals were run and how many were replayed as graphs
+  /// (PipelineOptions::graphs).
+  LaunchCounts launches() const;
+
+  /// What the ranks did in the last step that was not replayed as a graph, even if it failed, with
+  /// everything else that a report needs (report/save_report.h). ArgumentError before the first
+  /// step.
   RecordedRun recorded_run() const;
   /// The peak memory of a step with that number of microbatches, each as large as in the last step
   /// with StepOptions::measure_memory. ArgumentError before such a step.

@@ -26,8 +26,15 @@ enum class RandomSource : uint8_t {
   kProcess,
 };
 
+/// Whether a Pipeline replays steps as graphs of its device.
+enum class GraphMode : uint8_t {
+  kAuto,  ///< where it is possible; a step that cannot be captured is run
+  kOn,    ///< as kAuto, but a step that cannot be captured is an Error
+  kOff,   ///< never
+};
+
 /// Options of a Pipeline or a Runner. All ranks of a world must have the same options, except for
-/// `loss`, `timeout` and `threads_per_rank`.
+/// `loss`, `timeout`, `threads_per_rank` and `graphs`.
 struct PipelineOptions {
   /// The name of a builder. It places the stages on `ranks` ranks.
   std::string schedule = "1F1B";
@@ -65,6 +72,16 @@ struct PipelineOptions {
   /// of a Pipeline a send then also waits for its receive. For finding schedules that rely on
   /// buffering.
   bool zero_buffering = false;
+  /// A Pipeline whose stages are all on one CUDA device captures a step as one graph, after two
+  /// steps of the same shapes, and from then on replays it: one launch instead of one for each
+  /// operator. Gradients, losses and random numbers keep their bits. Code on the host (forwards,
+  /// losses, hooks) runs in the capture only, so numbers that it computes are frozen:
+  /// docs/gpu.md. Steps that measure memory, and pipelines with handlers or observers of actions,
+  /// are run. A Runner ignores it.
+  GraphMode graphs = GraphMode::kAuto;
+  /// The number of graphs that are kept, one for each set of shapes, number of microbatches and set
+  /// of existing gradients. The least recently used graph is released first.
+  int32_t max_graphs = 8;
   /// Called before a step with the arguments of each microbatch that has all inputs of the model,
   /// to refuse what the model cannot take. A Pipe sets it to the guards of an exported model.
   std::function<void(const Arguments&)> check_arguments = {};

@@ -105,6 +105,8 @@ PipelineCore::PipelineCore(PipelineOptions given, ScheduleSource schedules)
                          options.timeout.count());
   require<ArgumentError>(options.replicas >= 1, "expected at least one replica, got {}",
                          options.replicas);
+  require<ArgumentError>(options.max_graphs >= 1,
+                         "expected at least one graph, got max_graphs = {}", options.max_graphs);
   require<ArgumentError>(options.threads_per_rank.value_or(1) >= 1,
                          "expected at least one thread for each rank, got {}",
                          options.threads_per_rank.value_or(1));
@@ -171,6 +173,10 @@ Stage* StepDriver::find_stage(StageId stage) {
   if (stage.value() < 0 || stage.value() >= wiring_.ports().num_stages()) return nullptr;
   const int32_t local = wiring_.local_index(stage);
   return local < 0 ? nullptr : &stages_[static_cast<std::size_t>(local)];
+}
+
+void StepDriver::release_kept() {
+  for (Stage& stage : stages_) stage.release_kept();
 }
 
 void StepDriver::commit(bool is_training) {

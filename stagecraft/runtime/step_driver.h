@@ -12,6 +12,7 @@
 #include "stagecraft/runtime/action_memory.h"
 #include "stagecraft/runtime/executor.h"
 #include "stagecraft/runtime/gathered_rank.h"
+#include "stagecraft/runtime/launch/launch_counts.h"
 #include "stagecraft/runtime/pipeline_options.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/replica_place.h"
@@ -51,6 +52,8 @@ class PipelineCore {
                          bool is_training) = 0;
   /// The last step, of all ranks of a replica.
   virtual RecordedRun recorded_run() = 0;
+  /// How steps were executed.
+  virtual LaunchCounts launches() const { return {.run = static_cast<int64_t>(counter.last_id())}; }
   /// The ranks in this process.
   virtual std::span<const std::unique_ptr<StepDriver>> drivers() const = 0;
 
@@ -95,6 +98,9 @@ class StepDriver {
   bool has_last_stage() const { return !stages_.empty() && stages_.back().is_last(); }
   /// Null for a stage that is not on this rank.
   Stage* find_stage(StageId stage);
+
+  /// Releases tensors that the stages keep from step to step. REQUIRES that no step is running.
+  void release_kept();
 
   /// The step is complete on all ranks: keeps its gradients and what it measured.
   void commit(bool is_training);

@@ -19,13 +19,15 @@ struct Source {
 
 /// One level of nested scopes.
 struct Level {
-  uint64_t seed = 0;
-  std::vector<Source> sources;  // one a device
+  ScopeSeed seed;
+  std::vector<Source> sources;          // one a device
+  std::optional<std::size_t> captured;  // its sequence of CapturedDraws
 };
 
 struct ThreadScopes {
   std::vector<Level> levels;
   std::size_t depth = 0;
+  CapturedDraws* capture = nullptr;
 };
 
 ThreadScopes& thread_scopes() {
@@ -42,11 +44,20 @@ at::Generator make_generator(c10::Device device) {
 
 }  // namespace
 
-void enter_random_scope(uint64_t seed) {
+CapturedDrawsGuard::CapturedDrawsGuard(CapturedDraws& draws) {
+  thread_scopes().capture = &draws;
+}
+
+CapturedDrawsGuard::~CapturedDrawsGuard() {
+  thread_scopes().capture = nullptr;
+}
+
+void enter_random_scope(const ScopeSeed& seed) {
   ThreadScopes& scopes = thread_scopes();
   if (scopes.levels.size() == scopes.depth) scopes.levels.emplace_back();
   Level& level = scopes.levels[scopes.depth++];
   level.seed = seed;
+  level.captured.reset();
   for (Source& source : level.sources) source.seeded = false;
 }
 
@@ -61,13 +72,17 @@ std::optional<at::Generator> find_scope_generator(c10::Device device) {
     device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
   }
   Level& level = scopes.levels[scopes.depth - 1];
+  if (scopes.capture != nullptr && scopes.capture->device() == device) {
+    if (!level.captured) level.captured = scopes.capture->open(level.seed);
+    return scopes.capture->continue_at(*level.captured);
+  }
   auto source = std::find_if(level.sources.begin(), level.sources.end(),
                              [&](const Source& each) { return each.generator.device() == device; });
   if (source == level.sources.end()) {
     source = level.sources.insert(source, Source{make_generator(device)});
   }
   if (!source->seeded) {
-    source->generator.set_current_seed(level.seed);
+    source->generator.set_current_seed(level.seed.seed);
     source->seeded = true;
   }
   return source->generator;

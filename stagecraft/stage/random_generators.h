@@ -1,5 +1,6 @@
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 
@@ -8,9 +9,44 @@
 
 namespace stagecraft::detail {
 
+/// The seed of a scope. If it was derived (mix_seed(base, 0, 0, place)), also from what.
+struct ScopeSeed {
+  struct Derivation {
+    uint64_t base = 0;
+    uint64_t place = 0;
+  };
+
+  uint64_t seed = 0;
+  std::optional<Derivation> derivation = std::nullopt;
+};
+
+/// Gives generators to the scopes of a thread while its operators are captured for a replay. A
+/// sequence is what one scope draws. A replay gives every sequence a new seed.
+class CapturedDraws {
+ public:
+  virtual ~CapturedDraws() = default;
+
+  /// The device whose draws are captured. Draws on other devices are not affected.
+  virtual c10::Device device() const = 0;
+  /// Called when a scope draws for the first time: a new sequence. Error for a seed that a replay
+  /// cannot derive again.
+  virtual std::size_t open(const ScopeSeed& seed) = 0;
+  /// The generator of a sequence, at the position after the last draw from it. Valid for one draw.
+  virtual at::Generator continue_at(std::size_t sequence) = 0;
+};
+
+/// Makes the scopes of the calling thread draw from `draws` while the guard lives.
+class CapturedDrawsGuard {
+ public:
+  explicit CapturedDrawsGuard(CapturedDraws& draws);
+  ~CapturedDrawsGuard();
+  CapturedDrawsGuard(const CapturedDrawsGuard&) = delete;
+  CapturedDrawsGuard& operator=(const CapturedDrawsGuard&) = delete;
+};
+
 /// The generators of the calling thread's scopes. They outlive the scopes, because creating one
 /// costs more than seeding it again.
-void enter_random_scope(uint64_t seed);
+void enter_random_scope(const ScopeSeed& seed);
 void leave_random_scope();
 
 /// The innermost scope's generator for `device`, seeded on its first use. Nothing without a scope,

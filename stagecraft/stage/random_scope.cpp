@@ -17,7 +17,12 @@ uint64_t scramble(uint64_t x) {
 }  // namespace
 
 RandomScope::RandomScope(uint64_t seed) : on_(detail::random_dispatch_key()) {
-  detail::enter_random_scope(seed);
+  detail::enter_random_scope({.seed = seed});
+}
+
+RandomScope::RandomScope(uint64_t base, uint64_t place) : on_(detail::random_dispatch_key()) {
+  detail::enter_random_scope(
+      {.seed = mix_seed(base, 0, 0, place), .derivation = {{.base = base, .place = place}}});
 }
 
 RandomScope::~RandomScope() {

@@ -26,8 +26,9 @@ namespace stagecraft {
 /// CUDA operators that take no generator (native_dropout, fused attention with dropout) are run
 /// with the state of the device's default generator exchanged for the scope's, and put back. Scopes
 /// take turns at it; a thread without a scope that draws from that default generator at that very
-/// moment takes numbers of the scope. Neither cuDNN's recurrent layers with dropout, which keep a
-/// state of their own, nor the capture of CUDA graphs are covered.
+/// moment takes numbers of the scope. cuDNN's recurrent layers with dropout, which keep a state of
+/// their own, are not covered. Nor are captures of CUDA graphs, except those of a pipeline
+/// (PipelineOptions::graphs).
 ///
 /// It costs nothing for other operators, about 0.4 us for one that draws and one more for the first
 /// of them, which seeds; the program starts about 10 ms later.
@@ -36,6 +37,9 @@ class RandomScope {
   /// Throws Error if its dispatch key (DeferredInit) is used by a different library or a second
   /// copy of this one.
   explicit RandomScope(uint64_t seed);
+  /// The same as RandomScope(mix_seed(base, 0, 0, place)). A step that is replayed as a graph
+  /// (PipelineOptions::graphs) derives the seed again if `base` is StageContext::draw.
+  RandomScope(uint64_t base, uint64_t place);
   ~RandomScope();
 
   RandomScope(const RandomScope&) = delete;

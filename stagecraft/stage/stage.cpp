@@ -518,6 +518,10 @@ void Stage::reset() {
   backwards_left_ = 0;
 }
 
+void Stage::release_kept() {
+  *loss_grad_ = {};
+}
+
 std::vector<c10::IValue> outputs_of(c10::IValue value) {
   std::vector<c10::IValue> outputs;
   if (value.isTuple()) {

@@ -85,6 +85,9 @@ class Stage {
   bool is_last() const { return index_.value() + 1 == num_stages_; }
   c10::Device device() const { return options_.device; }
   const NamedTensors& parameters() const { return body_.parameters; }
+  const NamedTensors& buffers() const { return body_.buffers; }
+  /// StageBody::shares_casts.
+  bool shares_casts() const { return body_.shares_casts; }
   const StageOptions& options() const { return options_; }
 
   /// Runs the stage on one microbatch. Tensors of the arguments that require gradients get a
@@ -129,6 +132,8 @@ class Stage {
   std::size_t num_pending() const;
   /// Discards all microbatches in flight.
   void reset();
+  /// Releases tensors that are kept from one backward to the next, to save their creation.
+  void release_kept();
 
  private:
   struct Run;

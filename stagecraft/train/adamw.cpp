@@ -4,6 +4,7 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
@@ -79,7 +80,6 @@ void AdamW::step(double learning_rate) {
       const at::Tensor& parameter = states_[i].copies[c];
       if (!parameter.grad().defined()) continue;
       const Moments& moments = moments_[c][i];
-      moments.updates.add_(1);
       Batch& batch = find_or_add(batches, parameter);
       batch.parameters.push_back(parameter);
       batch.grads.push_back(laid_out_like(parameter, parameter.grad().detach()));
@@ -89,6 +89,7 @@ void AdamW::step(double learning_rate) {
     }
   }
   for (const Batch& batch : batches) {
+    at::_foreach_add_(batch.updates, 1);
     at::_fused_adamw_(batch.parameters, batch.grads, batch.averages, batch.squares, {},
                       batch.updates, learning_rate, options_.beta1, options_.beta2,
                       batch.decays ? options_.weight_decay : 0.0, options_.epsilon,

@@ -1,5 +1,12 @@
 #include "stagecraft/train/clip.h"
 
+#include <cstddef>
+#include <map>
+#include <utility>
+
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
+#include <ATen/ops/cat.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/stack.h>
@@ -8,14 +15,67 @@
 
 namespace stagecraft {
 
+namespace {
+
+/// The positions of the tensors of each device, other than the CPU.
+std::map<c10::DeviceIndex, std::vector<std::size_t>> by_device(
+    const std::vector<at::Tensor>& tensors) {
+  std::map<c10::DeviceIndex, std::vector<std::size_t>> places;
+  for (std::size_t i = 0; i < tensors.size(); ++i) {
+    if (tensors[i].defined() && !tensors[i].is_cpu()) {
+      places[tensors[i].device().index()].push_back(i);
+    }
+  }
+  return places;
+}
+
+std::vector<at::Tensor> select(const std::vector<at::Tensor>& tensors,
+                               const std::vector<std::size_t>& places) {
+  std::vector<at::Tensor> selected;
+  for (const std::size_t place : places) selected.push_back(tensors[place]);
+  return selected;
+}
+
+}  // namespace
+
 std::vector<at::Tensor> norms_of_grads(const std::vector<ModelState>& states) {
-  std::vector<at::Tensor> norms;
-  for (const ModelState& state : states) {
-    at::Tensor& norm = norms.emplace_back();
-    if (!state.is_trained() || !state.tensor().grad().defined()) continue;
-    norm = at::linalg_vector_norm(state.tensor().grad().detach(), 2).to(at::kCPU);
+  std::vector<at::Tensor> grads(states.size());
+  std::vector<at::Tensor> norms(states.size());
+  for (std::size_t i = 0; i < states.size(); ++i) {
+    if (!states[i].is_trained() || !states[i].tensor().grad().defined()) continue;
+    grads[i] = states[i].tensor().grad().detach();
+    if (grads[i].is_cpu()) norms[i] = at::linalg_vector_norm(grads[i], 2);
+  }
+  for (const auto& [device, places] : by_device(grads)) {
+    std::vector<at::Tensor> of_device = at::_foreach_norm(select(grads, places), 2);
+    for (std::size_t i = 0; i < places.size(); ++i) norms[places[i]] = std::move(of_device[i]);
   }
   return norms;
+}
+
+std::vector<at::Tensor> read_scalars(const std::vector<at::Tensor>& scalars) {
+  std::vector<at::Tensor> read = scalars;
+  for (const auto& [device, places] : by_device(scalars)) {
+    // A few kernels for each dtype. Every floating type is exact in double.
+    std::map<at::ScalarType, std::vector<std::size_t>> by_type;
+    for (const std::size_t place : places) by_type[scalars[place].scalar_type()].push_back(place);
+    std::vector<at::Tensor> wide;
+    std::vector<std::size_t> order;
+    for (const auto& [type, of_type] : by_type) {
+      std::vector<at::Tensor> flat;
+      for (const std::size_t place : of_type) flat.push_back(scalars[place].detach().reshape({1}));
+      wide.push_back(at::cat(flat).to(at::kDouble));
+      order.insert(order.end(), of_type.begin(), of_type.end());
+    }
+    const at::Tensor values = at::cat(wide).to(at::kCPU);
+    for (std::size_t i = 0; i < order.size(); ++i) {
+      const at::Tensor& scalar = scalars[order[i]];
+      read[order[i]] = values.select(0, static_cast<int64_t>(i))
+                           .to(scalar.scalar_type())
+                           .reshape(scalar.sizes());
+    }
+  }
+  return read;
 }
 
 double norm_of(const std::vector<at::Tensor>& norms) {
@@ -28,19 +88,21 @@ double norm_of(const std::vector<at::Tensor>& norms) {
 }
 
 double grad_norm(const std::vector<ModelState>& states) {
-  return norm_of(norms_of_grads(states));
+  return norm_of(read_scalars(norms_of_grads(states)));
 }
 
 void clip_grads(const std::vector<ModelState>& states, double norm, double most) {
   require<ArgumentError>(most > 0, "expected a norm above 0 to clip at, got {}", most);
   const double factor = most / (norm + 1e-6);
   if (!(factor < 1)) return;
+  std::vector<at::Tensor> grads;
   for (const ModelState& state : states) {
     if (!state.is_trained()) continue;
     for (const at::Tensor& copy : state.copies) {
-      if (copy.grad().defined()) copy.grad().detach().mul_(factor);
+      if (copy.grad().defined()) grads.push_back(copy.grad().detach());
     }
   }
+  if (!grads.empty()) at::_foreach_mul_(grads, factor);
 }
 
 const ModelState* find_infinite_grad(const std::vector<ModelState>& states) {

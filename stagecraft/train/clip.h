@@ -15,9 +15,14 @@ namespace stagecraft {
 /// bitwise equal for every split.
 double grad_norm(const std::vector<ModelState>& states);
 /// The two steps of grad_norm, for gradients in several processes: a norm for each state, on the
-/// CPU, undefined for a state without a gradient; and the norm of the defined norms.
+/// device of its gradient, undefined for a state without a gradient; and the norm of the defined
+/// norms, which are on the CPU.
 std::vector<at::Tensor> norms_of_grads(const std::vector<ModelState>& states);
 double norm_of(const std::vector<at::Tensor>& norms);
+
+/// Copies of tensors with one element, on the CPU; undefined tensors stay undefined. Those of one
+/// device are read with one copy, so the host waits for the device once.
+std::vector<at::Tensor> read_scalars(const std::vector<at::Tensor>& scalars);
 
 /// Scales all gradients by most / (norm + 1e-6) if `norm`, the result of grad_norm, is above
 /// `most`. ArgumentError unless most is above 0.

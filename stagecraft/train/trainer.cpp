@@ -11,7 +11,6 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/run/saved_state.h"
-#include "stagecraft/runtime/record/report.h"
 #include "stagecraft/train/clip.h"
 #include "stagecraft/train/trainer_world.h"
 #include "stagecraft/train/training_state.h"
@@ -47,8 +46,7 @@ class Trainer::Impl {
     try {
       std::string problem;
       world_.together([&] {
-        result.loss = run_microbatches(inputs, target, measure_memory);
-        measure(result);
+        measure(result, run_microbatches(inputs, target, measure_memory));
         if (!std::isfinite(result.grad_norm)) problem = describe_problem(result.grad_norm);
       });
       if (!problem.empty()) throw Error(problem);
@@ -182,13 +180,19 @@ class Trainer::Impl {
     return pipe_;
   }
 
-  /// Runs the steps of an update and returns the loss of the whole batch.
-  double run_microbatches(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
+  /// The losses of an update's microbatches, on their device, and their weights.
+  struct Losses {
+    std::vector<at::Tensor> losses = {};
+    std::vector<double> weights = {};
+  };
+
+  /// Runs the steps of an update.
+  Losses run_microbatches(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
     const auto each = static_cast<std::size_t>(options_.microbatches * world_.replicas());
     const auto parts = static_cast<std::size_t>(options_.accumulate);
     Microbatches all = split_batch(inputs.args, inputs.kwargs, target,
                                    {.microbatches = static_cast<int32_t>(each * parts)});
-    double loss = 0;
+    Losses all_losses;
     for (std::size_t part = 0; part < parts; ++part) {
       Microbatches some;
       for (std::size_t m = part * each; m < (part + 1) * each; ++m) {
@@ -196,20 +200,27 @@ class Trainer::Impl {
         if (!all.targets.empty()) some.targets.push_back(std::move(all.targets[m]));
         some.weights.push_back(all.weights[m]);
       }
-      const StepResult result = world_.step(std::move(some), measure_memory);
+      StepResult result = world_.step(std::move(some), measure_memory);
       for (std::size_t m = 0; m < each; ++m) {
-        loss += result.weights[m] * result.losses[m].item<double>();
+        all_losses.losses.push_back(std::move(result.losses[m]));
+        all_losses.weights.push_back(result.weights[m]);
       }
     }
-    return loss;
+    return all_losses;
   }
 
-  /// Sets the norm of all gradients and the share of the bubble, the same on every rank. Each rank
-  /// sends the norms of the states whose first stage it has.
-  void measure(TrainStep& step) {
+  /// Sets the loss, the norm of all gradients and the share of the bubble, the same on every rank.
+  /// Each rank sends the norms of the states whose first stage it has. The host waits for the
+  /// device here, and only here.
+  void measure(TrainStep& step, const Losses& losses) {
     const std::vector<ModelState>& here = state_.here();
-    const std::vector<at::Tensor> norms = norms_of_grads(here);
-    std::vector<c10::IValue> told = {make_report(world_.recorded_run().recording).bubble_share};
+    std::vector<at::Tensor> norms = norms_of_grads(here);
+    norms.insert(norms.end(), losses.losses.begin(), losses.losses.end());
+    norms = read_scalars(norms);
+    for (std::size_t m = 0; m < losses.losses.size(); ++m) {
+      step.loss += losses.weights[m] * norms[here.size() + m].item<double>();
+    }
+    std::vector<c10::IValue> told = {world_.bubble_share()};
     for (std::size_t i = 0; i < here.size(); ++i) {
       if (!norms[i].defined() || !world_.has_stage(here[i].stage)) continue;
       told.push_back(tree::tuple({place_of(here[i].name), norms[i]}));

@@ -11,6 +11,7 @@
 
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/loss.h"
+#include "stagecraft/runtime/pipeline_options.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
@@ -33,6 +34,8 @@ struct TrainerOptions {
   uint64_t seed = 0;
   /// Threads inside operators, on each rank and for the optimizer.
   int32_t threads_per_rank = 1;
+  /// As in PipelineOptions. Evaluations are not replayed.
+  GraphMode graphs = GraphMode::kAuto;
 
   /// An update has `accumulate` steps of the pipeline with `microbatches` microbatches each.
   int32_t microbatches = 4;
@@ -64,6 +67,7 @@ struct TrainStep {
   double learning_rate = 0;
   double seconds = 0;       ///< on this rank's clock
   double bubble_share = 0;  ///< of the time of all ranks, in the last step of the (first) pipeline
+                            ///< that was not replayed as a graph
 };
 
 /// Trains a model that was split: pipeline, AdamW, clipping, checkpoints.

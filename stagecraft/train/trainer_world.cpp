@@ -14,6 +14,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/tree/tree.h"
@@ -69,7 +70,7 @@ uint64_t graph_checksum(const Graph& stage) {
 }
 
 std::unique_ptr<PipelineBase> make_pipeline(const Pipe& pipe, const Loss& loss,
-                                            const TrainerOptions& options) {
+                                            const TrainerOptions& options, GraphMode graphs) {
   const PipelineOptions own{.schedule = options.schedule,
                             .ranks = options.ranks,
                             .source = options.source,
@@ -77,7 +78,8 @@ std::unique_ptr<PipelineBase> make_pipeline(const Pipe& pipe, const Loss& loss,
                             .timeout = options.timeout,
                             .seed = options.seed,
                             .replicas = options.replicas,
-                            .threads_per_rank = options.threads_per_rank};
+                            .threads_per_rank = options.threads_per_rank,
+                            .graphs = graphs};
   if (options.transport == nullptr) return std::make_unique<Pipeline>(pipe, own);
   return std::make_unique<Runner>(*options.transport, pipe, own);
 }
@@ -94,8 +96,10 @@ TrainerWorld::TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOpti
       pipe_(pipe),
       timeout_(options.timeout),
       facts_(update_facts(options)),
-      pipeline_(make_pipeline(pipe, loss, options)),
-      evaluation_(make_pipeline(options.evaluation ? *options.evaluation : pipe, loss, options)),
+      pipeline_(make_pipeline(pipe, loss, options, options.graphs)),
+      // Evaluations are rare, and their graphs would take memory between them.
+      evaluation_(make_pipeline(options.evaluation ? *options.evaluation : pipe, loss, options,
+                                GraphMode::kOff)),
       place_{.self = transport_ == nullptr ? Rank(0) : transport_->rank(),
              .ranks = placement().num_ranks(),
              .replicas = options.replicas} {
@@ -195,6 +199,16 @@ std::vector<at::Tensor> TrainerWorld::receive_from(Rank rank, StageId stage) {
 
 RecordedRun TrainerWorld::recorded_run() {
   return pipeline_->recorded_run();
+}
+
+// Making a report takes longer than replaying a small step, which has nothing to report.
+double TrainerWorld::bubble_share() {
+  const int64_t runs = pipeline_->launches().run;
+  if (runs != reported_runs_) {
+    bubble_share_ = make_report(recorded_run().recording).bubble_share;
+    reported_runs_ = runs;
+  }
+  return bubble_share_;
 }
 
 uint64_t TrainerWorld::completed_steps() const {

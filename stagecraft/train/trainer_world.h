@@ -53,8 +53,10 @@ class TrainerWorld {
   /// On rank 0: for each stage, what `of_stage` returns on the stage's rank. Empty on other ranks.
   std::vector<std::vector<at::Tensor>> collect(
       const std::function<std::vector<at::Tensor>(StageId)>& of_stage);
-  /// The last step of this rank's replica.
+  /// The last step of this rank's replica that was not replayed as a graph.
   RecordedRun recorded_run();
+  /// Of that step: the share of the bubble.
+  double bubble_share();
 
   // At any time -----------------------------------------------------------------------------------
 
@@ -81,6 +83,8 @@ class TrainerWorld {
   ReplicaPlace place_;
   std::vector<at::Tensor> changed_buffers_;  // of this rank's stages, by their forwards
   bool changes_buffers_ = false;             // of any stage
+  double bubble_share_ = 0;
+  int64_t reported_runs_ = 0;  // steps that were run until bubble_share_ was computed
   bool has_agreed_ = false;
   bool must_recover_ = false;
 };

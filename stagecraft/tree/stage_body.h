@@ -26,6 +26,9 @@ struct StageBody {
   /// estimates, capture, and weights that are tied between stages.
   NamedTensors parameters = {};
   NamedTensors buffers = {};
+  /// Whether a weight that autocast casts in one forward may serve the next forwards of the step,
+  /// so that it is cast once. Not if forward changes weights, or casts them without gradients.
+  bool shares_casts = false;
 };
 
 }  // namespace stagecraft

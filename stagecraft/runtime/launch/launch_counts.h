@@ -1,0 +1,18 @@
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace stagecraft {
+
+/// How a Pipeline executed its steps and evals (PipelineOptions::graphs).
+struct LaunchCounts {
+  int64_t run = 0;       ///< operator by operator, on the ranks' threads
+  int64_t captured = 0;  ///< as graphs, each then replayed once for its step
+  int64_t replayed = 0;  ///< as one launch, including the first replay after a capture
+  int64_t graphs = 0;    ///< that exist now
+  /// Why the last step that was not replayed was run; empty if it was only too early.
+  std::string reason = {};
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,38 @@
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/runtime/executor.h"
+
+namespace stagecraft::detail {
+
+/// What a captured step depends on, besides the elements of its tensors. Two steps with equal keys
+/// launch the same work.
+class StepKey {
+ public:
+  bool operator==(const StepKey& other) const { return words_ == other.words_; }
+
+ private:
+  friend class StepKeyBuilder;
+  std::vector<int64_t> words_;
+  std::vector<c10::IValue> held_;  // opaque leaves, so that no other leaf gets their address
+};
+
+/// The key of a step, or why the step cannot be captured.
+struct KeyOrReason {
+  std::optional<StepKey> key = std::nullopt;
+  std::string reason = {};
+};
+
+/// Shapes, dtypes, devices and structure of the batch; values that are not tensors; weights,
+/// options of the step; autocast of this thread; addresses of the parameters and buffers, and of
+/// the gradients that exist. `stages`: of all ranks.
+KeyOrReason key_of(const StepPlan& plan, const std::vector<const Stage*>& stages);
+
+}  // namespace stagecraft::detail
