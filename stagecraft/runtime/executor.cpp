@@ -151,8 +151,8 @@ void Executor::start_values() {
     reducer_.start(plan_.options->reduce_grads);
     ties_.start();
     for (Stage& stage : stages_) {
-      stage.expect_backwards(static_cast<std::size_t>(
-          std::count_if(list.begin(), list.end(), [&](const Action action) {
+      stage.expect_backwards(
+          static_cast<std::size_t>(std::ranges::count_if(list(), [&](const Action action) {
             return (action.type() == ActionType::kBackward ||
                     action.type() == ActionType::kBackwardWeight) &&
                    action.stage() == stage.index();
