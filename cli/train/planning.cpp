@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -203,6 +204,7 @@ void take_plan_file(TrainCommand& command) {
     }
     value = planned;
   };
+  command.given["--plan"] = {std::filesystem::absolute(command.plan).string()};
   must_be("--ranks", command.ranks, plan.num_ranks());
   must_be("--microbatches", command.microbatches, plan.problem.microbatches);
   apply(command, std::move(plan));
