@@ -124,9 +124,11 @@ SavedPlan replan(const TrainCommand& command, const Plan& plan, const PlannedMod
   Evaluation best = evaluate_schedule(composer, choice, saved.schedule);
   PlanChoice apart = choice;
   apart.whole_backward = false;
-  const Synthesis found =
-      synthesise(composer.compose(apart),
-                 {.time_limit = std::chrono::seconds(1), .seed = plan.seed, .cancel = cancel});
+  SynthesisOptions how;
+  how.time_limit = std::chrono::seconds(1);
+  how.seed = plan.seed;
+  how.cancel = cancel;
+  const Synthesis found = synthesise(composer.compose(apart), how);
   saved.bound = found.bound.value;
   if (found.schedule) {
     const Evaluation again = evaluate_schedule(composer, apart, *found.schedule);
