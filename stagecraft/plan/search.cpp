@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "stagecraft/plan/exact.h"
 #include "stagecraft/plan/known_seeds.h"
 #include "stagecraft/plan/zero_bubble.h"
 
@@ -40,7 +41,7 @@ double Search::seconds() const {
 }
 
 bool Search::is_over() const {
-  if (is_at_bound() || rounds_ >= round_limit_) return true;
+  if (is_optimal() || rounds_ >= round_limit_) return true;
   if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed)) return true;
   return !options_.rounds && std::chrono::steady_clock::now() - start_ >= options_.time_limit;
 }
@@ -139,10 +140,25 @@ void Search::anneal(double end) {
   if (!is_at_bound()) consider(words, 2, found_by_);
 }
 
+void Search::go_through_all(double end) {
+  if (is_over() || !ExactSearch::takes(in_)) return;
+  ExactSearch exact(in_);
+  const bool is_complete = exact.run(value_, [&] {
+    ++rounds_;
+    return !is_over() && spent() < end;
+  });
+  if (exact.has_found()) {
+    const Score score = evaluator_.run(exact.words());
+    if (score.runs && score.fits) take(exact.words(), score.value, "all orders");
+  }
+  is_proved_ = is_complete;
+}
+
 void Search::run() {
   try_known();
   while (!is_over() && seeds_ < starts_.size()) try_seed();
   try_zero_bubble();
+  go_through_all(.5);
   const bool is_small = in_.num_actions() <= kMostAnnealed && QuickClock::takes(in_);
   if (is_small) {
     while (!is_over() && spent() < .2) try_seed();
