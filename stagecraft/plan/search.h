@@ -51,6 +51,9 @@ class Search {
   void try_seed();
   // From the best, until the share `end` of the budget is spent.
   void anneal(double end);
+  // Solves fewer microbatches and repeats the middle, until the share `end` of the budget is spent.
+  void try_repetition(double end);
+  void try_repeated(const Instance& small, const Words& words);
   // All orders of a small problem, if that takes not too long.
   void go_through_all(double end);
   // The share of rounds or time that is over.

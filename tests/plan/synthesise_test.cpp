@@ -10,6 +10,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/plan/evaluate.h"
 #include "stagecraft/plan/fill.h"
+#include "stagecraft/plan/repeat.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/text.h"
 #include "stagecraft/schedule/verify.h"
@@ -104,6 +105,24 @@ TEST(Synthesise, DependsOnTheSeedAlone) {
   EXPECT_EQ(first.rounds, second.rounds);
 }
 
+// The same on every processor: no fused operations, no mathematical library, no clock.
+TEST(Synthesise, IsTheSameEverywhere) {
+  const auto checksum = [](const ScheduleProblem& problem, int64_t rounds) {
+    uint64_t sum = 0;
+    const Synthesis result = synthesise(problem, with_rounds(rounds));
+    for (const ActionList& list : result.schedule->lists()) {
+      for (const Action action : list) sum = (sum ^ action.bits()) * 0x100000001B3U;
+    }
+    return sum;
+  };
+  EXPECT_EQ(checksum(bench::family_h({8, 2, "v", 16, 6, .3, 1.1}), 400), 17082156394968161092U);
+  EXPECT_EQ(checksum(bench::family_h({8, 2, "loop", 24, 15, .4, .9}), 100), 13609849605122997332U);
+  EXPECT_EQ(checksum(bench::paper_problem({"14.6B", 16, 48, 1, 11347, 11248, 8132, 377}, 2,
+                                          Objective::kSpan),
+                     60),
+            14086217129756119186U);
+}
+
 TEST(Synthesise, EndsSoonWhenCancelled) {
   const ScheduleProblem problem = bench::family_h({8, 2, "v", 16, 6, .3, 1.1});
   std::atomic<bool> cancel = true;
@@ -175,6 +194,31 @@ TEST(QuickScore, IsWhatAFewSeedsGive) {
   ASSERT_TRUE(score.has_value());
   EXPECT_GE(*score, lower_bound(problem).value);
   EXPECT_LE(*score, 1.05 * lower_bound(problem).value);
+}
+
+TEST(Repeat, MakesAScheduleOfMoreMicrobatches) {
+  const bench::PaperSetting setting{"6.2B", 4, 24, 2, 14407, 14380, 9676, 1610};
+  ScheduleProblem problem = bench::paper_problem(setting, 1, Objective::kStep);
+  const plan::Instance small(problem);
+  const plan::Words words =
+      *plan::to_words(small, build_schedule("ZBVZeroBubble", {.ranks = 4, .microbatches = 24}));
+  problem.microbatches = 60;
+  const plan::Instance large(problem);
+  plan::Words repeated;
+  ASSERT_TRUE(plan::repeat_stretch(small, words, 1, 36, .5, repeated));
+  const plan::Score score = plan::Evaluator(large).run(repeated);
+  EXPECT_TRUE(score.runs);
+  EXPECT_TRUE(score.fits);
+  // No worse a bubble: 36 more microbatches take 36 times their work.
+  const double period = 2 * (setting.f + setting.b + setting.w);
+  EXPECT_NEAR(score.value - plan::Evaluator(small).run(words).value, 36 * period, 0.5);
+  EXPECT_EQ(plan::to_schedule(problem, repeated).num_actions(), large.num_actions());
+}
+
+TEST(Repeat, LeavesAMultipleOfTwelve) {
+  EXPECT_EQ(plan::repeated_microbatches(8, 40), 0);
+  EXPECT_EQ(plan::repeated_microbatches(8, 64), 28);
+  EXPECT_EQ((512 - plan::repeated_microbatches(64, 512)) % 12, 0);
 }
 
 // Memory is what holds 1F1B back here: a filler that does not look at it finds nothing that fits.
