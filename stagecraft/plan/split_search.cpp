@@ -309,14 +309,12 @@ class SplitSearch {
   // Memory binds: patterns of recompute with boundaries of their own, compared by quick schedules;
   // then the best ones are toggled stage by stage.
   void refine() {
+    if (found_.empty() || !found_.front().memory_binds()) return;
     std::vector<std::pair<int32_t, PlacementStyle>> kinds;
-    bool binds = false;
     for (const PlanCandidate& one : found_) {
-      binds = binds || one.memory_binds();
       const std::pair kind(one.choice.stages_per_rank, one.choice.placement);
       if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
     }
-    if (!binds) return;
     for (const auto& [per_rank, placement] : kinds) {
       const PlanChoice base = first_choice(composer_, per_rank, placement, Weighing::kWork);
       for (std::vector<bool>& pattern : recompute_patterns(base.num_stages())) {
