@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstddef>
+#include <filesystem>
 #include <memory>
 #include <stop_token>
 #include <string>
@@ -123,9 +124,11 @@ SavedPlan replan(const TrainCommand& command, const Plan& plan, const PlannedMod
   Evaluation best = evaluate_schedule(composer, choice, saved.schedule);
   PlanChoice apart = choice;
   apart.whole_backward = false;
-  const Synthesis found =
-      synthesise(composer.compose(apart),
-                 {.time_limit = std::chrono::seconds(1), .seed = plan.seed, .cancel = cancel});
+  SynthesisOptions how;
+  how.time_limit = std::chrono::seconds(1);
+  how.seed = plan.seed;
+  how.cancel = cancel;
+  const Synthesis found = synthesise(composer.compose(apart), how);
   saved.bound = found.bound.value;
   if (found.schedule) {
     const Evaluation again = evaluate_schedule(composer, apart, *found.schedule);
@@ -203,6 +206,7 @@ void take_plan_file(TrainCommand& command) {
     }
     value = planned;
   };
+  command.given["--plan"] = {std::filesystem::absolute(command.plan).string()};
   must_be("--ranks", command.ranks, plan.num_ranks());
   must_be("--microbatches", command.microbatches, plan.problem.microbatches);
   apply(command, std::move(plan));

@@ -12,7 +12,9 @@
 namespace stagecraft {
 namespace {
 
+/// Swaps to try: a fixed number where the result must not depend on time.
 constexpr int32_t kSwaps = 60;
+constexpr int32_t kMostSwaps = 5000;
 
 /// Small ones first and last, the largest in the middle.
 std::vector<int32_t> hill(const std::vector<int32_t>& ascending) {
@@ -56,7 +58,8 @@ std::vector<int32_t> order_microbatches(const StageComposer& composer, const Pla
     if (!limit.reached()) offer(order);
   }
   std::mt19937_64 random(seed);
-  for (int32_t i = 0; i < kSwaps && !limit.reached(); ++i) {
+  const int32_t swaps = limit.deadline ? kMostSwaps : kSwaps;
+  for (int32_t i = 0; i < swaps && !limit.reached(); ++i) {
     std::vector<int32_t> order = best;
     std::swap(order[random() % order.size()], order[random() % order.size()]);
     offer(std::move(order));

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <limits>
 
+#include "stagecraft/plan/exact.h"
 #include "stagecraft/plan/known_seeds.h"
+#include "stagecraft/plan/repeat.h"
 #include "stagecraft/plan/zero_bubble.h"
 
 namespace stagecraft::plan {
@@ -40,7 +42,7 @@ double Search::seconds() const {
 }
 
 bool Search::is_over() const {
-  if (is_at_bound() || rounds_ >= round_limit_) return true;
+  if (is_optimal() || rounds_ >= round_limit_) return true;
   if (options_.cancel != nullptr && options_.cancel->load(std::memory_order_relaxed)) return true;
   return !options_.rounds && std::chrono::steady_clock::now() - start_ >= options_.time_limit;
 }
@@ -139,10 +141,66 @@ void Search::anneal(double end) {
   if (!is_at_bound()) consider(words, 2, found_by_);
 }
 
+void Search::try_repeated(const Instance& small, const Words& words) {
+  constexpr int32_t kLongest = 4;
+  for (int32_t k = 1; k <= kLongest && !is_over(); ++k) {
+    const int32_t times = (in_.microbatches - small.microbatches) / k;
+    for (const double middle : {.5, .4}) {
+      if (repeat_stretch(small, words, k, times, middle, scratch_)) {
+        consider(scratch_, kNearBackward, "repeated");
+      }
+    }
+  }
+}
+
+void Search::try_repetition(double end) {
+  const int32_t fewer = repeated_microbatches(in_.ranks, in_.microbatches);
+  if (is_over() || fewer == 0 || !in_.is_uniform) return;
+  ScheduleProblem problem = problem_;
+  problem.microbatches = fewer;
+  problem.sizes.clear();
+  const Instance small(problem);
+  SynthesisOptions options;
+  options.seed = options_.seed;
+  options.cancel = options_.cancel;
+  const double share = std::max(0.0, end - spent());
+  if (options_.rounds) {
+    options.rounds = static_cast<int64_t>(share * static_cast<double>(round_limit_));
+  } else {
+    options.time_limit = std::chrono::duration_cast<std::chrono::nanoseconds>(
+        share * std::chrono::duration<double>(options_.time_limit));
+  }
+  Search search(problem, small, lower_bound(small).value, options);
+  search.run();
+  rounds_ += search.rounds();
+  try_repeated(small, search.words());
+  Seeder seeder(small);
+  Words words;
+  for (std::size_t i = 0; i < starts_.size() && !is_over(); ++i) {
+    if (seeder.build(starts_[i], words)) try_repeated(small, words);
+  }
+}
+
+void Search::go_through_all(double end) {
+  if (is_over() || !ExactSearch::takes(in_)) return;
+  ExactSearch exact(in_);
+  const bool is_complete = exact.run(value_, [&] {
+    ++rounds_;
+    return !is_over() && spent() < end;
+  });
+  if (exact.has_found()) {
+    const Score score = evaluator_.run(exact.words());
+    if (score.runs && score.fits) take(exact.words(), score.value, "all orders");
+  }
+  is_proved_ = is_complete;
+}
+
 void Search::run() {
   try_known();
   while (!is_over() && seeds_ < starts_.size()) try_seed();
   try_zero_bubble();
+  go_through_all(.5);
+  try_repetition(spent() + .25);
   const bool is_small = in_.num_actions() <= kMostAnnealed && QuickClock::takes(in_);
   if (is_small) {
     while (!is_over() && spent() < .2) try_seed();

@@ -34,6 +34,8 @@ class Search {
   double value() const { return value_; }
   const std::string& found_by() const { return found_by_; }
   int64_t rounds() const { return rounds_; }
+  /// Nothing better exists.
+  bool is_optimal() const { return is_proved_ || is_at_bound(); }
   double seconds() const;
 
  private:
@@ -49,6 +51,11 @@ class Search {
   void try_seed();
   // From the best, until the share `end` of the budget is spent.
   void anneal(double end);
+  // Solves fewer microbatches and repeats the middle, until the share `end` of the budget is spent.
+  void try_repetition(double end);
+  void try_repeated(const Instance& small, const Words& words);
+  // All orders of a small problem, if that takes not too long.
+  void go_through_all(double end);
   // The share of rounds or time that is over.
   double spent() const;
 
@@ -69,6 +76,7 @@ class Search {
   double value_ = kNever;
   std::string found_by_;
   int64_t rounds_ = 0;
+  bool is_proved_ = false;
   int64_t round_limit_;
   std::size_t seeds_ = 0;
 };

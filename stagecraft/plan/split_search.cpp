@@ -306,17 +306,22 @@ class SplitSearch {
     return quick_score(composer_.compose(choice)).value_or(plan::kUnlimited);
   }
 
+  // Whether caps cost the best candidate so much that bounds are too hopeful to compare by.
+  bool memory_binds() const {
+    double free = plan::kUnlimited;
+    for (const PlanCandidate& one : found_) free = std::min(free, one.free_bound);
+    return !found_.front().fits || found_.front().bound > 1.03 * free;
+  }
+
   // Memory binds: patterns of recompute with boundaries of their own, compared by quick schedules;
   // then the best ones are toggled stage by stage.
   void refine() {
+    if (found_.empty() || !memory_binds()) return;
     std::vector<std::pair<int32_t, PlacementStyle>> kinds;
-    bool binds = false;
     for (const PlanCandidate& one : found_) {
-      binds = binds || one.memory_binds();
       const std::pair kind(one.choice.stages_per_rank, one.choice.placement);
       if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
     }
-    if (!binds) return;
     for (const auto& [per_rank, placement] : kinds) {
       const PlanChoice base = first_choice(composer_, per_rank, placement, Weighing::kWork);
       for (std::vector<bool>& pattern : recompute_patterns(base.num_stages())) {

@@ -31,8 +31,6 @@ struct PlanCandidate {
   bool fits = false;      ///< every rank holds at least one microbatch
   double lacks = 0;       ///< memory that the fullest rank lacks
   double uneven = 0;      ///< the squares of the ranks' work, added
-  /// Whether caps cost so much that the bound is too hopeful to compare by.
-  bool memory_binds() const { return !fits || bound > 1.03 * free_bound; }
 };
 
 /// What the search may choose from.

@@ -55,6 +55,7 @@ Synthesis synthesise(const ScheduleProblem& problem, const SynthesisOptions& opt
   result.found_by = search.found_by();
   result.rounds = search.rounds();
   result.seconds = search.seconds();
+  result.is_optimal = search.is_optimal();
   confirm(problem, in, result);
   return result;
 }

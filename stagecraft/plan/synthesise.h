@@ -52,6 +52,9 @@ struct Synthesis {
   std::string found_by;  ///< "due dates, backwards, filled", "1F1B", ...
   int64_t rounds = 0;
   double seconds = 0;
+  /// Nothing better exists: the bound was reached, or all orders of a small problem were tried. (Of
+  /// microbatches that differ, all that keep their order.)
+  bool is_optimal = false;
 
   /// How far above the bound, as a share of it; 0 when the bound is 0.
   double gap() const { return bound.value > 0 ? value / bound.value - 1 : 0; }
