@@ -57,10 +57,11 @@ build:
 	@$(call configure,dev)
 	@$(call build,$(BUILD),all)
 
-# pip compiles in a folder that it keeps, so that a second run compiles what has changed.
+# pip compiles in the build folder, so that only what has changed is compiled.
+PIP_OPTIONS = --no-build-isolation --no-deps --disable-pip-version-check -Cbuild-dir=$(BUILD)
 python:
 	@scripts/bootstrap test
-	"$(PYTHON)" -m pip install --no-build-isolation --no-deps --disable-pip-version-check -Cbuild-dir=$(BUILD)-wheel .
+	"$(PYTHON)" -m pip install $(PIP_OPTIONS) .
 
 python-test:
 	@scripts/bootstrap test
@@ -70,8 +71,7 @@ python-test:
 
 wheel:
 	@scripts/bootstrap test
-	"$(PYTHON)" -m pip wheel --no-build-isolation --no-deps --disable-pip-version-check -Cbuild-dir=$(BUILD)-wheel \
-	  --wheel-dir $(BUILD)/wheels .
+	"$(PYTHON)" -m pip wheel $(PIP_OPTIONS) --wheel-dir $(BUILD)/wheels .
 
 package:
 	@scripts/bootstrap package

@@ -20,19 +20,6 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-// Costs are of a rank's whole part of the model. Cut into `parts` stages, each stage has its share.
-CostModel divide(CostModel costs, int32_t parts) {
-  StageCost& stage = costs.stage;
-  for (double* cost :
-       {&stage.forward, &stage.backward_input, &stage.backward_weight, &stage.memory_forward,
-        &stage.memory_freed_by_input, &stage.memory_freed_by_weight}) {
-    *cost /= parts;
-  }
-  if (stage.backward) *stage.backward /= parts;
-  for (double& weight : costs.weights) weight /= parts;
-  return costs;
-}
-
 void require_uniform(const CostModel& costs) {
   if (!costs.stages.empty() || !costs.microbatches.empty() || costs.output_bytes.size() > 1 ||
       costs.weights.size() > 1) {
@@ -103,7 +90,7 @@ int run(const CompareCommand& command) {
        .stages_per_rank = command.stages_per_rank},
       [&](std::string_view name, const Schedule& schedule, int32_t stages_per_rank) {
         const Loaded loaded{std::string(name), schedule, StageGraph::chain(schedule.num_stages())};
-        const CostModel divided = divide(costs, stages_per_rank);
+        const CostModel divided = divide_costs(costs, stages_per_rank);
         try {
           Simulation result = simulate(loaded, divided);
           check_cap(loaded, divided, result);

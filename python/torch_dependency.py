@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+from collections.abc import Mapping
 from typing import Any
 
 
-def dynamic_metadata(field: str, settings: dict[str, Any] | None = None) -> list[str]:
+def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) -> dict[str, list[str]]:
     """The list of dependencies, such as ["torch==2.15.*"]."""
-    if field != "dependencies":
-        raise ValueError(f"expected the field dependencies, got {field}")
     major, minor, *_ = importlib.metadata.version("torch").split(".")
-    return [f"torch=={major}.{minor}.*"]
+    return {"dependencies": [f"torch=={major}.{minor}.*"]}
+
+
+def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:
+    """Sources do not say which torch a wheel is built with."""
+    return {"dependencies": True}

@@ -71,8 +71,8 @@ py::dict compare(int32_t ranks, int32_t microbatches, std::optional<int32_t> sta
                  const CostModel& costs) {
   const ScheduleComparison comparison = compare_schedules(
       {.ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank},
-      [&](std::string_view, const Schedule& schedule, int32_t) {
-        return simulate(schedule, costs);
+      [&](std::string_view, const Schedule& schedule, int32_t parts) {
+        return simulate(schedule, divide_costs(costs, parts));
       });
   py::list schedules;
   for (const ComparedSchedule& entry : comparison.schedules) {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from typing import Any
 
@@ -163,7 +163,7 @@ class Pipe(nn.Module):
     def info(self) -> PipeInfo:
         """What `build_stage` needs beside a stage's module."""
         info = PipeInfo(self.split_gm.graph, self.num_stages, self.has_loss_and_backward)
-        info.ports = self.__dict__["_inner"].ports()
+        info.__dict__["ports"] = self.__dict__["_inner"].ports()
         return info
 
     def build_stage(self, stage_index: int, device: torch.device, group: Any = None) -> _PipelineStage:
@@ -197,7 +197,7 @@ def _no_forward(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("split_gm is not called itself: call the Pipe, or run its stages in a schedule")
 
 
-def _root_of(inner: Any, modules: list[nn.Module], input_names: list[str]) -> fx.GraphModule:
+def _root_of(inner: Any, modules: Sequence[nn.Module], input_names: list[str]) -> fx.GraphModule:
     """A graph that calls the stages, for whoever looks at how values flow."""
     root = nn.Module()
     for index, module in enumerate(modules):
@@ -218,7 +218,7 @@ def _root_of(inner: Any, modules: list[nn.Module], input_names: list[str]) -> fx
             if len([s for s in outputs if s[0] == stage]) > 1 or output > 0:
                 node = graph.call_function(operator.getitem, (node, output))
             given.append(node)
-        named = {
+        named: dict[str, Any] = {
             name: kwarg_nodes[name]
             for name in inner.stage_graph(index).kwarg_names()
             if name in kwarg_nodes
@@ -230,7 +230,7 @@ def _root_of(inner: Any, modules: list[nn.Module], input_names: list[str]) -> fx
     return module
 
 
-def _replicated(modules: list[nn.Module]) -> list[dict[str, str]]:
+def _replicated(modules: Sequence[nn.Module]) -> list[dict[str, str]]:
     """Parameters that several stages have: {stage's name: parameter's name} of each."""
     found: dict[int, dict[str, str]] = {}
     for index, module in enumerate(modules):

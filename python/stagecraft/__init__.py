@@ -33,8 +33,9 @@ _MODULES = {
     "train": ["Trainer"],
     "values": ["allow_pickle"],
     "world": ["World"],
-    "stage": ["PipelineStage", "build_stage"],
+    "stage": ["PipelineStage", "PipelineStageInfo", "build_stage"],
     "schedules": [
+        "PipelineActivationLiveness",
         "Schedule1F1B",
         "ScheduleDualPipeV",
         "ScheduleGPipe",
@@ -42,6 +43,8 @@ _MODULES = {
         "ScheduleInterleavedZeroBubble",
         "ScheduleLoopedBFS",
         "ScheduleZBVZeroBubble",
+        "analyze_pipeline_activation_liveness",
+        "get_schedule_class",
     ],
     "data": ["Comparison", "Costs", "Schedule", "Simulation", "compare", "schedule_names"],
     "errors": [
@@ -116,6 +119,7 @@ if TYPE_CHECKING:
     from stagecraft.reports import RankReport as RankReport
     from stagecraft.reports import Report as Report
     from stagecraft.reports import StageTimes as StageTimes
+    from stagecraft.schedules import PipelineActivationLiveness as PipelineActivationLiveness
     from stagecraft.schedules import Schedule1F1B as Schedule1F1B
     from stagecraft.schedules import ScheduleDualPipeV as ScheduleDualPipeV
     from stagecraft.schedules import ScheduleGPipe as ScheduleGPipe
@@ -124,7 +128,12 @@ if TYPE_CHECKING:
     from stagecraft.schedules import ScheduleLoopedBFS as ScheduleLoopedBFS
     from stagecraft.schedules import ScheduleZBVZeroBubble as ScheduleZBVZeroBubble
     from stagecraft.schedules import _ScheduleForwardOnly as _ScheduleForwardOnly
+    from stagecraft.schedules import (
+        analyze_pipeline_activation_liveness as analyze_pipeline_activation_liveness,
+    )
+    from stagecraft.schedules import get_schedule_class as get_schedule_class
     from stagecraft.stage import PipelineStage as PipelineStage
+    from stagecraft.stage import PipelineStageInfo as PipelineStageInfo
     from stagecraft.stage import build_stage as build_stage
     from stagecraft.train import Trainer as Trainer
     from stagecraft.values import allow_pickle as allow_pickle

@@ -113,7 +113,8 @@ class _DTensorMeta(_TensorMeta):
 
         made: DTensor = DTensor.from_local(_empty(self, device), device_mesh=mesh, placements=self.placements,
                                   shape=self.global_shape, stride=self.global_stride, run_check=False)
-        return made.requires_grad_(self.requires_grad and _is_differentiable(self.dtype))
+        made.requires_grad_(self.requires_grad and _is_differentiable(self.dtype))
+        return made
 
     def get_diff(self, other: _TensorMeta) -> list[str]:
         """What differs, as texts; requires_grad is not compared."""

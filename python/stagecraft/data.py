@@ -394,7 +394,7 @@ class Simulation:
         endings = {".html": "html", ".htm": "html", ".svg": "svg", ".json": "trace"}
         if form is None:
             form = endings.get(Path(path).suffix.lower(), "text") if path is not None else "text"
-        draw = {"html": _schedule.draw_html, "svg": _schedule.draw_svg, "trace": _schedule.draw_trace,
+        draw: Any = {"html": _schedule.draw_html, "svg": _schedule.draw_svg, "trace": _schedule.draw_trace,
                 "text": _schedule.draw_terminal}.get(form)
         if draw is None:
             raise ValueError(f"form: expected html, svg, trace or text, got {form!r}")
@@ -477,7 +477,11 @@ class Comparison:
 
 def compare(*, ranks: int, microbatches: int, stages_per_rank: int | None = None,
             costs: Costs | None = None) -> Comparison:
-    """Simulates every schedule that trains, with its default number of stages a rank and with `stages_per_rank`."""
+    """Simulates every schedule that trains, with its default number of stages a rank and with `stages_per_rank`.
+
+    Costs are of a rank's whole part of the model: with L stages on a rank, each has 1/L. They are the same for all
+    stages (ArgumentError).
+    """
     used = costs if costs is not None else Costs()
     result = _schedule.compare(ranks, microbatches, stages_per_rank, used._native())
     return Comparison(ranks, microbatches, used, tuple(ScheduleRow(**row) for row in result["schedules"]),

@@ -542,7 +542,7 @@ def _remember_first(stage: Any, arg_mbs: Any, kwarg_mbs: Any) -> None:
 
 
 def _engine_of(schedule: Any) -> _Engine:
-    engine = schedule.__dict__.get("_engine")
+    engine: _Engine | None = schedule.__dict__.get("_engine")
     if engine is None:
         engine = schedule.__dict__["_engine"] = _Engine()
     return engine

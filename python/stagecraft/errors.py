@@ -25,8 +25,7 @@ __all__ = [
 
 
 def _rebuild(cls: type[Error], args: tuple[Any, ...], state: dict[str, Any]) -> Error:
-    error = cls.__new__(cls, *args)
-    error.args = args
+    error = cls(*args)
     error.__dict__.update(state)
     return error
 

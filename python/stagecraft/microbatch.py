@@ -95,7 +95,7 @@ def _split_dtensor(tensor: DTensor, dim: int, num_chunks: int) -> list[torch.Ten
 
     locals_ = torch.tensor_split(tensor.to_local(), num_chunks, dim)
     sizes = _chunk_sizes(tensor.size(dim), num_chunks)
-    chunks = []
+    chunks: list[torch.Tensor] = []
     for local, size in zip(locals_, sizes):
         shape = list(tensor.shape)
         shape[dim] = size
@@ -153,8 +153,9 @@ def _split_block_mask(block_mask: BlockMask, num_chunks: int) -> list[BlockMask]
 
     masks: list[BlockMask] = []
     for first, parts in zip(accumulate([0, *sizes]), zip(*pieces)):
-        masks.append(BlockMask.from_kv_blocks(*parts, BLOCK_SIZE=block_mask.BLOCK_SIZE, mask_mod=moved(first),
-                                              seq_lengths=block_mask.seq_lengths))
+        masks.append(BlockMask.from_kv_blocks(
+            parts[0], parts[1], parts[2], parts[3], BLOCK_SIZE=block_mask.BLOCK_SIZE, mask_mod=moved(first),
+            seq_lengths=block_mask.seq_lengths))
     return masks
 
 

@@ -394,11 +394,11 @@ def _run_uncut(modules: list[nn.Module], ports: Ports, args: Any, kwargs: Any) -
         named: dict[str, Any] = {}
         for source, (stage, where) in ports._connections:
             if stage == index:
-                (placed if isinstance(where, int) else named)[where] = made[tuple(source)]  # type: ignore[index]
+                (placed if isinstance(where, int) else named)[where] = made[tuple(source)]
         for argument, (stage, where) in ports._feeds:
             if stage == index:
                 value = args[argument] if isinstance(argument, int) else kwargs[argument]
-                (placed if isinstance(where, int) else named)[where] = value  # type: ignore[index]
+                (placed if isinstance(where, int) else named)[where] = value
         rest = [a for i, a in enumerate(args) if i not in fed_positions] if index == 0 else chain
         if not ports._chain:
             rest = []

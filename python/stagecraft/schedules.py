@@ -15,15 +15,48 @@ import torch
 import torch.distributed as dist
 
 from stagecraft import _schedule, engine
-from stagecraft._actions import (
-    BACKWARD_INPUT, BACKWARD_WEIGHT, FORWARD, FULL_BACKWARD, HAS_WAITS, OVERLAP_F_B, RECV_B, RECV_F, REDUCE_GRAD,
-    RESHARD, SEND_B, SEND_F, UNSHARD, WAIT_REDUCE_GRAD, WAIT_SEND_B, WAIT_SEND_F, B, F, I, Order, W, _Action,
-    _ComputationType, from_native, to_native)
-from stagecraft._passes import (
-    _add_reduce_grad, _add_send_recv, _add_unshard_reshard, _add_wait_send, _add_wait_send_budget, _defer_recv_ops,
-    _dump_chrometrace, _format_pipeline_order, _get_1f1b_rank_ops, _get_profiler_function_name, _get_warmup_ops,
-    _merge_bw, _requires_reduce_grad, _resolve_unshard_lookahead, _simulate_comms_compute, _validate_schedule,
-    _validate_send_waits)
+from stagecraft._actions import _Action as _Action
+from stagecraft._actions import _ComputationType as _ComputationType
+from stagecraft._actions import B as B
+from stagecraft._actions import BACKWARD_INPUT as BACKWARD_INPUT
+from stagecraft._actions import BACKWARD_WEIGHT as BACKWARD_WEIGHT
+from stagecraft._actions import F as F
+from stagecraft._actions import FORWARD as FORWARD
+from stagecraft._actions import from_native as from_native
+from stagecraft._actions import FULL_BACKWARD as FULL_BACKWARD
+from stagecraft._actions import HAS_WAITS as HAS_WAITS
+from stagecraft._actions import I as I
+from stagecraft._actions import Order as Order
+from stagecraft._actions import OVERLAP_F_B as OVERLAP_F_B
+from stagecraft._actions import RECV_B as RECV_B
+from stagecraft._actions import RECV_F as RECV_F
+from stagecraft._actions import REDUCE_GRAD as REDUCE_GRAD
+from stagecraft._actions import RESHARD as RESHARD
+from stagecraft._actions import SEND_B as SEND_B
+from stagecraft._actions import SEND_F as SEND_F
+from stagecraft._actions import to_native as to_native
+from stagecraft._actions import UNSHARD as UNSHARD
+from stagecraft._actions import W as W
+from stagecraft._actions import WAIT_REDUCE_GRAD as WAIT_REDUCE_GRAD
+from stagecraft._actions import WAIT_SEND_B as WAIT_SEND_B
+from stagecraft._actions import WAIT_SEND_F as WAIT_SEND_F
+from stagecraft._passes import _add_reduce_grad as _add_reduce_grad
+from stagecraft._passes import _add_send_recv as _add_send_recv
+from stagecraft._passes import _add_unshard_reshard as _add_unshard_reshard
+from stagecraft._passes import _add_wait_send as _add_wait_send
+from stagecraft._passes import _add_wait_send_budget as _add_wait_send_budget
+from stagecraft._passes import _defer_recv_ops as _defer_recv_ops
+from stagecraft._passes import _dump_chrometrace as _dump_chrometrace
+from stagecraft._passes import _format_pipeline_order as _format_pipeline_order
+from stagecraft._passes import _get_1f1b_rank_ops as _get_1f1b_rank_ops
+from stagecraft._passes import _get_profiler_function_name as _get_profiler_function_name
+from stagecraft._passes import _get_warmup_ops as _get_warmup_ops
+from stagecraft._passes import _merge_bw as _merge_bw
+from stagecraft._passes import _requires_reduce_grad as _requires_reduce_grad
+from stagecraft._passes import _resolve_unshard_lookahead as _resolve_unshard_lookahead
+from stagecraft._passes import _simulate_comms_compute as _simulate_comms_compute
+from stagecraft._passes import _validate_schedule as _validate_schedule
+from stagecraft._passes import _validate_send_waits as _validate_send_waits
 from stagecraft._utils import generate_stage_to_rank_mapping
 from stagecraft.microbatch import TensorChunkSpec, _split_tensor, merge_chunks, split_args_kwargs_into_chunks
 
@@ -709,11 +742,14 @@ class PipelineActivationLiveness:
 
     def slot_for(self, stage_index: int, microbatch_index: int) -> int:
         """The buffer of a stage and microbatch."""
-        return self._find(self.slot_by_stage_and_microbatch, stage_index, microbatch_index)
+        slot: int = self._find(self.slot_by_stage_and_microbatch, stage_index, microbatch_index)
+        return slot
 
     def get_activation_lifetime(self, stage_index: int, microbatch_index: int) -> tuple[int, int]:
         """The positions in the rank's list from its F to its B or W."""
-        return self._find(self._activation_lifetime_by_stage_and_microbatch, stage_index, microbatch_index)
+        table = self._activation_lifetime_by_stage_and_microbatch
+        lifetime: tuple[int, int] = self._find(table, stage_index, microbatch_index)
+        return lifetime
 
     def _find(self, table: Mapping[tuple[int, int], Any], stage: int, microbatch: int) -> Any:
         if (stage, microbatch) not in table:

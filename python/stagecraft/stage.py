@@ -5,6 +5,8 @@ from __future__ import annotations
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,6 +19,7 @@ from stagecraft._utils import (
     PipeInfo,
     _StageMeta,
     _TensorMeta,
+    extract_tensor_meta,
     extract_tensor_metas,
     validate_and_normalize_to_tuple,
     validate_static_arg_grad_correspondence,
@@ -24,7 +27,35 @@ from stagecraft._utils import (
 from stagecraft.errors import PipeliningMetadataError
 from stagecraft.world import World, rank_and_size
 
-__all__ = ["PipelineStage", "build_stage"]
+__all__ = ["PipelineStage", "PipelineStageInfo", "build_stage"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PipelineStageInfo:
+    """Which forward runs, for `register_forward_context`. A forward that only looks for shapes does not occur here."""
+
+    stage_index: int
+    microbatch_index: int
+    is_metadata_inference: bool = False
+
+
+class _ContextHandle:
+    """Takes a forward context away again."""
+
+    def __init__(self, call: _StageCall) -> None:
+        self._call: _StageCall | None = call
+
+    def remove(self) -> None:
+        """Takes it away; a second call does nothing."""
+        call, self._call = self._call, None
+        if call is not None:
+            call.context = None
+
+    def __enter__(self) -> _ContextHandle:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.remove()
 
 
 def _normalize_model_output_as_tuple(output: Any) -> tuple[Any, ...]:
@@ -72,6 +103,7 @@ class _StageCall:
         "__weakref__",
         "abroad",
         "begin_backward",
+        "context",
         "device",
         "end_backward",
         "is_driven",
@@ -109,6 +141,7 @@ class _StageCall:
         self.reduce_grad: Callable[[], None] | None = None
         self.loss_fn: Callable[..., Any] | None = None
         self.seen_module: Any = None
+        self.context: Callable[[int], AbstractContextManager[Any]] | None = None
         self.clear()
 
     def clear(self) -> None:
@@ -136,10 +169,10 @@ class _StageCall:
         if self.kwargs is not None:
             kwargs = {**kwargs, **self.kwargs[m]} if kwargs else self.kwargs[m]
         args = values.incoming(args)
-        if self.wrapper is None:
-            output = self.module(*args, **kwargs)
+        if self.context is not None:
+            output = self._run_in_context(m, args, kwargs)
         else:
-            output = self.wrapper.forward(self.module, args, kwargs)
+            output = self._run(args, kwargs)
         if self.is_last:
             self.last_forward = m
             if self.wants_loss or self.is_driven:
@@ -153,6 +186,20 @@ class _StageCall:
         elif self.is_driven:
             self.raw[m] = output
         return values.outgoing(output, self.abroad)
+
+    def _run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        if self.wrapper is None:
+            return self.module(*args, **kwargs)
+        return self.wrapper.forward(self.module, args, kwargs)
+
+    def _run_in_context(self, m: int, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        assert self.context is not None
+        outputs = []
+        with self.context(m):
+            outputs.append(self._run(args, kwargs))
+        if not outputs:
+            raise RuntimeError("the forward context has swallowed an exception of the stage's module")
+        return outputs[0]
 
     def loss(self, m: int | None, output: Any) -> Any:
         """The loss of a microbatch; without a number, of the one that was forwarded last. `output` is
@@ -174,7 +221,7 @@ class _StageCall:
 
 
 def _is_lazy(value: torch.Tensor) -> bool:
-    return isinstance(value, nn.parameter.UninitializedTensorMixin)
+    return isinstance(value, (nn.UninitializedParameter, nn.UninitializedBuffer))
 
 
 class _PipelineStageBase(ABC):
@@ -227,10 +274,21 @@ class _PipelineStageBase(ABC):
             i: i % self.group_size for i in range(num_stages)
         }
         self.log_prefix = f"[Stage {stage_index}]"
-        debug = dist.get_debug_level() if dist.is_available() else None
-        self._runtime_validate = debug == dist.DebugLevel.DETAIL if debug is not None else False
+        library: Any = dist
+        debug = library.get_debug_level() if dist.is_available() else None
+        self._runtime_validate = debug == library.DebugLevel.DETAIL if debug is not None else False
 
     # A stage runs the module that is there at the time of the call.
+    def register_forward_context(
+        self, factory: Callable[[PipelineStageInfo], AbstractContextManager[Any]]
+    ) -> _ContextHandle:
+        """Puts a context around each forward of the stage; one at a time. The handle's `remove` ends it."""
+        if self._call.context is not None:
+            raise RuntimeError("the stage has a forward context already: remove it first")
+        index = self.stage_index
+        self._call.context = lambda m: factory(PipelineStageInfo(stage_index=index, microbatch_index=m))
+        return _ContextHandle(self._call)
+
     @property
     def submod(self) -> Any:
         call = self.__dict__.get("_call")
@@ -415,7 +473,9 @@ class _PipelineStageBase(ABC):
 
     # Operations of torch.distributed for whoever asks; the engine has its own transport.
 
-    def _peer(self, stage_index: int) -> int:
+    def _peer(self, stage_index: int | None) -> int:
+        if stage_index is None:
+            raise AssertionError("expected a value of another stage, got an argument of the model")
         peer = self.stage_index_to_group_rank[stage_index]
         return peer if self.group is None else dist.get_global_rank(self.group, peer)
 
@@ -550,11 +610,11 @@ class PipelineStage(_PipelineStageBase):
         given = _examples("input_grads", input_grads, stage_index, allow_none=True)
         if arguments is not None:
             validate_static_arg_grad_correspondence(stage_index, arguments, given, is_input=True)
-            self._stage_meta.inputs = extract_tensor_metas(arguments)
+            self._stage_meta.inputs = tuple(map(extract_tensor_meta, arguments))
             self.inputs_meta = self._stage_meta.inputs
         if outputs is not None:
             validate_static_arg_grad_correspondence(stage_index, outputs, gradients, is_input=False)
-            self._stage_meta.outputs = extract_tensor_metas(outputs)
+            self._stage_meta.outputs = tuple(map(extract_tensor_meta, outputs))
             self._outputs_meta = self._stage_meta.outputs
         if gradients is not None:
             self._stage_meta.output_grads = extract_tensor_metas(gradients, allow_none=True)

@@ -6,6 +6,7 @@ import atexit
 import logging
 import os
 import weakref
+from collections.abc import Callable
 from typing import Any
 
 import torch.distributed as dist
@@ -102,10 +103,11 @@ def rank_and_size(group: Any) -> tuple[int, int]:
 
 def _timeout_of(group: Any) -> float:
     """The group's own time-out, in seconds."""
-    for find in (
+    finders: tuple[Callable[[], Any], ...] = (
         lambda: group._get_backend(_device_of(group)).options._timeout,
         lambda: group.options._timeout,
-    ):
+    )
+    for find in finders:
         try:
             return float(find().total_seconds())
         except (AttributeError, RuntimeError, TypeError):

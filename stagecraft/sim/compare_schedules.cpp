@@ -34,6 +34,24 @@ std::optional<Schedule> try_build(const ScheduleKind& kind, const ScheduleShape&
 
 }  // namespace
 
+CostModel divide_costs(CostModel costs, int32_t parts) {
+  if (!costs.stages.empty() || !costs.microbatches.empty() || costs.output_bytes.size() > 1 ||
+      costs.weights.size() > 1) {
+    throw ArgumentError(
+        "compare takes one cost for all stages and microbatches, since schedules differ in stages; "
+        "only links may differ");
+  }
+  StageCost& stage = costs.stage;
+  for (double* cost :
+       {&stage.forward, &stage.backward_input, &stage.backward_weight, &stage.memory_forward,
+        &stage.memory_freed_by_input, &stage.memory_freed_by_weight}) {
+    *cost /= parts;
+  }
+  if (stage.backward) *stage.backward /= parts;
+  for (double& weight : costs.weights) weight /= parts;
+  return costs;
+}
+
 ScheduleComparison compare_schedules(const ScheduleShape& shape, const RunSchedule& run) {
   ScheduleComparison comparison;
   for (const ScheduleKind& kind : schedule_kinds()) {

@@ -32,6 +32,10 @@ struct ScheduleComparison {
   std::vector<UnfitSchedule> unfit = {};
 };
 
+/// The costs of one stage where they are given for a rank's whole part of the model, which is cut
+/// into `parts` stages. ArgumentError unless they are the same for all stages and microbatches.
+CostModel divide_costs(CostModel costs, int32_t parts);
+
 /// Runs a schedule of the comparison. ScheduleError for one that does not fit.
 using RunSchedule = std::function<Simulation(std::string_view name, const Schedule& schedule,
                                              int32_t stages_per_rank)>;

@@ -3,6 +3,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/csv.h"
+#include "stagecraft/schedule/passes/add_transfers.h"
 #include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/sim/unit_steps.h"
 #include "tests/support/expect_error.h"
@@ -352,6 +353,19 @@ TEST(UnitSteps, RunSkipEdges) {
     const UnitSteps steps = simulate_unit_steps(lower(schedule, skips), skips);
     EXPECT_GE(steps.steps, simulate_unit_steps(schedule).steps) << kind.name;
   }
+}
+
+TEST(UnitSteps, TakesListsWithBBesideWWhereTheCallerSaysSo) {
+  // As torch's simulator: a W needs nothing, and 1B0 does not make 1W0 a repetition.
+  const Schedule schedule = parse_csv("0F0,0I0,0W0\n1F0,1B0,1W0\n");
+  const StageGraph chain = StageGraph::chain(2);
+  EXPECT_ERROR(simulate_unit_steps(schedule), ScheduleError, "1B0 includes it already");
+  const VerifyOptions lenient = {.mode = VerifyMode::kPartial, .mixed_backward = true};
+  EXPECT_TRUE(verify(schedule, chain, lenient).ok());
+  EXPECT_FALSE(verify(schedule, chain, {.mixed_backward = true}).ok());
+  const Schedule lowered = add_transfers(schedule, chain, Verified::kYes);
+  EXPECT_EQ(to_csv(lowered), "0F0,0SEND_F0,0RECV_B0,0I0,0W0\n1RECV_F0,1F0,1B0,1SEND_B0,1W0\n");
+  EXPECT_EQ(simulate_unit_steps(lowered, chain, Verified::kYes).steps, 7);
 }
 
 TEST(UnitSteps, RefusesWhatCannotRun) {
