@@ -2,6 +2,7 @@
 
 #include <cstdint>
 #include <string>
+#include <unordered_map>
 
 #include "stagecraft/base/error.h"
 
@@ -19,23 +20,48 @@ Action action_from_code(uint64_t code) {
   return has_microbatch(type) ? Action(stage, type, MicrobatchId(tail)) : Action(stage, type);
 }
 
-}  // namespace
+// The class of actions, and those that were made. Never freed: the interpreter may be gone by then.
+struct ActionObjects {
+  PyTypeObject* action = nullptr;
+  py::tuple types;
+  std::unordered_map<uint64_t, py::object> made;
+};
 
-py::list to_codes(const ActionList& list) {
-  py::list codes;
-  for (const Slot& slot : SlotRange(list)) {
-    if (slot.is_idle()) {
-      codes.append(py::none());
-    } else if (slot.is_overlap()) {
-      const auto parts = slot.parts();
-      py::tuple tuple(parts.size());
-      for (std::size_t i = 0; i < parts.size(); ++i) tuple[i] = py::int_(parts[i].bits());
-      codes.append(tuple);
-    } else {
-      codes.append(py::int_(slot.parts().front().bits()));
-    }
+ActionObjects& objects() {
+  static auto* objects = new ActionObjects;
+  return *objects;
+}
+
+py::object make_action(const py::object& stage, ActionType type, const py::object& microbatch,
+                       const py::object& parts) {
+  const py::tuple fields =
+      py::make_tuple(stage, objects().types[static_cast<std::size_t>(type)], microbatch, parts);
+  const py::tuple arguments = py::make_tuple(fields);
+  // tuple.__new__(class, fields), which takes less time than a call of the class.
+  PyObject* action = PyTuple_Type.tp_new(objects().action, arguments.ptr(), nullptr);
+  if (action == nullptr) throw py::error_already_set();
+  return py::reinterpret_steal<py::object>(action);
+}
+
+py::object action_object(Action action) {
+  py::object& found = objects().made[action.bits()];
+  if (!found) {
+    const ActionType type = action.type();
+    found = make_action(py::int_(action.stage().value()), type,
+                        has_microbatch(type) ? py::object(py::int_(action.microbatch().value()))
+                                             : py::object(py::none()),
+                        py::none());
   }
-  return codes;
+  return found;
+}
+
+py::object slot_object(const Slot& slot) {
+  if (slot.is_idle()) return py::none();
+  if (!slot.is_overlap()) return action_object(slot.parts().front());
+  const auto parts = slot.parts();
+  py::tuple made(parts.size());
+  for (std::size_t i = 0; i < parts.size(); ++i) made[i] = action_object(parts[i]);
+  return make_action(py::int_(-1), ActionType::kOverlap, py::none(), made);
 }
 
 ActionList from_codes(const py::sequence& codes) {
@@ -55,9 +81,20 @@ ActionList from_codes(const py::sequence& codes) {
   return list;
 }
 
-py::list to_codes(const std::vector<ActionList>& lists) {
+}  // namespace
+
+void set_action_class(const py::object& action, const py::tuple& types) {
+  objects().action = reinterpret_cast<PyTypeObject*>(action.inc_ref().ptr());
+  objects().types = types;
+}
+
+py::list to_python(const std::vector<ActionList>& lists) {
   py::list result;
-  for (const ActionList& list : lists) result.append(to_codes(list));
+  for (const ActionList& list : lists) {
+    py::list slots;
+    for (const Slot& slot : SlotRange(list)) slots.append(slot_object(slot));
+    result.append(slots);
+  }
   return result;
 }
 

@@ -93,8 +93,9 @@ py::list states_of(const Graph& graph) {
 
 py::dict ports_dict(const Ports& ports) {
   const auto input = [](const InputPort& port) {
-    return port.name.empty() ? py::make_tuple(port.stage.value(), port.position)
-                             : py::make_tuple(port.stage.value(), port.name);
+    const py::object where =
+        port.name.empty() ? py::object(py::int_(port.position)) : py::object(py::str(port.name));
+    return py::make_tuple(port.stage.value(), where);
   };
   py::list connections;
   for (const Ports::Connection& each : ports.connections()) {

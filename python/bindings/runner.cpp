@@ -119,7 +119,7 @@ PipelineOptions options_of(const py::dict& given) {
   if (given.contains("ports") && !py::object(given["ports"]).is_none()) {
     options.ports = ports_of(given["ports"]);
   }
-  options.ties = ties_of(get<py::list>(given, "ties", {}));
+  options.ties = ties_of(get<py::list>(given, "ties", py::list()));
   options.timeout = std::chrono::duration_cast<std::chrono::nanoseconds>(
       std::chrono::duration<double>(get(given, "timeout", 60.0)));
   if (given.contains("seed")) options.seed = given["seed"].cast<std::optional<uint64_t>>();
@@ -148,6 +148,12 @@ py::list to_list(const std::vector<at::Tensor>& tensors) {
     list.append(tensor.defined() ? py::cast(tensor) : py::none());
   }
   return list;
+}
+
+template <typename Call>
+auto released(const Call& call) {
+  const py::gil_scoped_release release;
+  return call();
 }
 
 // The argument of a Python handler. Its functions may be called by one thread at a time.
@@ -227,12 +233,6 @@ class PyAction {
     require<ArgumentError>(context_ != nullptr, "the action is over: its handler has returned");
     return *context_;
   }
-  template <typename Call>
-  static auto released(const Call& call) {
-    const py::gil_scoped_release release;
-    return call();
-  }
-
   ActionContext* context_;
 };
 

@@ -232,7 +232,7 @@ void bind_schedule(py::module_& module) {
                                const auto ranks = self.placement().ranks();
                                return std::vector<int32_t>(ranks.begin(), ranks.end());
                              })
-      .def("lists", [](const Schedule& self) { return to_codes(self.lists()); })
+      .def("lists", [](const Schedule& self) { return to_python(self.lists()); })
       .def("to_csv", [](const Schedule& self) { return to_csv(self); })
       .def("to_json", [](const Schedule& self) { return to_json(self); })
       .def("to_table", [](const Schedule& self) { return to_table(self); })
@@ -252,6 +252,7 @@ void bind_schedule(py::module_& module) {
       .def("__eq__", [](const Schedule& self, const Schedule& other) { return self == other; });
   bind_passes(schedule);
   module.def("schedule_kinds", &list_kinds);
+  module.def("set_action_class", &set_action_class, py::arg("action"), py::arg("types"));
 }
 
 }  // namespace stagecraft::python

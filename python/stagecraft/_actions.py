@@ -1,11 +1,12 @@
 """Actions of a schedule and their text; needs no torch.
 
-In C++ an action is one number. Python keeps one `_Action` for each number that it has seen, so
-that lists of a schedule cost a lookup an action.
+In C++ an action is one number. There is one `_Action` for each number that was seen, so that lists of
+a schedule cost a lookup an action.
 """
 
 from __future__ import annotations
 
+import gc
 import re
 from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
@@ -133,26 +134,7 @@ _TYPES = tuple(_NUMBERS)
 _NO_MICROBATCH = 0xFFFFFFFF
 
 
-class _Interned(dict[Code, Union[_Action, None]]):
-    """The action of a code; one object for each."""
-
-    def __missing__(self, code: Code) -> _Action | None:
-        action: _Action | None
-        if code is None:
-            action = None
-        elif isinstance(code, tuple):
-            action = _Action(-1, OVERLAP_F_B, None, tuple(self._part(part) for part in code))
-        else:
-            action = self._part(code)
-        self[code] = action
-        return action
-
-    def _part(self, code: int) -> _Action:
-        tail = code & 0xFFFFFFFF
-        return _Action(code >> 40, _TYPES[(code >> 32) & 0xFF], None if tail == _NO_MICROBATCH else tail)
-
-
-_ACTIONS = _Interned()
+_schedule.set_action_class(_Action, (*_TYPES, OVERLAP_F_B))
 
 
 def _code_of_one(action: _Action) -> int:
@@ -177,12 +159,6 @@ def encode_list(actions: Iterable[_Action | None]) -> list[Code]:
     return [encode(action) for action in actions]
 
 
-def decode_list(codes: Iterable[Code]) -> list[_Action | None]:
-    """The inverse of encode_list."""
-    interned = _ACTIONS
-    return [interned[code] for code in codes]
-
-
 def to_native(order: Mapping[int, Iterable[_Action | None]], level: str | None = None,
               stage_to_rank: Callable[[int], int] | None = None, num_stages: int = 0) -> _schedule.Schedule:
     """The C++ schedule of lists by rank. Ranks are 0 to the number of lists."""
@@ -195,4 +171,11 @@ def to_native(order: Mapping[int, Iterable[_Action | None]], level: str | None =
 
 def from_native(schedule: _schedule.Schedule) -> Order:
     """Lists by rank of a C++ schedule."""
-    return {rank: decode_list(codes) for rank, codes in enumerate(schedule.lists())}
+    # Tuples of a large schedule would start the collector again and again, which finds nothing.
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        return dict(enumerate(schedule.lists()))
+    finally:
+        if collects:
+            gc.enable()

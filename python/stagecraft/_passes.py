@@ -13,9 +13,9 @@ from typing import Any
 
 from stagecraft import _schedule, errors
 from stagecraft._actions import (
-    BACKWARD_INPUT, BACKWARD_WEIGHT, F, FORWARD, FULL_BACKWARD, HAS_WAITS, OVERLAP_F_B, RECV_B, RECV_F,
+    BACKWARD_INPUT, BACKWARD_WEIGHT, F, FORWARD, FULL_BACKWARD, HAS_WAITS, RECV_B, RECV_F,
     REDUCE_GRAD, SEND_B, SEND_F, WAIT_REDUCE_GRAD, WAIT_SEND_B, WAIT_SEND_F, Order, _Action, _ComputationType,
-    decode_list, encode_list, from_native, to_native)
+    encode_list, from_native, to_native)
 
 Lists = Mapping[int, Iterable["_Action | None"]]
 StageToRank = Callable[[int], int]
@@ -30,7 +30,7 @@ def _one_list(actions: Iterable[_Action | None]) -> _schedule.Schedule:
 
 
 def _only_list(schedule: _schedule.Schedule) -> list[_Action]:
-    return [action for action in decode_list(schedule.lists()[0]) if action is not None]
+    return [action for action in schedule.lists()[0] if action is not None]
 
 
 def _requires_reduce_grad(action_type: _ComputationType) -> bool:
@@ -336,7 +336,3 @@ def _get_1f1b_rank_ops(n_local_stages: int, pp_group_size: int, warmup_ops: int,
         for stage in done[made:]:
             add(weights, stage, BACKWARD_WEIGHT)
     return result
-
-
-def _is_overlap(action: _Action) -> bool:
-    return action.computation_type is OVERLAP_F_B

@@ -193,6 +193,7 @@ class Pipeline:
 
     @property
     def num_stages(self) -> int:
+        """The number of stages."""
         return len(self.modules)
 
     def parameters(self) -> list[nn.Parameter]:
@@ -354,12 +355,14 @@ def verify_against_reference(
         targets = [None] * count
         if target is not None:
             targets = [piece[0] for piece in split_args_kwargs_into_chunks((target,), None, count)[0]]
-        outputs = []
+        outputs, losses = [], []
         for m in range(count):
             output = _run_uncut(pipe.modules, ports, arg_mbs[m], kwarg_mbs[m])
-            loss = pipe._loss_fn(output, targets[m])
-            loss.backward(torch.full_like(loss, result.weights[m]))
+            losses.append(pipe._loss_fn(output, targets[m]))
             outputs.append(detached(output))
+        # Sums of gradients have the order of the backwards.
+        for m in _backward_order(pipe, count):
+            losses[m].backward(torch.full_like(losses[m], result.weights[m]))
         expected = take()
         expected = _sum_ties(pipe, parameters, expected)
     finally:
@@ -380,6 +383,20 @@ def verify_against_reference(
         problems.append(f"outputs differ by up to {(merged - result.output).abs().max().item():.3g}")
     if problems:
         raise AssertionError("the pipeline differs from the modules: " + "; ".join(problems))
+
+
+def _backward_order(pipe: Pipeline, count: int) -> list[int]:
+    """The microbatches in the order in which the last step ran the backwards of the last stage."""
+    last = pipe.num_stages - 1
+    found: list[tuple[float, int]] = []
+    for row in pipe.report().timeline:
+        for text, begin, _ in row:
+            for kind in ("B", "W"):
+                head = f"{last}{kind}"
+                if text.startswith(head) and text[len(head) :].isdigit():
+                    found.append((begin, int(text[len(head) :])))
+    order = [m for _, m in sorted(found)]
+    return order if sorted(order) == list(range(count)) else list(range(count))
 
 
 def _run_uncut(modules: list[nn.Module], ports: Ports, args: Any, kwargs: Any) -> Any:

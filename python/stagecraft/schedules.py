@@ -430,7 +430,6 @@ class PipelineScheduleMulti(_PipelineSchedule):
         self.rank = stages[0].group_rank
         self.n_local_stages = len(stages)
         self._backward_requires_autograd = backward_requires_autograd
-        self._should_compute_loss = lambda stage: stage.is_last and self._loss_fn is not None
         self._stages_forward_initialized = False
         self._stages_backward_initialized = False
         self.stage_index_to_group_rank = generate_stage_to_rank_mapping(
@@ -439,6 +438,9 @@ class PipelineScheduleMulti(_PipelineSchedule):
 
     def _local_stages(self) -> list[Any]:
         return list(self._stages)
+
+    def _should_compute_loss(self, stage: Any) -> bool:
+        return bool(stage.is_last) and self._loss_fn is not None
 
     def _build_order(self) -> Order | None:
         return {} if self._kind is None else from_native(self._native_order())

@@ -44,7 +44,8 @@ def make(cls: Any, count: int, loss: Any = mse, **options: Any) -> tuple[Any, li
 def test_gradients_losses_and_output_are_those_of_the_modules(cls: Any, scale: bool) -> None:
     x, y = batch(8)
     schedule, modules = make(cls, 4, scale_grads=scale)
-    grads, losses, output = plain_grads(modules, x, y, mse, 4, "mean" if scale else "sum")
+    grads, losses, output = plain_grads(modules, x, y, mse, 4, "mean" if scale else "sum",
+                                        reverse=cls is sc.ScheduleLoopedBFS)
     seen: list[Any] = ["dropped"]
     result = schedule.step(x, target=y, losses=seen)
     assert torch.equal(result, output)
@@ -60,7 +61,7 @@ def test_gradients_losses_and_output_are_those_of_the_modules(cls: Any, scale: b
 def test_eval_then_step(cls: Any) -> None:
     x, y = batch(8)
     schedule, modules = make(cls, 4)
-    grads, losses, output = plain_grads(modules, x, y, mse, 4)
+    grads, losses, output = plain_grads(modules, x, y, mse, 4, reverse=cls is sc.ScheduleLoopedBFS)
     seen: list[Any] = []
     assert torch.equal(schedule.eval(x, target=y, losses=seen), output)
     assert same(seen, losses)

@@ -26,18 +26,24 @@ def batch(rows: int, width: int = WIDTH, seed: int = 99) -> tuple[torch.Tensor, 
 
 
 def plain_grads(modules: list[nn.Module], x: torch.Tensor, y: torch.Tensor, loss: Any, count: int,
-                scale: str = "mean") -> tuple[list[list[torch.Tensor]], list[torch.Tensor], torch.Tensor]:
-    """Gradients by module, losses and output of the modules without a pipeline, by microbatch."""
-    losses, outputs = [], []
+                scale: str = "mean", reverse: bool = False) -> tuple[list[list[torch.Tensor]], list[torch.Tensor], torch.Tensor]:
+    """Gradients by module, losses and output of the modules without a pipeline, by microbatch.
+
+    `reverse`: backwards run from the last microbatch to the first, as LoopedBFS has them. Sums of gradients have that
+    order.
+    """
+    losses, outputs, backwards = [], [], []
     for xs, ys in zip(torch.tensor_split(x, count), torch.tensor_split(y, count)):
         out = xs
         for module in modules:
             out = module(out)
         each = loss(out, ys)
         weight = len(xs) / len(x) if scale == "mean" else 1.0
-        each.backward(torch.full_like(each, weight))
+        backwards.append((each, weight))
         losses.append(each.detach())
         outputs.append(out.detach())
+    for each, weight in reversed(backwards) if reverse else backwards:
+        each.backward(torch.full_like(each, weight))
     grads = []
     for module in modules:
         grads.append([p.grad.clone() for p in module.parameters()])

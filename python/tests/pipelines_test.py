@@ -28,11 +28,12 @@ def test_gradients_are_those_of_the_modules(schedule: str, ranks: int) -> None:
     modules = [block(s) for s in range(4)]
     pipe = sc.Pipeline(modules, schedule=schedule, ranks=ranks, loss_fn=mse)
     x, y = batch(13)
-    grads, losses, output = plain_grads(modules, x, y, mse, 4)
+    reverse = schedule == "LoopedBFS"
+    grads, losses, output = plain_grads(modules, x, y, mse, 4, reverse=reverse)
     result = pipe.step(x, target=y, microbatches=4)
     assert torch.equal(result.output, output) and same(result.losses, losses)
     assert all(same(take_grads(m), g) for m, g in zip(modules, grads))
-    sc.verify_against_reference(pipe, x, target=y, microbatches=5)
+    sc.verify_against_reference(pipe, x, target=y, microbatches=4)
     assert torch.equal(pipe.eval(x, microbatches=4).output, output)
 
 

@@ -37,7 +37,8 @@ def check(rank: int, size: int, schedule: Any, stages: list[Any], count: int, ro
           **kwargs: Any) -> None:
     """One step against the uncut modules, gradients bit for bit."""
     x, y = batch(rows)
-    grads, losses, output = plain_grads([block(s) for s in range(stages[0].num_stages)], x, y, mse, count, scale)
+    grads, losses, output = plain_grads([block(s) for s in range(stages[0].num_stages)], x, y, mse, count, scale,
+                                        reverse=isinstance(schedule, sc.ScheduleLoopedBFS))
     seen: list[Any] = []
     # Positional arguments are ignored on other ranks.
     result = schedule.step(x, target=y, losses=seen, **kwargs)
