@@ -134,7 +134,12 @@ class Pipe(nn.Module):
         self.__dict__["_inner"] = inner
         self.num_stages: int = inner.num_stages
         self.has_loss_and_backward = False
-        modules = [capture.GraphModule(inner.stage_graph(s)) for s in range(self.num_stages)]
+        live: dict[str, torch.Tensor] = {}
+        for kind, name, tensor, others, _ in inner.graph.states():
+            if kind == "parameter" and not isinstance(tensor, nn.Parameter):
+                tensor = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
+            live.update(dict.fromkeys((name, *others), tensor))
+        modules = [capture.GraphModule(inner.stage_graph(s), live) for s in range(self.num_stages)]
         self.split_gm = _root_of(inner, modules, input_names)
         self.replicated_params = _replicated(modules)
         self._sources = [inner.sources(s) for s in range(self.num_stages)]
