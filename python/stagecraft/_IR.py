@@ -169,6 +169,7 @@ class Pipe(nn.Module):
         """What `build_stage` needs beside a stage's module."""
         info = PipeInfo(self.split_gm.graph, self.num_stages, self.has_loss_and_backward)
         info.__dict__["ports"] = self.__dict__["_inner"].ports()
+        info.__dict__["ties"] = self.__dict__["_inner"].ties()
         return info
 
     def build_stage(self, stage_index: int, device: torch.device, group: Any = None) -> _PipelineStage:
