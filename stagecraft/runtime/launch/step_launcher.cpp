@@ -209,6 +209,7 @@ void StepLauncher::rehearse(const StepPlan& plan) {
 std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& plan) {
   auto step = std::make_unique<Captured>();
   step->inputs.emplace(*plan.batch, plan.options->loss_arguments, device_->device());
+  step->inputs->copy_from(*plan.batch, plan.options->loss_arguments);
   step->seeds.emplace(*device_, CapturedSeeds::Step{plan.seed, plan.draw},
                       plan.schedule->num_microbatches(), plan.schedule->num_stages());
   std::vector<std::pair<at::Tensor, at::Tensor>> before;
