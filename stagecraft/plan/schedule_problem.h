@@ -3,7 +3,7 @@
 #include <cstdint>
 #include <limits>
 #include <optional>
-#include <string>
+#include <string_view>
 #include <vector>
 
 #include "stagecraft/base/index.h"

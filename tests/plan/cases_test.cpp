@@ -40,7 +40,15 @@ TEST(PlanCases, Step) {
 }
 
 TEST(PlanCases, NamedUnevenStages) {
-  expect_goals(bench::named_h_cases(), every() == 1 ? 60000 : 4000);
+  // The small ones are annealed, sixteen moves a round.
+  std::vector<bench::PlanCase> small;
+  std::vector<bench::PlanCase> large;
+  for (bench::PlanCase& one : bench::named_h_cases()) {
+    const bool is_small = one.problem.stages.size() * one.problem.microbatches <= 400;
+    (is_small ? small : large).push_back(std::move(one));
+  }
+  expect_goals(small, every() == 1 ? 60000 : 4000);
+  expect_goals(large, every() == 1 ? 2500 : 300);
 }
 
 }  // namespace
