@@ -133,7 +133,7 @@ void GapFiller::move_late(int32_t rank, std::size_t place, double limit) {
   if (at > slot.start + eps_) shift(rank, place, to, at);
 }
 
-void GapFiller::move_all_late(const std::vector<double>& limit) {
+void GapFiller::move_all_late() {
   order_.clear();
   for (int32_t r = 0; r < in_.ranks; ++r) {
     for (const Slot& slot : lines_[r]) {
@@ -144,7 +144,7 @@ void GapFiller::move_all_late(const std::vector<double>& limit) {
   std::stable_sort(order_.begin(), order_.end(),
                    [](const auto& a, const auto& b) { return a.first < b.first; });
   for (const auto& [time, who] : order_) {
-    move_late(who.first, static_cast<std::size_t>(places_[who.second]), limit[who.first]);
+    move_late(who.first, static_cast<std::size_t>(places_[who.second]), limits_[who.first]);
   }
 }
 
@@ -163,21 +163,30 @@ void GapFiller::move_all_early() {
   }
 }
 
+// REQUIRES that the evaluator has just run the words.
+Score GapFiller::fill(Words& words, const Score& before) {
+  limits_.resize(lines_.size());
+  for (int32_t r = 0; r < in_.ranks; ++r) {
+    limits_[r] = in_.is_span ? evaluator_.first_start(r) + before.span : before.makespan;
+  }
+  load(words);
+  move_all_late();
+  move_all_early();
+  store(words);
+  return evaluator_.run(words);
+}
+
+Score GapFiller::pass(Words& words) {
+  return fill(words, evaluator_.run(words));
+}
+
 double GapFiller::improve(Words& words, double value, int patience, double enough) {
   constexpr int kMostPasses = 40;
   Words current = words;
   Score score = evaluator_.run(current);
-  std::vector<double> limit(lines_.size());
   int in_vain = 0;
   for (int i = 0; i < kMostPasses && in_vain < patience && value > enough && score.runs; ++i) {
-    for (int32_t r = 0; r < in_.ranks; ++r) {
-      limit[r] = in_.is_span ? evaluator_.first_start(r) + score.span : score.makespan;
-    }
-    load(current);
-    move_all_late(limit);
-    move_all_early();
-    store(current);
-    score = evaluator_.run(current);
+    score = fill(current, score);
     if (score.value < value - eps_) {
       value = score.value;
       words = current;

@@ -23,6 +23,10 @@ class GapFiller {
   /// become the best found; returns their value. REQUIRES words that run and fit, of that value.
   double improve(Words& words, double value, int patience, double enough);
 
+  /// Both passes, once. The words still fit; their value may have become worse. Returns what they
+  /// are worth. REQUIRES words that run and fit.
+  Score pass(Words& words);
+
  private:
   struct Slot {
     double start = 0;
@@ -31,9 +35,10 @@ class GapFiller {
     Op op = Op(0, 0, 0);
   };
 
+  Score fill(Words& words, const Score& before);
   void load(const Words& words);
   void store(Words& words) const;
-  void move_all_late(const std::vector<double>& limit);
+  void move_all_late();
   void move_all_early();
   void move_late(int32_t rank, std::size_t place, double limit);
   void move_early(int32_t rank, std::size_t place);
@@ -52,9 +57,10 @@ class GapFiller {
   const Instance& in_;
   Evaluator evaluator_;
   double eps_;
-  std::vector<std::vector<Slot>> lines_;                                   // by rank
-  std::vector<double> starts_;                                             // by id
-  std::vector<int32_t> places_;                                            // by id
+  std::vector<std::vector<Slot>> lines_;  // by rank
+  std::vector<double> limits_;            // by rank: no action may end later
+  std::vector<double> starts_;            // by id
+  std::vector<int32_t> places_;           // by id
   std::vector<std::pair<double, std::pair<int32_t, std::size_t>>> order_;  // rank, id
 };
 

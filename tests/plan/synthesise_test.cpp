@@ -11,6 +11,7 @@
 #include "stagecraft/plan/evaluate.h"
 #include "stagecraft/plan/fill.h"
 #include "stagecraft/plan/repeat.h"
+#include "stagecraft/plan/seeds.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/text.h"
 #include "stagecraft/schedule/verify.h"
@@ -221,8 +222,7 @@ TEST(Repeat, LeavesAMultipleOfTwelve) {
   EXPECT_EQ((512 - plan::repeated_microbatches(64, 512)) % 12, 0);
 }
 
-// Memory is what holds 1F1B back here: a filler that does not look at it finds nothing that fits.
-TEST(GapFiller, KeepsWithinMemoryAndReachesTheBound) {
+TEST(GapFiller, TakesOneFOneBToTheBound) {
   const ScheduleProblem problem =
       bench::paper_problem({"1.5B", 8, 24, 1, 18522, 18086, 9337, 601}, 1, Objective::kSpan);
   const plan::Instance in(problem);
@@ -237,6 +237,31 @@ TEST(GapFiller, KeepsWithinMemoryAndReachesTheBound) {
   const plan::Score after = evaluator.run(words);
   EXPECT_TRUE(after.fits);
   EXPECT_EQ(after.value, value);
+}
+
+// Tight caps: an action that moves without a look at what it passes is soon over one.
+TEST(GapFiller, KeepsWithinMemoryInEveryPass) {
+  plan::Random dates(34);
+  int passes = 0;
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    const ScheduleProblem problem =
+        bench::family_h({4, 2, seed % 2 == 0 ? "v" : "loop", 12, seed, .4, .6});
+    const plan::Instance in(problem);
+    plan::Evaluator evaluator(in);
+    plan::Seeder seeder(in);
+    plan::GapFiller filler(in);
+    plan::Words words;
+    for (int i = 0; i < 20; ++i) {
+      if (!seeder.build(plan::random_dates(dates, in.microbatches), words)) continue;
+      ASSERT_TRUE(evaluator.run(words).fits);
+      for (int k = 0; k < 3; ++k, ++passes) {
+        const plan::Score score = filler.pass(words);
+        ASSERT_TRUE(score.runs);
+        ASSERT_TRUE(score.fits) << "seed " << seed << ", dates " << i;
+      }
+    }
+  }
+  EXPECT_GT(passes, 100);
 }
 
 TEST(GapFiller, NeverMakesWorse) {
