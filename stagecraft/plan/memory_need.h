@@ -33,8 +33,8 @@ struct LeastMemory {
 /// Nothing if the model has fewer layers than stages are needed.
 std::optional<LeastMemory> least_memory(const StageComposer& composer, const SearchSpace& space);
 
-/// The choice that comes closest to fitting into the ranks' own memories: the least need / memory of
-/// the fullest rank. Found like least_memory. Nothing without a limit on any rank, and as there.
+/// The choice that comes closest to fitting into the ranks' own memories: the least need / memory
+/// of the fullest rank. Found like least_memory. Nothing without a limit on any rank, and as there.
 std::optional<PlanChoice> choose_for_memory(const StageComposer& composer,
                                             const SearchSpace& space);
 
