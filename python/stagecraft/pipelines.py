@@ -193,6 +193,7 @@ class Pipeline:
 
     @property
     def num_stages(self) -> int:
+        """The number of stages."""
         return len(self.modules)
 
     def parameters(self) -> list[nn.Parameter]:

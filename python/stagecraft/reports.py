@@ -112,6 +112,7 @@ class RankMemory:
 
     @property
     def total(self) -> int:
+        """All of it, in bytes."""
         return self.parameters + self.gradients + self.activations
 
 

@@ -71,6 +71,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Takes what `state_dict` has returned."""
         for module, values in zip(self.pipeline.modules, state["stages"], strict=True):
             module.load_state_dict(values)
         self.optimizer.load_state_dict(state["optimizer"])

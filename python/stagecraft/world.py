@@ -58,14 +58,17 @@ class World:
 
     @property
     def rank(self) -> int:
+        """The rank of this process."""
         return int(self._inner.rank)
 
     @property
     def size(self) -> int:
+        """The number of ranks."""
         return int(self._inner.num_ranks)
 
     @property
     def is_open(self) -> bool:
+        """Whether it is not closed."""
         return bool(self._inner.is_open)
 
     def barrier(self) -> None:

@@ -127,6 +127,15 @@ def test_names_of_the_root():
         sc.Nonsense  # noqa: B018
 
 
+def test_tools_run():
+    done = subprocess.run([sys.executable, "-m", "stagecraft", "compare", "--ranks", "4", "--microbatches", "8"],
+                          capture_output=True, text=True, timeout=60, env=os.environ)
+    assert "ZBVZeroBubble" in done.stdout, done.stderr
+    done = subprocess.run([sys.executable, "-m", "stagecraft", "nonsense"], capture_output=True, text=True, timeout=60,
+                          env=os.environ)
+    assert done.returncode != 0 and "nonsense" in done.stderr
+
+
 def _imports_with(tmp_path, metadata):
     for name, version in metadata.items():
         folder = tmp_path / f"{name}-{version}.dist-info"

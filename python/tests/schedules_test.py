@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from upstream_names import MULTI, SHAPES, SINGLE, build, ours, parse, stage, texts, theirs
 
+import stagecraft
 from stagecraft import ScheduleGPipe, ScheduleInterleaved1F1B, errors
 from stagecraft._utils import generate_rank_to_stage_mapping, generate_stage_to_rank_mapping
 from stagecraft.schedules import B, F, I, W, _Action, _ComputationType
@@ -75,7 +76,7 @@ def test_compiled_stage_cannot_split_its_backward(name):
 @pytest.mark.parametrize("shape", SHAPES)
 def test_order_is_torchs(name, shape):
     per_rank, microbatches, ranks = shape
-    if ranks * per_rank * microbatches > 5000:
+    if ranks * per_rank * microbatches > 1100:
         # Torch takes too long for a test.
         if per_rank == 2 or name in ("LoopedBFS", "Interleaved1F1B", "InterleavedZeroBubble"):
             assert len(build(ours, name, ranks, per_rank, microbatches).pipeline_order) == ranks
@@ -478,9 +479,8 @@ def test_upstream_can_be_replaced():
               "print(ScheduleGPipe.__module__, _Action.__module__, m.__name__)")
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=120, env=os.environ)
     assert done.stdout.split() == ["stagecraft.schedules", "stagecraft._actions", "stagecraft.microbatch"], done.stderr
-    late = "import torch.distributed.pipelining, stagecraft; stagecraft.replace_upstream()"
-    done = subprocess.run([sys.executable, "-c", late], capture_output=True, text=True, timeout=120, env=os.environ)
-    assert "imported already" in done.stderr
+    with pytest.raises(RuntimeError, match="imported already"):
+        stagecraft.replace_upstream()
 
 
 def test_errors_of_lists_are_schedule_errors():

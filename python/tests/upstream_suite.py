@@ -31,7 +31,8 @@ REPLACED = [
 ]
 # How many processes the classes of a file have on the CPU, where the file would take the number of devices.
 WORLD_SIZES = {"test_stage.py": 2, "test_dtensor_pp_unit_tests.py": 4}
-CLASS = re.compile(r"^class (\w+)\((?:.*(?:MultiProc|DTensorTestBase|DistributedTest|MultiProcess).*)\):\n", re.M)
+CLASS = re.compile(r"^class \w*Test\w*\(.*\):\n", re.M)
+OWN_SIZE = re.compile(r"^    world_size(: int)? = .*\n", re.M)
 
 
 def cpu_form(name: str, text: str, swap: bool) -> str:
@@ -40,6 +41,7 @@ def cpu_form(name: str, text: str, swap: bool) -> str:
     for pattern, replacement in REPLACED:
         text = pattern.sub(replacement, text)
     if name in WORLD_SIZES:
+        text = OWN_SIZE.sub("", text)
         text = CLASS.sub(lambda match: f"{match.group(0)}    world_size = {WORLD_SIZES[name]}\n", text)
     return text.replace(UPSTREAM, OURS) if swap else text
 

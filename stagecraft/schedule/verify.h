@@ -34,8 +34,8 @@ struct VerifyOptions {
   VerifyMode mode = VerifyMode::kTraining;
   /// How many microbatches there have to be; without it, as many as occur.
   std::optional<int32_t> microbatches = std::nullopt;
-  /// For kPartial: a B may stand beside an I or W of the same stage and microbatch, as in lists that
-  /// only show an order. A W then needs nothing.
+  /// For kPartial: a B may stand beside an I or W of the same stage and microbatch, as in lists
+  /// that only show an order. A W then needs nothing.
   bool mixed_backward = false;
   /// Findings beyond this number are counted, not kept.
   std::size_t max_findings = 20;
