@@ -134,7 +134,12 @@ class Pipe(nn.Module):
         self.__dict__["_inner"] = inner
         self.num_stages: int = inner.num_stages
         self.has_loss_and_backward = False
-        modules = [capture.GraphModule(inner.stage_graph(s)) for s in range(self.num_stages)]
+        live: dict[str, torch.Tensor] = {}
+        for kind, name, tensor, others, _ in inner.graph.states():
+            if kind == "parameter" and not isinstance(tensor, nn.Parameter):
+                tensor = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
+            live.update(dict.fromkeys((name, *others), tensor))
+        modules = [capture.GraphModule(inner.stage_graph(s), live) for s in range(self.num_stages)]
         self.split_gm = _root_of(inner, modules, input_names)
         self.replicated_params = _replicated(modules)
         self._sources = [inner.sources(s) for s in range(self.num_stages)]
@@ -164,6 +169,7 @@ class Pipe(nn.Module):
         """What `build_stage` needs beside a stage's module."""
         info = PipeInfo(self.split_gm.graph, self.num_stages, self.has_loss_and_backward)
         info.__dict__["ports"] = self.__dict__["_inner"].ports()
+        info.__dict__["ties"] = self.__dict__["_inner"].ties()
         return info
 
     def build_stage(self, stage_index: int, device: torch.device, group: Any = None) -> _PipelineStage:

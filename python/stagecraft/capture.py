@@ -117,7 +117,7 @@ class GraphModule(nn.Module):
     and nest like them. Tensors that are replaced (`.to`, `load_state_dict(assign=True)`) are used
     from the next call on."""
 
-    def __init__(self, graph: Any) -> None:
+    def __init__(self, graph: Any, live: dict[str, torch.Tensor]) -> None:
         super().__init__()
         self._names: list[tuple[str, str]] = []
         for number, (kind, name, tensor, others, persistent) in enumerate(graph.states()):
@@ -126,6 +126,8 @@ class GraphModule(nn.Module):
                 _put(self, place, tensor, False)
             else:
                 place = name
+                # A weight that several stages read is one tensor.
+                tensor = live.get(name, tensor)
                 if kind == "parameter" and not isinstance(tensor, nn.Parameter):
                     tensor = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
                 for each in (name, *others):

@@ -303,6 +303,7 @@ class _Engine:
             "loss": last._call.loss if has_loss and last is not None else None,
             "random": "process",
             "ports": _ports_of(schedule),
+            "ties": _ties_of(schedule) if world.size > 1 else [],
         }
         self._runner = None
         self._runner = _C.RankRunner(
@@ -628,6 +629,24 @@ def _ports_of(schedule: Any) -> Any:
         if ports is not None:
             return ports
     return None
+
+
+def _ties_of(schedule: Any) -> list[list[tuple[int, str]]]:
+    """Weights that stages of several ranks read. Stages of one rank share the tensor, so one of them counts."""
+    place = schedule.stage_index_to_group_rank
+    for stage in _stages_of(schedule):
+        ties = getattr(getattr(stage, "pipe_info", None), "ties", None)
+        if ties is None:
+            continue
+        groups = []
+        for group in ties:
+            first: dict[int, tuple[int, str]] = {}
+            for index, name in group:
+                first.setdefault(place[index], (index, name))
+            if len(first) > 1:
+                groups.append(list(first.values()))
+        return groups
+    return []
 
 
 def _has_ports(schedule: Any) -> bool:
