@@ -1,6 +1,7 @@
 #include "stagecraft/stage/backward.h"
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -230,7 +231,7 @@ TEST(Backward, AllThreeWaysGiveTheBitsOfPlainAutograd) {
 TEST(Backward, InputsThatNeedNoGradientLeaveAllToW) {
   const at::Tensor w = backward_weight({3, 3});
   std::vector<GradRoot> roots = roots_of({at::randn({2, 3}).mm(w)});
-  WeightWork work = backward_input(std::move(roots), {});
+  WeightWork work = backward_input(std::move(roots), std::span<const StageInput>());
   EXPECT_FALSE(work.empty());
   EXPECT_FALSE(w.grad().defined());
   backward_weight(std::move(work));
