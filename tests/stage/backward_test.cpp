@@ -1,6 +1,7 @@
 #include "stagecraft/stage/backward.h"
 
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
