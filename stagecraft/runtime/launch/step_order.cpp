@@ -10,7 +10,7 @@ namespace stagecraft::detail {
 std::vector<RankSlot> one_thread_order(const Schedule& schedule, const StageGraph& graph) {
   ActionIndex index(schedule);
   require<Error>(index.add_all(schedule),
-                         "an action is in the schedule twice, so no thread can execute it");
+                 "an action is in the schedule twice, so no thread can execute it");
   // Ranks that are threads of one process never wait for a send.
   const Needs needs(schedule, graph, /*blocking_sends=*/false);
   ListRunner runner(schedule, index, needs);
