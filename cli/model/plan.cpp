@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <ATen/ops/add.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/zeros.h>
@@ -66,7 +67,7 @@ at::Tensor mean_of_outputs(const c10::IValue& output) {
   for (const c10::IValue& leaf : tree::flatten(output).leaves) {
     if (!leaf.isTensor() || !leaf.toTensor().is_floating_point()) continue;
     const at::Tensor mean = leaf.toTensor().mean();
-    sum = sum.defined() ? sum + mean : mean;
+    sum = sum.defined() ? at::add(sum, mean) : mean;
   }
   if (!sum.defined()) throw BadUsage("--measure: no output of the model has a gradient");
   return sum;
