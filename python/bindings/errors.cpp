@@ -19,10 +19,15 @@ py::object error_class(const char* name) {
   return py::module_::import("stagecraft.errors").attr(name);
 }
 
-void set_cause(py::object& error, const std::exception_ptr& cause) {
-  if (!cause || !cause_function()) return;
-  py::object object = cause_function()(cause);
-  if (object) PyException_SetCause(error.ptr(), object.release().ptr());
+// To be called before any other function of Python: until then a failed hook's exception may be set
+// in this thread.
+py::object python_cause(const std::exception_ptr& cause) {
+  if (!cause || !cause_function()) return {};
+  return cause_function()(cause);
+}
+
+void set_cause(const py::object& error, py::object cause) {
+  if (cause) PyException_SetCause(error.ptr(), cause.release().ptr());
 }
 
 }  // namespace
@@ -35,14 +40,16 @@ py::object to_python_error(const std::exception_ptr& error) {
   try {
     std::rethrow_exception(error);
   } catch (const StageError& e) {
+    py::object cause = python_cause(e.cause());
     const StageError::Place& place = e.place();
     py::object made = error_class("StageError")(e.what(), place.rank.value(), place.stage.value(),
                                                 place.microbatch.value(), place.action);
-    set_cause(made, e.cause());
+    set_cause(made, std::move(cause));
     return made;
   } catch (const PeerError& e) {
+    py::object cause = python_cause(e.cause());
     py::object made = error_class("PeerError")(e.what(), e.peer().value());
-    set_cause(made, e.cause());
+    set_cause(made, std::move(cause));
     return made;
   } catch (const ParseError& e) {
     return error_class("ParseError")(e.what(), e.line(), e.column());

@@ -38,8 +38,10 @@ void raise(const Held& exception) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value)), value);
 }
 
-// What torch's autograd engine throws when Python code failed inside a backward.
-py::object exception_of(const python_error& error) {
+// What torch's autograd engine throws when Python code failed inside a backward. Its exception may
+// still be the one that is set in this thread.
+py::object exception_of(python_error& error) {
+  error.persist();
   python_error copy(error);
   copy.restore();
   const py::error_already_set taken;
@@ -53,7 +55,7 @@ py::object cause_of(const std::exception_ptr& cause) {
     return py::reinterpret_borrow<py::object>(handle_of(error.exception()));
   } catch (const PyInterrupt& error) {
     return py::reinterpret_borrow<py::object>(handle_of(error.exception()));
-  } catch (const python_error& error) {
+  } catch (python_error& error) {
     return exception_of(error);
   } catch (...) {
     return to_python_error(cause);

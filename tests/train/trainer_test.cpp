@@ -3,6 +3,7 @@
 #include <limits>
 #include <string>
 
+#include <ATen/Parallel.h>
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/mse_loss.h>
@@ -23,7 +24,10 @@ constexpr int64_t kSteps = 5;
 
 /// The same training without anything of a pipeline: the module itself, microbatch by microbatch.
 /// `reversed`: backward of the last microbatch first.
+/// With one thread inside operators, as a Trainer has by default: torch 2.15 sums the gradients of
+/// layer norms over threads.
 std::vector<double> plain_curve(const GptSizes& sizes, int32_t microbatches, bool reversed) {
+  at::set_num_threads(1);
   const Gpt gpt(sizes, 7);
   const StageBody body = gpt.body();
   std::vector<ModelState> states;
