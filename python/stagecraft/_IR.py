@@ -204,7 +204,7 @@ def _no_forward(*args: Any, **kwargs: Any) -> Any:
 
 
 def _root_of(inner: Any, modules: Sequence[nn.Module], input_names: list[str]) -> fx.GraphModule:
-    """A graph that calls the stages, for whoever looks at how values flow."""
+    """A graph that calls the stages and shows how values flow."""
     root = nn.Module()
     for index, module in enumerate(modules):
         root.add_module(get_submod_name(index), module)
@@ -313,7 +313,7 @@ def load_exported(path: str | os.PathLike[str], program: str = "") -> Exported:
 
 
 def _move_placeholders_to_front(graph: fx.Graph) -> None:
-    """Moves all placeholders before the other nodes, which keep their order behind the last one."""
+    """Moves all placeholders before the other nodes. The other nodes keep their order."""
     last: fx.Node | None = None
     for node in list(graph.nodes):
         if node.op != "placeholder":

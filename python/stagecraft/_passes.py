@@ -93,7 +93,7 @@ def _merge_bw(compute_actions: Iterable[_Action | None]) -> list[_Action]:
 
 def _add_unshard_reshard(compute_actions: Iterable[_Action | None], max_active_stages: int = 3, *,
                          unshard_lookahead: int | None = None) -> list[_Action]:
-    """Inserts UNSHARD and RESHARD, so that at most so many stages hold their parameters. Drops idle slots."""
+    """Inserts UNSHARD and RESHARD, so that at most `max_active_stages` stages hold their parameters. Drops idle slots."""
     actions = list(compute_actions)
     if HAS_WAITS:
         for action in actions:
@@ -143,7 +143,7 @@ def _add_send_recv(compute_actions: Lists, stage_to_rank: StageToRank, num_stage
 
 
 def _add_wait_send(comm_actions: Lists) -> Order:
-    """Inserts a wait for each send: behind the backward that follows a SEND_F, else at the end."""
+    """Inserts a wait for each send: after the backward that follows a SEND_F, or at the end."""
     return from_native(to_native(comm_actions, "lowered").add_send_waits())
 
 
@@ -209,14 +209,14 @@ class _HeldReceives:
         self._held[receive] = self._stage_to_rank(source)
 
     def release_from(self, peer: int) -> list[_Action]:
-        """Lets go of all that come from that rank."""
+        """Releases all receives from that rank."""
         released = [receive for receive, source in self._held.items() if source == peer]
         for receive in released:
             del self._held[receive]
         return released
 
     def release_for(self, action: _Action) -> list[_Action]:
-        """Lets go of what a compute action reads."""
+        """Releases the receives that a compute action reads."""
         released = []
         for part in _parts(action):
             kind = part.computation_type

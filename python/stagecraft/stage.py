@@ -471,7 +471,7 @@ class _PipelineStageBase(ABC):
         if self._call.wrapper is not None:
             self._call.wrapper.reduce_grad(self._call.module)
 
-    # Operations of torch.distributed for whoever asks; the engine has its own transport.
+    # Operations of torch.distributed, for callers. The engine has its own transport and does not use them.
 
     def _peer(self, stage_index: int | None) -> int:
         if stage_index is None:

@@ -26,7 +26,7 @@ std::string curve_table(const Plan& plan, const std::vector<CurvePoint>& curve);
 /// A time of the problem as text, with its unit if it has one: "12406", "646 ms".
 std::string format_time(const PlanProblem& problem, double time);
 
-/// The rows and columns behind the texts, for other forms of output.
+/// The rows and columns of the texts, for other forms of output.
 struct PlanTable {
   std::vector<std::string> header;
   std::vector<std::vector<std::string>> rows;

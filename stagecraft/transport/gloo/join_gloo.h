@@ -31,8 +31,8 @@ std::unique_ptr<Transport> join_gloo(const JoinOptions& options);
 
 /// The same at a store that the program has, such as that of its own c10d group: a gloo group of
 /// Stagecraft's own beside it. Of the options, those of c10d's store (host, port, listen, ...) are
-/// not used. Whoever can reach the store can join, so no token is needed unless one is given.
-/// Without `address`, peers reach this rank where c10d's gloo groups are reached (by
+/// not used. A process that can reach the store can join, so no token is needed unless one is
+/// given. Without `address`, peers reach this rank where c10d's gloo groups are reached (by
 /// GLOO_SOCKET_IFNAME, or else by the machine's name). Worlds at one store need different jobs.
 std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                      const JoinOptions& options);
