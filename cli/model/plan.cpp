@@ -16,6 +16,7 @@
 #include "cli/model/facts.h"
 #include "cli/output.h"
 #include "cli/plan_search.h"
+#include "stagecraft/graph/run/input_binding.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/plan/plan_file.h"
 #include "stagecraft/plan/plan_text.h"
@@ -48,17 +49,7 @@ Arguments example_arguments(const Graph& graph) {
                         : at::isFloatingType(info.dtype) ? at::randn(shape, options)
                                                          : at::zeros(shape, options));
   }
-  const GraphParts& parts = graph.parts();
-  const std::span<c10::IValue> all(leaves);
-  const std::size_t positional = parts.args.num_leaves();
-  const c10::IValue args = tree::unflatten(parts.args, all.first(positional));
-  const c10::IValue kwargs = tree::unflatten(parts.kwargs, all.subspan(positional));
-  Arguments result;
-  for (const c10::IValue& value : args.toTupleRef().elements()) result.args.push_back(value);
-  for (const auto& entry : kwargs.toGenericDict()) {
-    result.kwargs.set(entry.key().toStringRef(), entry.value());
-  }
-  return result;
+  return arguments_of_leaves(graph, std::move(leaves));
 }
 
 /// Any number that depends on all outputs: its backward costs what that of a loss costs.

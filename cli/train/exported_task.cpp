@@ -37,21 +37,6 @@ std::vector<std::string> input_names(const Graph& graph) {
   return names;
 }
 
-/// From a value for each leaf of the inputs to a call.
-Arguments to_arguments(const Graph& graph, std::vector<c10::IValue> leaves) {
-  const GraphParts& parts = graph.parts();
-  const std::span<c10::IValue> all(leaves);
-  const std::size_t positional = parts.args.num_leaves();
-  const c10::IValue args = tree::unflatten(parts.args, all.first(positional));
-  const c10::IValue kwargs = tree::unflatten(parts.kwargs, all.subspan(positional));
-  Arguments result;
-  for (const c10::IValue& value : args.toTupleRef().elements()) result.args.push_back(value);
-  for (const auto& entry : kwargs.toGenericDict()) {
-    result.kwargs.set(entry.key().toStringRef(), entry.value());
-  }
-  return result;
-}
-
 /// The sizes that a dimension of an input may have.
 struct Range {
   int64_t least = 1;
@@ -152,7 +137,7 @@ class ExportedTask {
           leaves.push_back(*input.fixed_value());
         }
       }
-      return to_arguments(graph, std::move(leaves));
+      return arguments_of_leaves(graph, std::move(leaves));
     };
     find_logits(task);
     if (has_labels) {
@@ -301,7 +286,7 @@ class ExportedTask {
         leaves.push_back(names[i].empty() ? *graph.parts().inputs[i].fixed_value()
                                           : c10::IValue(rows_named(rows, names[i])));
       }
-      return to_arguments(graph, std::move(leaves));
+      return arguments_of_leaves(graph, std::move(leaves));
     };
     check_examples(task);
     take_loss(task);

@@ -8,8 +8,8 @@
 
 namespace stagecraft::plan {
 
-/// The times of words of which few actions move at a time: computes anew only what comes after the
-/// change. Memory is not looked at. For instances without links that transfers wait for.
+/// Computes the times of the actions in words. If a few actions move, it computes only the times
+/// after the change again. It ignores memory. For instances without links that transfers wait for.
 class QuickClock {
  public:
   /// `in` must outlive it.

@@ -209,4 +209,18 @@ void InputBinding::check_shapes(std::span<const c10::IValue> leaves,
   }
 }
 
+Arguments arguments_of_leaves(const Graph& graph, std::vector<c10::IValue> leaves) {
+  const GraphParts& parts = graph.parts();
+  const std::span<c10::IValue> all(leaves);
+  const std::size_t positional = parts.args.num_leaves();
+  const c10::IValue args = tree::unflatten(parts.args, all.first(positional));
+  const c10::IValue kwargs = tree::unflatten(parts.kwargs, all.subspan(positional));
+  Arguments result;
+  for (const c10::IValue& value : args.toTupleRef().elements()) result.args.push_back(value);
+  for (const auto& entry : kwargs.toGenericDict()) {
+    result.kwargs.set(entry.key().toStringRef(), entry.value());
+  }
+  return result;
+}
+
 }  // namespace stagecraft

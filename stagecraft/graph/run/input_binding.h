@@ -45,4 +45,7 @@ class InputBinding {
   SizeSet known_ = 0;
 };
 
+/// The reverse of InputBinding::leaves: the arguments of a call from a value for each leaf.
+Arguments arguments_of_leaves(const Graph& graph, std::vector<c10::IValue> leaves);
+
 }  // namespace stagecraft
