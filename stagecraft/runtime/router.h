@@ -48,6 +48,7 @@ class Router {
 
   /// The offset of the current action in the rank's list, for the recorder.
   void set_offset(std::size_t offset) { offset_ = offset; }
+  std::size_t offset() const { return offset_; }
 
   Arguments take_inputs(Action forward);
   void put_outputs(Action forward, const c10::IValue& output);

@@ -132,6 +132,7 @@ class Runner::Impl final : public PipelineCore {
   RecordedRun recorded_run() override {
     require_no_step();
     require_step();
+    executor_.recorded();  // waits for the device
     // Ranks leave a barrier at about the same time, which aligns their clocks.
     transport_.barrier(deadline());
     const GatheredRank own = driver_->recorded();
@@ -314,7 +315,7 @@ int32_t Runner::replica() const {
 }
 
 const RankRecording& Runner::recording() const {
-  return core_->drivers().front()->executor().recorder().view();
+  return core_->drivers().front()->executor().recorded();
 }
 
 }  // namespace stagecraft

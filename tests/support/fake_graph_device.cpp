@@ -21,6 +21,7 @@
 
 #include "stagecraft/runtime/launch/graph_device.h"
 #include "stagecraft/stage/random_generators.h"
+#include "tests/support/fake_device_probe.h"
 
 namespace stagecraft {
 namespace {
@@ -213,6 +214,9 @@ class FakeGraphDevice final : public detail::GraphDevice {
   void open_sequence() override { tape_.generators.push_back(at::detail::createCPUGenerator()); }
   at::Generator continue_sequence(std::size_t sequence) override {
     return tape_.generators.at(sequence);
+  }
+  std::unique_ptr<detail::DeviceMarks> make_marks(std::size_t /*limit*/) override {
+    return make_fake_marks();
   }
 
  private:
