@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+import warnings
 import weakref
 from typing import Any
 
@@ -316,6 +317,47 @@ def test_memory_is_flat_over_a_thousand_steps() -> None:
     for _ in range(1000):
         schedule.step(x, target=y)
     assert resident() - before < 4 << 20
+
+
+def test_what_a_stage_takes_and_gives_is_known_after_a_step() -> None:
+    x, y = batch(8)
+    schedule, _ = make(sc.ScheduleInterleaved1F1B, 4)
+    stages = schedule._local_stages()
+    assert all(stage._stage_meta.inputs is None for stage in stages)
+    schedule.eval(x)
+    assert stages[1]._stage_meta.inputs[0].shape == (2, WIDTH) and stages[1]._stage_meta.input_grads is None
+    schedule.step(x, target=y)
+    first, last = (stage._stage_meta for stage in stages)
+    assert first.inputs[0].shape == first.outputs[0].shape == last.inputs[0].shape == (2, WIDTH)
+    assert first.input_grads == (None,) and first.output_grads[0].shape == (2, WIDTH)
+    assert last.inputs[0].requires_grad and last.input_grads[0].shape == (2, WIDTH) and last.output_grads is None
+    again = schedule._local_stages()[1]._stage_meta
+    schedule.step(x, target=y)
+    assert schedule._local_stages()[1]._stage_meta is again
+
+
+def test_examples_of_a_stage() -> None:
+    x, y = batch(8)
+    CPU = torch.device("cpu")
+
+    def step(**examples: Any) -> PipelineStage:
+        stage = PipelineStage(block(0), 0, 1, CPU, **examples)
+        sc.ScheduleGPipe(stage, 4, loss_fn=mse).step(x, target=y)
+        return stage
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert step(input_args=x[:2])._stage_meta.inputs[0].shape == (2, WIDTH)
+        stage = step(input_args=(x[:2],), output_args=x[:2])
+        assert stage._stage_meta.inputs == stage._user_meta.inputs and stage._stage_meta.output_grads == (None,)
+        step(input_args=x[:2], output_args=x[:2], output_grads=x[:2], input_grads=(None,))
+    with pytest.warns(UserWarning, match="Metadata mismatch"):
+        step(input_args=x[:3])
+    with pytest.raises(sc.MetadataError, match="tensors"):
+        PipelineStage(block(0), 0, 1, CPU, input_args=("text",))
+    for index, number in ((2, 2), (-1, 2)):
+        with pytest.raises(ValueError, match="out of range"):
+            PipelineStage(block(0), index, number, CPU)
 
 
 def test_own_lists_run_as_they_are() -> None:
