@@ -253,6 +253,18 @@ class _PipelineSchedule(ABC):
 class _EngineSchedule(_PipelineSchedule):
     """A schedule whose steps the engine runs."""
 
+    # The flags that programs set to False before batches of other shapes: forward, backward.
+    _flags: ClassVar[tuple[str, str]]
+
+    def _is_initialized(self) -> bool:
+        """Whether what is known of values holds for the next step."""
+        return bool(getattr(self, self._flags[0]))
+
+    def _set_initialized(self, training: bool) -> None:
+        setattr(self, self._flags[0], True)
+        if training:
+            setattr(self, self._flags[1], True)
+
     def _step_microbatches(self, arg_mbs: list[Any] | None = None, kwarg_mbs: list[Any] | None = None,
                            target_mbs: list[Any] | None = None, losses: list[Any] | None = None,
                            return_outputs: bool = True, loss_kwargs: dict[str, Any] | None = None) -> Any:

@@ -23,6 +23,8 @@ Format = Literal["compute_only", "compute_comms"]
 class PipelineScheduleSingle(_EngineSchedule):
     """A schedule with one stage on each rank."""
 
+    _flags = ("_stage_forward_initialized", "_stage_backward_initialized")
+
     def __init__(self, stage: Any, n_microbatches: int, loss_fn: Callable[..., Any] | None = None,
                  args_chunk_spec: Any = None, kwargs_chunk_spec: Any = None, output_merge_spec: Any = None,
                  scale_grads: bool = True) -> None:
@@ -65,6 +67,7 @@ class PipelineScheduleMulti(_EngineSchedule):
     """
 
     _style: ClassVar[str] = "loop"
+    _flags = ("_stages_forward_initialized", "_stages_backward_initialized")
 
     def __init__(self, stages: list[Any], n_microbatches: int, loss_fn: Callable[..., Any] | None = None,
                  args_chunk_spec: Any = None, kwargs_chunk_spec: Any = None, output_merge_spec: Any = None,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import Any
+from typing import Any, Literal
 
 import torch
 import torch.distributed as dist
@@ -75,6 +76,7 @@ class _PipelineStageBase(TransferOps, ABC):
         self._user_meta = _StageMeta()
         self._stage_meta = _StageMeta()
         self._inference_mode: InferenceMode | None = None
+        self._looked: Literal["", "forward", "backward"] = ""
         self._local_inputs: dict[int, Any] = {}
         self._local_grads: dict[int, Any] = {}
         self.stage_index_to_group_rank: dict[int, int] = {
@@ -133,22 +135,27 @@ class _PipelineStageBase(TransferOps, ABC):
     @abstractmethod
     def _create_grad_recv_info(self, act_send_info: dict[int, list[int]]) -> tuple[Any, ...]: ...
 
+    def _forget_look(self) -> None:
+        """The next step says anew what the stage takes and gives."""
+        self._looked = ""
+        self._stage_meta = dataclasses.replace(self._user_meta)
+
     def _begin_look(self, training: bool) -> None:
         """Before a step: whether the step shall say what the stage takes and gives."""
-        known = self._stage_meta
+        if self._looked == "backward" or (self._looked == "forward" and not training):
+            return
         given = self._user_meta
         if InferenceMode.needs_dynamic(given, training):
             self._inference_mode = InferenceMode.DYNAMIC
-            if known.inputs is None or known is given or (training and known.input_grads is None):
-                self._call.seen = Seen()
-        elif known.inputs is None or (training and known.input_grads is None):
-            self._inference_mode = InferenceMode.STATIC
-            inputs, outputs = given.inputs, given.outputs
-            assert inputs is not None and outputs is not None
-            self._stage_meta = known = _StageMeta(inputs, outputs)
-            if training:
-                known.input_grads = given.input_grads or _derive_grad_metas(inputs)
-                known.output_grads = given.output_grads or _derive_grad_metas(outputs)
+            self._call.seen = Seen()
+            return
+        self._inference_mode = InferenceMode.STATIC
+        self._stage_meta = known = dataclasses.replace(given)
+        if training:
+            assert known.inputs is not None and known.outputs is not None
+            known.input_grads = given.input_grads or _derive_grad_metas(known.inputs)
+            known.output_grads = given.output_grads or _derive_grad_metas(known.outputs)
+        self._looked = "backward" if training else "forward"
 
     def _end_look(self, training: bool) -> None:
         """After the step: what is known now. A warning where the examples differ."""
@@ -160,6 +167,7 @@ class _PipelineStageBase(TransferOps, ABC):
             found.input_grads = seen.grads(seen.inputs, seen.input_grads)
             found.output_grads = None if self.is_last else seen.grads(seen.outputs, seen.output_grads)
         self._stage_meta = found
+        self._looked = "backward" if training else "forward"
         for name in ("inputs", "outputs", "input_grads", "output_grads"):
             expected, actual = getattr(self._user_meta, name), getattr(found, name)
             if expected and actual:

@@ -78,6 +78,8 @@ class _Engine:
     def __init__(self) -> None:
         self._runner: Any = None
         self._key: Any = None
+        # What the key names by its address lives as long as the key.
+        self._keyed: Any = None
         self._modules: dict[int, Any] = {}
         self._failed = False
         self._context: Any = None
@@ -113,6 +115,7 @@ class _Engine:
         if key != self._key:
             self._build(schedule, stages, world, source, handlers)
             self._key = key
+            self._keyed = (world, [stage._call.wrapper for stage in stages])
         for stage in stages:
             module = stage._call.module
             if self._failed or self._modules.get(stage.stage_index) is not module:
@@ -192,6 +195,9 @@ class _Engine:
         count = schedule._n_microbatches
         if any(not hasattr(stage, "_call") for stage in stages):
             return _compare.run_stand_ins(schedule, stages, arg_mbs, kwarg_mbs)
+        if not schedule._is_initialized():
+            for stage in stages:
+                stage._forget_look()
         first = next((s for s in stages if s.is_first), None)
         last = next((s for s in stages if s.is_last), None)
         if first is not None and first._runtime_validate:
@@ -269,6 +275,7 @@ class _Engine:
             deliver_log()
         for stage in stages:
             stage._end_look(training)
+        schedule._set_initialized(training)
         if losses is not None and last is not None:
             losses[:] = result["losses"]
 

@@ -196,6 +196,27 @@ def test_a_trace_that_holds_for_more_rows_refuses_one() -> None:
         assert torch.equal(pipeline(model, (x[:1],))(x[:1])[0], model(x[:1]))
 
 
+class MarkedTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = block(0), block(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        pipe_split()
+        pipe_split()
+        return self.second(x)
+
+
+def test_markers_beside_each_other_are_one_cut() -> None:
+    model = MarkedTwice()
+    x, _ = batch(4)
+    pipe = pipeline(model, (x,))
+    assert pipe.num_stages == 2 and all(list(pipe.get_stage_module(s).parameters()) for s in range(2))
+    with torch.no_grad():
+        assert torch.equal(pipe(x)[0], model(x))
+
+
 class Aliased(nn.Module):
     """One weight under two names, read by two stages."""
 
