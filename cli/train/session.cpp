@@ -142,12 +142,20 @@ class Session {
     return rows;
   }
 
+  // Measuring memory costs a few per cent of time, so only the reported step does it. A step that
+  // measures memory is not replayed, so on a device with graphs it is the step before.
+  bool measures_memory() const {
+    if (!reports_.are_wanted()) return false;
+    constexpr int64_t kReplaysAfter = 8;
+    const bool is_replayed = device().is_cuda() && command_.graphs != "off" &&
+                             transport_ == nullptr && command_.steps >= kReplaysAfter;
+    return trainer_.steps() + 1 == command_.steps - (is_replayed ? 1 : 0);
+  }
+
   TrainStep train_on(const NamedTensors& drawn) {
-    // Measuring memory costs a few per cent of time, so only the reported step does it.
-    const bool is_reported = reports_.are_wanted() && trainer_.steps() + 1 == command_.steps;
     try {
       const NamedTensors rows = on_device(drawn);
-      return trainer_.step(task_.arguments(rows), task_.target(rows), is_reported);
+      return trainer_.step(task_.arguments(rows), task_.target(rows), measures_memory());
     } catch (const Error& error) {
       if (transport_ != nullptr) throw;  // other ranks may be gone
       try {

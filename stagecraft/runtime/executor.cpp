@@ -152,6 +152,54 @@ void Executor::run_slot_at(std::size_t offset) {
   guarded([&] { run_slot_of(offset); });
 }
 
+void Executor::run_slot_as(std::size_t offset, const std::function<void()>& work) {
+  guarded([&] {
+    if (const auto reason = transport_.abort_reason()) {
+      throw PeerError(reason->message, reason->rank, reason->cause);
+    }
+    WaitTick::call_if_due();
+    note_complete();
+    const Action action = list()[offset];
+    slot_ = list().subspan(offset, 1 + static_cast<std::size_t>(action.num_parts()));
+    begin(action, offset);
+    work();
+    end(action, offset);
+    // The parts of an overlap are one launch.
+    for (std::size_t part = 1; part < slot_.size(); ++part) {
+      begin(slot_[part], offset + part);
+      end(slot_[part], offset + part);
+    }
+  });
+}
+
+void Executor::compute(std::size_t offset) {
+  is_computing_ = true;
+  const auto actions =
+      list().subspan(offset, 1 + static_cast<std::size_t>(list()[offset].num_parts()));
+  try {
+    for (const Action action : actions) {
+      if (!action.is_overlap()) run_built_in(action);
+    }
+  } catch (...) {
+    is_computing_ = false;
+    throw;
+  }
+  is_computing_ = false;
+}
+
+void Executor::mark_received(Action action) {
+  if (action.type() != ActionType::kBackwardWeight) {
+    mark_ready(action, action.type() == ActionType::kForward);
+  }
+}
+
+void Executor::set_results(std::vector<c10::IValue> outputs, std::vector<at::Tensor> losses,
+                           std::vector<at::Tensor> added_losses) {
+  outputs_ = std::move(outputs);
+  losses_ = std::move(losses);
+  added_losses_ = std::move(added_losses);
+}
+
 void Executor::send_ties() {
   if (plan_.is_training) guarded([&] { ties_.send(plan_.step); });
 }
@@ -333,6 +381,7 @@ std::vector<c10::IValue> Executor::take_output_grads(Action action) {
 
 // The host has the values now. The device has them when it reaches the mark.
 void Executor::mark_ready(Action action, bool is_forward) {
+  if (is_computing_) return;  // perhaps in a capture
   const StageWires& wires =
       wiring_.stages()[static_cast<std::size_t>(wiring_.local_index(action.stage()))];
   const auto& edges = is_forward ? wires.in : wires.out;

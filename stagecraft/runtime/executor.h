@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -70,6 +71,17 @@ class Executor {
   void run_slot_at(std::size_t offset);
   void send_ties();
   void finish();
+
+  /// The same for a slot whose compute `work` does, instead of the stages.
+  void run_slot_as(std::size_t offset, const std::function<void()>& work);
+  /// In such work: the compute of the slot itself, without recording it.
+  void compute(std::size_t offset);
+  /// In such work: the values of other ranks are there.
+  void mark_received(Action action);
+  Router& router() { return router_; }
+  /// Instead of the results of the stages.
+  void set_results(std::vector<c10::IValue> outputs, std::vector<at::Tensor> losses,
+                   std::vector<at::Tensor> added_losses);
 
   /// Keeps the gradients of the step. It is complete on all ranks.
   void commit() {
@@ -194,6 +206,7 @@ class Executor {
   std::vector<StageMemory> memory_;
   int64_t peak_memory_ = 0;
   std::shared_ptr<const AbortReason> announced_;  // the loss of a rank that was printed
+  bool is_computing_ = false;                     // inside of `compute`
   bool is_exchanging_ = false;                    // gradients of replicas or tied weights
 };
 

@@ -51,8 +51,9 @@ TEST_F(DeviceFailure, OutOfMemoryNamesTheActionTheBytesAndWhatWouldSaveThem) {
                        "CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has ...\nadvice");
     }
   });
-  // GPipe: all forwards first.
-  Pipeline pipeline = make_pipeline(model, {.schedule = "GPipe", .ranks = 1, .seed = kFailureSeed});
+  // All forwards of stage 0, then all of stage 1.
+  Pipeline pipeline =
+      make_pipeline(model, {.schedule = "LoopedBFS", .ranks = 1, .seed = kFailureSeed});
   try {
     pipeline.step(random_batch(4, 8, 5, 0));
     FAIL() << "the step did not fail";
@@ -93,13 +94,14 @@ TEST_F(DeviceFailure, AnAsynchronousErrorNamesTheActionsSinceTheLastGoodPoint) {
     FakeDeviceProbes::set_failure("CUDA error: device-side assert triggered");
     throw std::runtime_error("CUDA error: device-side assert triggered\nmore");
   });
-  Pipeline pipeline = make_pipeline(model, {.schedule = "GPipe", .ranks = 1});
-  // 0F0 begin, end; 1F0 begin, end; 0F1 begin, end: three actions are known to be complete.
-  FakeDeviceProbes::set_reached(6);
-  EXPECT_ERROR(pipeline.step(random_batch(4, 8, 5, 0)), StageError,
-               "reports an error of a kernel that was launched earlier: CUDA error: device-side "
-               "assert triggered; actions since the last good point: rank 0: 1F1, 0F2, 1F2; this "
-               "process cannot use the device any more");
+  Pipeline pipeline = make_pipeline(model, {.schedule = "LoopedBFS", .ranks = 1});
+  // Each with two marks, two UNSHARDs, 0F0, 0F1 and 0F2 are known to be complete.
+  FakeDeviceProbes::set_reached(10);
+  EXPECT_ERROR(
+      pipeline.step(random_batch(4, 8, 5, 0)), StageError,
+      "reports an error of a kernel that was launched earlier: CUDA error: device-side "
+      "assert triggered; actions since the last good point: rank 0: 0F3, 1F0, 1F1, 1F2; this "
+      "process cannot use the device any more");
   // Neither can the next step, which says why.
   EXPECT_ERROR(pipeline.step(random_batch(4, 8, 5, 0)), StageError,
                "the device failed in an earlier step: the device cpu reports an error");

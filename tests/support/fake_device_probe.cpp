@@ -24,6 +24,12 @@ void throw_failure() {
   if (const char* message = failure.load()) throw std::runtime_error(message);
 }
 
+int64_t host_now() {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(
+             std::chrono::steady_clock::now().time_since_epoch())
+      .count();
+}
+
 class FakeMarks final : public detail::DeviceMarks {
  public:
   void clear() override { times_.clear(); }
@@ -34,9 +40,7 @@ class FakeMarks final : public detail::DeviceMarks {
   }
   std::size_t set() override {
     throw_failure();
-    const int64_t host = std::chrono::duration_cast<std::chrono::nanoseconds>(
-                             std::chrono::steady_clock::now().time_since_epoch())
-                             .count();
+    const int64_t host = host_now();
     times_.push_back(times_.empty() ? host : std::max(times_.back(), host) + mark_cost);
     return times_.size() - 1;
   }
@@ -47,6 +51,25 @@ class FakeMarks final : public detail::DeviceMarks {
 
  private:
   std::vector<int64_t> times_;
+};
+
+class FakeGraphMarks final : public detail::DeviceMarks {
+ public:
+  void clear() override { size_ = 0; }
+  std::size_t size() const override { return size_; }
+  bool is_reached(std::size_t /*mark*/) override { return true; }
+  std::size_t set() override { return size_++; }
+  std::vector<int64_t> read() override {
+    const int64_t begin = host_now();
+    std::vector<int64_t> times;
+    for (std::size_t i = 0; i < size_; ++i) {
+      times.push_back(begin + static_cast<int64_t>(i) * mark_cost);
+    }
+    return times;
+  }
+
+ private:
+  std::size_t size_ = 0;
 };
 
 class FakeProbe final : public detail::DeviceProbe {
@@ -100,8 +123,8 @@ void FakeDeviceProbes::set_reached(int64_t marks) {
   reached = marks;
 }
 
-std::unique_ptr<detail::DeviceMarks> make_fake_marks() {
-  return mark_cost > 0 ? std::make_unique<FakeMarks>() : nullptr;
+std::unique_ptr<detail::DeviceMarks> make_fake_graph_marks() {
+  return mark_cost > 0 ? std::make_unique<FakeGraphMarks>() : nullptr;
 }
 
 }  // namespace stagecraft

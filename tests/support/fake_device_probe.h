@@ -27,7 +27,8 @@ class FakeDeviceProbes {
   static int64_t num_releases();
 };
 
-/// Marks of such a device, also for a fake graph device. Null if no FakeDeviceProbes lives.
-std::unique_ptr<detail::DeviceMarks> make_fake_marks();
+/// Marks in a captured step of such a device, which reaches them when they are read. Null if no
+/// FakeDeviceProbes lives.
+std::unique_ptr<detail::DeviceMarks> make_fake_graph_marks();
 
 }  // namespace stagecraft

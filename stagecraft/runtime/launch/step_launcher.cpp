@@ -98,11 +98,11 @@ std::unique_ptr<StepLauncher> make_launcher(StepLauncher::Host host) {
   return std::make_unique<StepLauncher>(std::move(host), std::move(graphs));
 }
 
-// Why a step must be run, apart from its batch; empty if nothing is in the way.
-std::string StepLauncher::find_obstacle(const StepPlan& plan) const {
+std::string find_obstacle(const StepPlan& plan, const Callbacks& callbacks,
+                          const std::vector<const Stage*>& stages) {
   if (plan.meter != nullptr) return "the step measures memory";
-  if (!host_.core.callbacks.empty()) return "the pipeline has handlers or observers of actions";
-  for (const Stage* stage : stages_) {
+  if (!callbacks.empty()) return "the pipeline has handlers or observers of actions";
+  for (const Stage* stage : stages) {
     if (has_host_work(stage->options())) {
       return fmt::format("stage {} has hooks (StageOptions)", stage->index().value());
     }
@@ -118,7 +118,8 @@ StepLauncher::Outcome StepLauncher::decline(const std::string& reason) {
 
 StepLauncher::Outcome StepLauncher::launch(StepPlan& plan, StepResult& result) {
   const bool must = host_.core.options.graphs == GraphMode::kOn;
-  if (const std::string obstacle = find_obstacle(plan); !obstacle.empty()) {
+  if (const std::string obstacle = find_obstacle(plan, host_.core.callbacks, stages_);
+      !obstacle.empty()) {
     require<Error>(!must || plan.meter != nullptr, "PipelineOptions::graphs is kOn, but {}",
                    obstacle);
     return decline(obstacle);

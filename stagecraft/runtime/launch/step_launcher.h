@@ -66,7 +66,6 @@ class StepLauncher {
     std::string reason = {};
   };
 
-  std::string find_obstacle(const StepPlan& plan) const;
   Outcome decline(const std::string& reason);
   std::shared_ptr<DeviceMarks> make_marks(const Schedule& schedule);
   void execute_here(const StepPlan& plan);
@@ -86,6 +85,10 @@ class StepLauncher {
   LaunchCounts counts_;
   bool has_recording_ = false;
 };
+
+/// Why a step must be run, apart from its batch; empty if nothing is in the way.
+std::string find_obstacle(const StepPlan& plan, const Callbacks& callbacks,
+                          const std::vector<const Stage*>& stages);
 
 /// A launcher for a pipeline, or null if its options or its devices do not allow graphs. Error if
 /// they do not and GraphMode::kOn is set.
