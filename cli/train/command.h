@@ -36,7 +36,7 @@ struct TrainCommand {
   std::string recompute;                             ///< "all", or numbers of stages
   std::string plan;                                  ///< "auto" or a file; empty: no plan
   std::optional<std::string> memory = std::nullopt;  ///< of each rank, for --plan auto
-  int32_t plan_steps = 3;                            ///< measured
+  int32_t plan_steps = 7;                            ///< measured
   std::string plan_time = "5s";
   std::string plan_out;
   /// The plan, when it is made or read: it gives split, schedule, recompute and microbatches.

@@ -103,14 +103,16 @@ struct Embed : torch::nn::Module {
 };
 
 struct Block : torch::nn::Module {
-  Block(const GptSizes& own, Tensor own_turn) : sizes(own), turn(std::move(own_turn)) {
+  Block(const GptSizes& own, Tensor own_turn, bool is_wide)
+      : sizes(own), turn(std::move(own_turn)) {
     const int64_t w = sizes.width;
+    const int64_t inner = (is_wide ? 16 : 4) * w;
     register_module("norm1", norm1 = torch::nn::LayerNorm(torch::nn::LayerNormOptions({w})));
     register_module("qkv", qkv = torch::nn::Linear(w, 3 * w));
     register_module("proj", proj = torch::nn::Linear(w, w));
     register_module("norm2", norm2 = torch::nn::LayerNorm(torch::nn::LayerNormOptions({w})));
-    register_module("up", up = torch::nn::Linear(w, 4 * w));
-    register_module("down", down = torch::nn::Linear(4 * w, w));
+    register_module("up", up = torch::nn::Linear(w, inner));
+    register_module("down", down = torch::nn::Linear(inner, w));
   }
   Tensor attend(const Tensor& x) {
     const std::vector<Tensor> parts =
@@ -181,8 +183,9 @@ struct Gpt::Model : torch::nn::Module {
     }
     embed = register_module("embed", std::make_shared<Embed>(sizes));
     register_module("blocks", blocks);
-    for (int64_t i = 0; i < sizes.layers; ++i)
-      blocks->push_back(std::make_shared<Block>(sizes, turn));
+    for (int64_t i = 0; i < sizes.layers; ++i) {
+      blocks->push_back(std::make_shared<Block>(sizes, turn, i == sizes.wide_block));
+    }
     const Tensor tied = sizes.is_tied ? embed->tokens->weight : Tensor();
     head = register_module("head", std::make_shared<Head>(sizes, tied));
     initialise(sizes);

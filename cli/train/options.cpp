@@ -110,7 +110,7 @@ void add_plan(CLI::App* app, TrainCommand& command) {
   std::vector<CLI::Option*> options = {
       add_text(app, "--memory", command.memory, "BYTES",
                "that each rank may use, 8GB or 8GB,6GB; default: unlimited"),
-      add_count(app, "--plan-steps", command.plan_steps, 1, "N", "steps to measure; default: 3"),
+      add_count(app, "--plan-steps", command.plan_steps, 1, "N", "steps to measure; default: 7"),
       add_text(app, "--plan-time", command.plan_time, "TIME",
                "how long to look for a plan; default: 5s"),
       add_text(app, "--plan-out", command.plan_out, "FILE", "write the plan there"),
