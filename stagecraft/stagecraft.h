@@ -3,6 +3,7 @@
 // The one header a program includes. For one part of the library alone, include that part's header.
 
 #include "stagecraft/base/deadline.h"
+#include "stagecraft/base/device_error.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/index.h"
 #include "stagecraft/base/log.h"

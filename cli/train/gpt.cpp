@@ -14,6 +14,7 @@
 #include <ATen/ops/outer.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/unbind.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
@@ -35,9 +36,10 @@ Tensor rotate(const Tensor& x, const Tensor& turn) {
   const Tensor now = turn.slice(1, 0, x.size(2));
   const Tensor cosine = now.select(0, 0);
   const Tensor sine = now.select(0, 1);
-  const Tensor pairs = x.unflatten(-1, {-1, 2});
-  const Tensor a = pairs.select(-1, 0);
-  const Tensor b = pairs.select(-1, 1);
+  // Not select: the backward of each select fills a tensor of the size of its input with zeros.
+  const std::vector<Tensor> pairs = at::unbind(x.unflatten(-1, {-1, 2}), -1);
+  const Tensor& a = pairs[0];
+  const Tensor& b = pairs[1];
   return at::stack({a * cosine - b * sine, a * sine + b * cosine}, -1).flatten(-2);
 }
 
@@ -113,16 +115,16 @@ struct Block : torch::nn::Module {
     register_module("down", down = torch::nn::Linear(inner, w));
   }
   Tensor attend(const Tensor& x) {
-    const Tensor parts =
-        project(qkv, x).unflatten(-1, {3, sizes.heads, -1}).permute({2, 0, 3, 1, 4});
-    Tensor q = parts.select(0, 0);
-    Tensor k = parts.select(0, 1);
+    const std::vector<Tensor> parts =
+        at::unbind(project(qkv, x).unflatten(-1, {3, sizes.heads, -1}).permute({2, 0, 3, 1, 4}));
+    Tensor q = parts[0];
+    Tensor k = parts[1];
     if (turn.defined()) {
       q = rotate(q, turn);
       k = rotate(k, turn);
     }
     const Tensor mixed = at::scaled_dot_product_attention(
-        q, k, parts.select(0, 2), {}, is_training() ? sizes.dropout : 0.0, /*is_causal=*/true);
+        q, k, parts[2], {}, is_training() ? sizes.dropout : 0.0, /*is_causal=*/true);
     return project(proj, mixed.transpose(1, 2).flatten(2));
   }
   Tensor forward(const Tensor& x) {
