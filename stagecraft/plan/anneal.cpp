@@ -82,17 +82,35 @@ void Annealer::apply(const Move& move) {
   }
 }
 
-double Annealer::run(Words& words, double value, double enough, Random& random,
-                     const std::function<double()>& progress) {
+void Annealer::load(const Words& words) {
   words_ = words;
-  before_.assign(words_.size(), {});
+  before_.resize(words_.size());
   for (std::size_t r = 0; r < words_.size(); ++r) {
+    before_[r].clear();
     double held = 0;
     for (const Op& op : words_[r]) {
       before_[r].push_back(held);
       held += in_.delta[op.kind][op.stage] * in_.size[op.m];
     }
   }
+}
+
+void Annealer::shake(Words& words, int moves, Random& random) {
+  load(words);
+  for (int i = 0; i < moves; ++i) {
+    Move move;
+    for (int tries = 0; tries < 16; ++tries) {
+      if (!propose(random, move)) continue;
+      apply(move);
+      break;
+    }
+  }
+  words = words_;
+}
+
+double Annealer::run(Words& words, double value, double enough, Random& random,
+                     const std::function<double()>& progress) {
+  load(words);
   const double unit = *std::max_element(in_.time[kF].begin(), in_.time[kF].end());
   const double eps = 1e-11 * in_.most_work();
   if (!clock_.start(words_)) return value;

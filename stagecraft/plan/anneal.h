@@ -17,12 +17,16 @@ namespace stagecraft::plan {
 /// helps one rank counts although another one is the last.
 class Annealer {
  public:
-  /// `in` must outlive it. REQUIRES QuickClock::takes(in).
+  /// `in` must outlive it.
   explicit Annealer(const Instance& in);
+
+  /// Moves that many actions at random places of words that fit; they fit afterwards, but ranks may
+  /// wait for each other.
+  void shake(Words& words, int moves, Random& random);
 
   /// From words that run and fit, of that value. `progress` says how much of the time is over, from
   /// 0 to 1; it is asked once in a while, and the search ends at 1 or at `enough`. `words` become
-  /// the best found; returns their value.
+  /// the best found; returns their value. REQUIRES QuickClock::takes(in).
   double run(Words& words, double value, double enough, Random& random,
              const std::function<double()>& progress);
 
@@ -33,6 +37,7 @@ class Annealer {
     std::size_t to = 0;
   };
 
+  void load(const Words& words);
   bool propose(Random& random, Move& move) const;
   bool is_legal(const Move& move) const;
   void apply(const Move& move);

@@ -28,6 +28,9 @@ enum class BoundArgument : uint8_t {
   kMemoryTime,
   /// B7: one stage a rank, k microbatches fit: F of j + k waits for I of j.
   kRoundTrips,
+  /// B8: no action of the rank starts before its inputs can be there, and after each comes at least
+  /// what depends on it. Even if actions could be interrupted, the rank would need that long.
+  kOneRank,
 };
 /// "B2"; "one microbatch" for kOneMicrobatch.
 std::string_view to_string(BoundArgument argument);
@@ -45,5 +48,9 @@ std::string to_sentence(const Bound& bound);
 /// The largest of B1 to B7. It holds for every order, also one that takes microbatches out of turn.
 /// ArgumentError as check_problem. Does not look whether the problem is feasible.
 Bound lower_bound(const ScheduleProblem& problem);
+
+/// The largest of B1 to B8. B8 goes through all actions, so it takes longer: milliseconds for ten
+/// thousand. It says something for alike microbatches and the objective kStep only.
+Bound tight_bound(const ScheduleProblem& problem);
 
 }  // namespace stagecraft

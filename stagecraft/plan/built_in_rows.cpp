@@ -116,11 +116,11 @@ std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleK
   row.schedule = kind.name;
   row.built_in = true;
   // A schedule with both kinds of backward is in neither problem: its bound is the weaker one.
-  row.bound = lower_bound(composer.compose(row.choice));
+  row.bound = tight_bound(composer.compose(row.choice));
   if (has_whole_backward(schedule) && !row.choice.whole_backward) {
     PlanChoice whole = row.choice;
     whole.whole_backward = true;
-    const Bound other = lower_bound(composer.compose(whole));
+    const Bound other = tight_bound(composer.compose(whole));
     if (other.value < row.bound.value) row.bound = other;
   }
   return BuiltInRow{std::move(row), schedule};

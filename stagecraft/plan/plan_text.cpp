@@ -74,7 +74,8 @@ bool is_chosen(const Plan& plan, const PlanRow& row) {
 }  // namespace
 
 std::string format_time(const PlanProblem& problem, double time) {
-  const std::string number = time >= 1000 ? fmt::format("{:.0f}", time) : format_number(time);
+  const bool is_whole = time >= 1000 && time < 1e15;
+  const std::string number = is_whole ? fmt::format("{:.0f}", time) : format_number(time);
   return problem.units.time.empty() ? number : fmt::format("{} {}", number, problem.units.time);
 }
 

@@ -15,6 +15,8 @@ constexpr std::size_t kPool = 12;
 constexpr double kNearForward = 1.04;  // seeds within this factor of the best are filled
 constexpr double kNearBackward = 1.08;
 constexpr int64_t kMostAnnealed = 2000;  // actions
+constexpr uint64_t kMostShaken = 8;      // actions that move at once
+constexpr double kWorse = .02;           // of the gap, which a step of try_shaken may lose
 
 }  // namespace
 
@@ -29,6 +31,7 @@ Search::Search(const ScheduleProblem& problem, const Instance& in, double bound,
       evaluator_(in),
       seeder_(in),
       filler_(in),
+      annealer_(in),
       random_(options.seed),
       starts_(fixed_starts(in.microbatches)),
       round_limit_(options.rounds.value_or(std::numeric_limits<int64_t>::max())) {
@@ -117,6 +120,25 @@ void Search::try_seed() {
   }
 }
 
+void Search::try_shaken() {
+  ++rounds_;
+  // A little worse is good enough to go on from, now and then back to the best.
+  if (value_ < shaken_value_ || random_.chance(.02)) {
+    shaken_ = best_;
+    shaken_value_ = value_;
+  }
+  scratch_ = shaken_;
+  annealer_.shake(scratch_, 1 + static_cast<int>(random_.below(kMostShaken)), random_);
+  const Score score = evaluator_.run(scratch_);
+  if (!score.runs || !score.fits) return;
+  take(scratch_, score.value, "shaken");
+  const double value = filler_.improve(scratch_, score.value, 1, enough_);
+  take(scratch_, value, "shaken, filled");
+  if (value > shaken_value_ + kWorse * (value_ - bound_)) return;
+  shaken_.swap(scratch_);
+  shaken_value_ = value;
+}
+
 void Search::run_seeds(int64_t rounds) {
   try_known();
   for (int64_t i = 0; i < rounds && !is_over(); ++i) try_seed();
@@ -132,8 +154,7 @@ void Search::anneal(double end) {
   if (is_over()) return;
   const double begin = spent();
   Words words = best_;
-  Annealer annealer(in_);
-  const double value = annealer.run(words, value_, enough_, random_, [&] {
+  const double value = annealer_.run(words, value_, enough_, random_, [&] {
     ++rounds_;
     return is_over() ? 1.0 : (spent() - begin) / (end - begin);
   });
@@ -170,7 +191,7 @@ void Search::try_repetition(double end) {
     options.time_limit = std::chrono::duration_cast<std::chrono::nanoseconds>(
         share * std::chrono::duration<double>(options_.time_limit));
   }
-  Search search(problem, small, lower_bound(small).value, options);
+  Search search(problem, small, tight_bound(small).value, options);
   search.run();
   rounds_ += search.rounds();
   try_repeated(small, search.words());
@@ -206,7 +227,13 @@ void Search::run() {
     while (!is_over() && spent() < .2) try_seed();
     anneal(.95);
   }
-  while (!is_over()) try_seed();
+  while (!is_over()) {
+    if (random_.chance(.5)) {
+      try_shaken();
+    } else {
+      try_seed();
+    }
+  }
 }
 
 }  // namespace stagecraft::plan

@@ -49,6 +49,8 @@ class Search {
   void try_known();
   void try_zero_bubble();
   void try_seed();
+  // Disturbs good words a little and fills the gaps.
+  void try_shaken();
   // From the best, until the share `end` of the budget is spent.
   void anneal(double end);
   // Solves fewer microbatches and repeats the middle, until the share `end` of the budget is spent.
@@ -68,10 +70,13 @@ class Search {
   Evaluator evaluator_;
   Seeder seeder_;
   GapFiller filler_;
+  Annealer annealer_;
   Random random_;
   std::vector<DueDates> starts_;
   std::vector<std::pair<double, DueDates>> pool_;  // best first
   Words scratch_;
+  Words shaken_;  // what try_shaken goes on from
+  double shaken_value_ = kNever;
   Words best_;
   double value_ = kNever;
   std::string found_by_;

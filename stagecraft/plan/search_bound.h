@@ -5,7 +5,8 @@
 
 namespace stagecraft::plan {
 
-/// lower_bound of an instance that was made already.
+/// lower_bound and tight_bound of an instance that was made already.
 Bound lower_bound(const Instance& in);
+Bound tight_bound(const Instance& in);
 
 }  // namespace stagecraft::plan

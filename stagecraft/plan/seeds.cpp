@@ -66,6 +66,13 @@ void Seeder::set_due_dates() {
         dates_.first_pass * far + dates_.turn * period_ + dates_.second_pass * (head[1][s] - far);
     base_[kW][s] = dates_.backwards ? base_[kI][s] - lag : base_[kI][s] + lag;
   }
+  if (dates_.jitter > 0) {
+    Random random(dates_.jitter_seed);
+    const double most = dates_.jitter * period_;
+    for (std::vector<double>& base : base_) {
+      for (double& date : base) date += random.uniform(-most, most);
+    }
+  }
   at_.resize(in_.size.size());
   double t = 0;
   for (int32_t k = 0; k < in_.microbatches; ++k) {

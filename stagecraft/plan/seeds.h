@@ -33,6 +33,10 @@ struct DueDates {
   double memory_share = 1;
   /// A W may delay what it likes where waiting would make its rank the most idle of all.
   bool balance = false;
+  /// Stages that differ are due at times of their own: up to this many T earlier or later, by kind
+  /// and stage, as `jitter_seed` says.
+  double jitter = 0;
+  uint64_t jitter_seed = 0;
 };
 
 /// The fixed starts of a search, best first by experience.

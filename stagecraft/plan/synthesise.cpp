@@ -38,7 +38,7 @@ Synthesis synthesise(const ScheduleProblem& problem, const SynthesisOptions& opt
   Synthesis result;
   result.shortfalls = find_shortfalls(problem);
   const plan::Instance in(problem);
-  result.bound = plan::lower_bound(in);
+  result.bound = plan::tight_bound(in);
   if (!result.shortfalls.empty()) return result;
   plan::Search search(problem, in, result.bound.value, options);
   search.run();

@@ -179,7 +179,7 @@ class MeasuredPlanner {
     how.seed = options_.search.seed;
     how.cancel = options_.search.cancel;
     const Synthesis found = synthesise(composer.compose(apart), how);
-    plan.bound = lower_bound(composer.compose(plan.choice)).value;
+    plan.bound = tight_bound(composer.compose(plan.choice)).value;
     if (found.schedule) {
       const Evaluation again = evaluate_schedule(composer, apart, *found.schedule);
       const double needed = is_built_in ? 1 - kClearlyBetter : 1;

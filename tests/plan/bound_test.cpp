@@ -48,15 +48,30 @@ TEST(Bound, IsTheFrontierOfTheVFamilyForUnitCosts) {
 TEST(Bound, IsNeverAboveTheOptimum) {
   Random random(25);
   int tight = 0;
+  int tighter = 0;
   for (int i = 0; i < 2000; ++i) {
     const ScheduleProblem problem = tiny_problem(random, 8);
     const double optimum = exact_optimum(problem);
-    const Bound bound = lower_bound(problem);
+    const Bound quick = lower_bound(problem);
+    const Bound bound = tight_bound(problem);
+    ASSERT_GE(bound.value, quick.value);
     ASSERT_LE(bound.value, optimum + 1e-6)
         << "case " << i << ", " << to_string(problem.objective) << ", " << to_sentence(bound);
-    if (bound.value > optimum - 1e-6) ++tight;
+    if (quick.value > optimum - 1e-6) ++tight;
+    if (bound.argument == BoundArgument::kOneRank) ++tighter;
   }
   EXPECT_GT(tight, 1000);
+  EXPECT_GT(tighter, 20);
+}
+
+// Schedules that B1 to B7 leave up to 2 % from their bound, and that are optimal.
+TEST(Bound, OfOneRankIsReachedByUnevenStages) {
+  const auto tight = [](const bench::FamilyH& h) { return tight_bound(bench::family_h(h)).value; };
+  EXPECT_EQ(tight({4, 2, "v", 12, 130, .4, 1.3}), 68347);
+  EXPECT_EQ(tight({16, 2, "v", 48, 7, .4, 1.3}), 352616);
+  EXPECT_EQ(tight({16, 2, "v", 64, 117, .1, 1.7}), 381584);
+  // Where B1 is reached, B8 does not exceed it.
+  EXPECT_EQ(tight({8, 2, "loop", 24, 13, .2, 1.5}), 154896);
 }
 
 TEST(Bound, IsNeverAboveTheOptimumOfOddProblems) {

@@ -51,7 +51,7 @@ TEST(Optima, AreNotBelowTheBoundAndAreNearlyReached) {
   int reached = 0;
   for (std::string line; std::getline(file, line); ++count) {
     const Solved solved = read_line(line);
-    EXPECT_LE(lower_bound(solved.problem).value, solved.optimum + 1e-6) << line;
+    EXPECT_LE(tight_bound(solved.problem).value, solved.optimum + 1e-6) << line;
     SynthesisOptions options;
     options.rounds = 400;
     const Synthesis result = synthesise(solved.problem, options);

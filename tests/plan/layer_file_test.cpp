@@ -1,9 +1,9 @@
 #include <gtest/gtest.h>
 
+#include "benchmarks/gpt48.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/plan/plan_problem.h"
 #include "stagecraft/sim/quantity.h"
-#include "benchmarks/gpt48.h"
 
 namespace stagecraft {
 namespace {

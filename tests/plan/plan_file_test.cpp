@@ -4,9 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include "benchmarks/gpt48.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/load.h"
-#include "benchmarks/gpt48.h"
 #include "tests/schedule/random.h"
 #include "tests/support/expect_error.h"
 
