@@ -21,6 +21,7 @@ import torch.nn.functional as F
 import stagecraft as sc
 from models import WIDTH, batch, block, plain_grads, same, take_grads
 from stagecraft import schedules
+from stagecraft._utils import _TensorMeta
 from stagecraft.schedules import PipelineScheduleMulti, _Action, _PipelineScheduleRuntime, _ScheduleForwardOnly
 from stagecraft.stage import PipelineStage, _PipelineStageBase, _RecvInfo
 
@@ -445,6 +446,30 @@ def test_a_group_without_other_processes() -> None:
                     PipelineStage(block(0), 0, 1, torch.device("cpu"))
         finally:
             dist.destroy_process_group()
+
+
+def test_what_stages_of_newer_versions_have() -> None:
+    x, _ = batch(4)
+    stage = PipelineStage(block(0), 0, 2, torch.device("cpu"))
+    assert stage.p2p_per_edge is False
+    stage.forward_one_chunk(0, (x,))
+    stage.release_fwd_send_outputs(0)
+    assert stage.fwd_cache[0][0] == ()
+    stage.release_fwd_send_outputs(7)
+    with pytest.raises(RuntimeError, match="FSDP"):
+        stage.start_gradient_reduction()
+    stage.wait_for_gradient_reduction(2)
+    meta = _TensorMeta.from_tensor(x)
+    info = _RecvInfo("x", 0, meta)
+    assert info.buffer is None and info.tensor_meta is meta
+    assert info.allocate_buffer(torch.device("cpu")).shape == x.shape
+    with pytest.raises(sc.MetadataError, match="anew"):
+        info.set_buffer(x)
+    assert info.take_buffer().shape == x.shape and info.buffer is None
+    old = _RecvInfo("x", 0, x, meta)
+    assert old.buffer is x and old.tensor_meta is meta
+    with pytest.raises(sc.MetadataError, match="metadata"):
+        _RecvInfo("x", 0, None).allocate_buffer(torch.device("cpu"))
 
 
 def test_own_lists_run_as_they_are() -> None:
