@@ -255,10 +255,11 @@ py::dict PyReport::fields() const {
 py::list PyReport::timeline() const {
   py::list result;
   const Recording& recording = run_.recording;
-  for (std::size_t r = 0; r < recording.ranks.size(); ++r) {
+  const std::vector<RankRecording> ranks = in_device_time(recording);
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
     py::list row;
     const auto list = recording.schedule.actions(Rank(static_cast<int32_t>(r)));
-    const auto& times = recording.ranks[r].actions;
+    const auto& times = ranks[r].actions;
     for (std::size_t i = 0; i < list.size() && i < times.size(); ++i) {
       if (list[i].is_idle() || list[i].is_overlap() || times[i].end < 0) continue;
       row.append(py::make_tuple(to_string(list[i]), static_cast<double>(times[i].begin) / 1000,

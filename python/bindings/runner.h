@@ -7,6 +7,7 @@
 
 #include "stagecraft/report/save_report.h"
 #include "stagecraft/runtime/pipeline_base.h"
+#include "stagecraft/runtime/record/device_time.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/transport/transport.h"
