@@ -6,20 +6,25 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
-import torch.utils._pytree as pytree
+from torch.autograd.graph import GradientEdge
 
 from stagecraft import _C
 
 __all__ = ["stage_backward", "stage_backward_input", "stage_backward_weight"]
 
 
-def _pairs(outputs: Any, grads: Any) -> tuple[list[torch.Tensor], list[torch.Tensor | None]]:
-    """The tensors that a backward can start from, and their gradients."""
-    tensors: list[torch.Tensor] = []
+def _pairs(outputs: Any, grads: Any) -> tuple[list[Any], list[torch.Tensor | None]]:
+    """The tensors, or edges of the graph, that a backward can start from, and their gradients."""
+    tensors: list[Any] = []
     starts: list[torch.Tensor | None] = []
 
     def visit(output: Any, grad: Any) -> None:
-        if isinstance(output, torch.Tensor):
+        if isinstance(output, GradientEdge):
+            if not isinstance(grad, torch.Tensor):
+                raise AssertionError(f"expected a tensor as the gradient of an edge of the graph, got {type(grad).__name__}")
+            tensors.append(output)
+            starts.append(grad)
+        elif isinstance(output, torch.Tensor):
             if not output.requires_grad:
                 return
             if grad is None and output.numel() == 1:
@@ -56,7 +61,8 @@ def stage_backward(
     """The whole backward: adds to the parameters' ``.grad`` and returns the gradients of the inputs.
 
     Args:
-        stage_output: the outputs, a loss or any tuple, list or dict of tensors.
+        stage_output: the outputs, a loss or any tuple, list or dict of tensors, of edges of the graph
+            (`torch.autograd.graph.get_gradient_edge`) for outputs that are gone, and of None.
         output_grads: their gradients, in the same form; None for a loss.
         input_values: the inputs; non-tensors have no gradient.
         outputs_with_grads_idxs: use only these outputs.
@@ -68,7 +74,10 @@ def stage_backward(
         if isinstance(value, torch.Tensor) and value.requires_grad and not value.is_leaf:
             value.retain_grad()
     tensors, starts = _pairs(stage_output, output_grads)
-    _C.backward_full(tensors, starts)
+    if any(isinstance(each, GradientEdge) for each in tensors):
+        torch.autograd.backward(tensors, starts)
+    else:
+        _C.backward_full(tensors, starts)
     grads: list[torch.Tensor | None] = []
     for value in input_values:
         if isinstance(value, torch.Tensor):
@@ -91,6 +100,8 @@ def stage_backward_input(
     inputs and to parameters; its ``grads`` may be replaced before the weight half.
     """
     tensors, starts = _pairs(stage_outputs_or_loss, output_grads)
+    if any(isinstance(each, GradientEdge) for each in tensors):
+        raise TypeError("the input half starts from tensors: expected outputs that are alive, got an edge of the graph")
     inputs = [value for value in input_values if isinstance(value, torch.Tensor)]
     grads, borders = _C.backward_input(tensors, starts, inputs)
     wanted = {id(weight) for weight in weights}

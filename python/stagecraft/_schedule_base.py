@@ -171,6 +171,8 @@ class _PipelineSchedule(ABC):
     def _get_microbatch_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, arg_mbs: Any,
                                kwarg_mbs: Any, target_mbs: Any) -> tuple[list[Any], list[Any], list[Any] | None]:
         """Args, kwargs and targets of the microbatches: those that were given, or the batch cut."""
+        if not isinstance(self._n_microbatches, int) or self._n_microbatches < 1:
+            raise ValueError(f"n_microbatches: expected a number of at least 1, got {self._n_microbatches!r}")
         if arg_mbs is None and kwarg_mbs is None and target_mbs is None:
             split_args, split_kwargs = self._split_inputs(args, kwargs)
             self._check_inputs(split_args, split_kwargs)

@@ -74,6 +74,8 @@ class PipelineScheduleMulti(_EngineSchedule):
                  use_full_backward: bool | None = None, scale_grads: bool = True,
                  backward_requires_autograd: bool = True) -> None:
         super().__init__(n_microbatches, loss_fn, args_chunk_spec, kwargs_chunk_spec, output_merge_spec, scale_grads)
+        if not stages:
+            raise ValueError(f"{type(self).__name__}: expected the stages of this rank, got none")
         if use_full_backward is not None:
             logger.warning("use_full_backward has no effect: the schedule's lists say which backward a stage runs")
         self._stages = stages

@@ -79,6 +79,9 @@ class _PipelineStageBase(TransferOps, ABC):
         self._looked: Literal["", "forward", "backward"] = ""
         self._local_inputs: dict[int, Any] = {}
         self._local_grads: dict[int, Any] = {}
+        # Transfers are matched by what they carry, so edges need no groups of their own.
+        self.p2p_per_edge = False
+        self._reduces = False
         self.stage_index_to_group_rank: dict[int, int] = {
             i: i % self.group_size for i in range(num_stages)
         }
@@ -296,6 +299,21 @@ class _PipelineStageBase(TransferOps, ABC):
         for parameter in self.submod.parameters():
             if parameter.grad is not None:
                 parameter.grad.div_(grad_scale_factor)
+
+    def start_gradient_reduction(self) -> None:
+        """Starts to reduce the gradients of an FSDP module; `wait_for_gradient_reduction` ends it."""
+        if self._reduces:
+            raise RuntimeError(f"a reduction of stage {self.stage_index} is under way: wait for it first")
+        if self._call.wrapper is None or self._call.wrapper.kind != "FSDPModule":
+            raise RuntimeError(f"stage {self.stage_index} has no FSDP module, so it has no gradients to reduce")
+        self._reduces = True
+        self._call.wrapper.reduce_grad(self._call.module)
+
+    def wait_for_gradient_reduction(self, grad_scale_factor: int) -> None:
+        """Ends a reduction, and divides the gradients as `scale_grads` does."""
+        if self._reduces:
+            self._reduces = False
+            self.scale_grads(grad_scale_factor)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
         """Reduces the gradients over data-parallel ranks, where the module does that."""

@@ -27,16 +27,42 @@ class _RecvInfo:
         self,
         input_name: str,
         source: int | None,
-        buffer: torch.Tensor | None,
+        buffer: Any = None,
         tensor_meta: Any = None,
         *,
         is_root_arg: bool = False,
     ) -> None:
+        # From torch 2.15 on, the metadata comes third, and buffers are made when they are needed.
+        if tensor_meta is None and buffer is not None and not isinstance(buffer, torch.Tensor):
+            buffer, tensor_meta = None, buffer
         self.input_name = input_name
         self.source = source
-        self.buffer = buffer
+        self.buffer: torch.Tensor | None = buffer
         self.tensor_meta = tensor_meta
         self.is_root_arg = is_root_arg
+
+    def allocate_buffer(self, device: torch.device) -> torch.Tensor:
+        """Makes the buffer that a value is received into."""
+        if self.tensor_meta is None:
+            raise PipeliningMetadataError(f"{self.input_name}: expected metadata of a value that is received, got None")
+        self.set_buffer(self.tensor_meta.to_tensor(device))
+        assert self.buffer is not None
+        return self.buffer
+
+    def set_buffer(self, buffer: torch.Tensor) -> None:
+        """Takes a value. PipeliningMetadataError if one is there that was not taken out."""
+        if self.buffer is not None:
+            raise PipeliningMetadataError(
+                f"{self.input_name}: a value is there that no stage has taken: a step has failed before; make the "
+                "group, the stages and the schedule anew")
+        self.buffer = buffer
+
+    def take_buffer(self) -> torch.Tensor:
+        """The value, which is forgotten here."""
+        buffer, self.buffer = self.buffer, None
+        if buffer is None:
+            raise PipeliningMetadataError(f"{self.input_name}: expected a value, got none")
+        return buffer
 
     def __repr__(self) -> str:
         shape = None if self.buffer is None else tuple(self.buffer.shape)
@@ -109,6 +135,11 @@ class TransferOps:
                 if stage is not None:
                     ops.append(dist.P2POp(dist.isend, output, self._peer(stage), self.group))
         return ops
+
+    def release_fwd_send_outputs(self, fwd_chunk_id: int) -> None:
+        """Forgets the outputs of a microbatch that were sent; its backward needs the graph alone."""
+        if not self.is_last and fwd_chunk_id in self.fwd_cache:
+            self.fwd_cache[fwd_chunk_id] = ((), self.fwd_cache[fwd_chunk_id][1])
 
     def _grad_meta(self, index: int) -> Any:
         metas = self._stage_meta.input_grads

@@ -6,6 +6,7 @@ import copy
 import json
 import warnings
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -39,10 +40,11 @@ def export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
             shapes[leaf] = {0: torch.export.Dim.AUTO}
     settings: Any = _sizes_config
-    for allows_one in (True, False):
+    with_one = settings.patch(backed_size_oblivious=True) if hasattr(settings, "backed_size_oblivious") else nullcontext()
+    for scope in (with_one, nullcontext()):
         try:
             free = shapes.dynamic_shapes(module, args, kwargs)
-            with settings.patch(backed_size_oblivious=allows_one):
+            with scope:
                 return torch.export.export(module, args, kwargs, dynamic_shapes=free, strict=False)
         except Exception:
             continue

@@ -6,6 +6,7 @@ owns modules and losses, never the schedule or its stages, so that both die when
 
 from __future__ import annotations
 
+import threading
 import weakref
 from collections import defaultdict
 from typing import Any
@@ -83,6 +84,7 @@ class _Engine:
         self._modules: dict[int, Any] = {}
         self._failed = False
         self._context: Any = None
+        self._lock = threading.Lock()
         self.reduces = True
 
     @property
@@ -181,6 +183,25 @@ class _Engine:
         return handle
 
     def run(
+        self,
+        schedule: Any,
+        training: bool,
+        arg_mbs: Any,
+        kwarg_mbs: Any,
+        target_mbs: Any,
+        losses: Any,
+        return_outputs: bool,
+        loss_kwargs: Any,
+    ) -> None:
+        """One step at a time: a second one, on another thread or inside a stage, is refused."""
+        if not self._lock.acquire(blocking=False):
+            raise ArgumentError("a step of this schedule is in progress: stages and other threads cannot start another")
+        try:
+            self._run(schedule, training, arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs)
+        finally:
+            self._lock.release()
+
+    def _run(
         self,
         schedule: Any,
         training: bool,

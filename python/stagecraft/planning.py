@@ -93,6 +93,9 @@ def _costs_of(model: nn.Module, example: Any, target: Any, loss_fn: Callable[...
         return _C.estimate_layers(graph, names)
     grads = [(parameter, parameter.grad) for parameter in model.parameters()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    # Backwards would add to gradients that are there.
+    for parameter, _ in grads:
+        parameter.grad = None
     try:
         return _C.measure_layers(graph, names, args, kwargs, target, loss_fn or _mean_of, ranks, steps)
     finally:

@@ -92,3 +92,21 @@ def test_inputs_in_the_middle_of_a_graph() -> None:
     again = (x * 2).detach().requires_grad_()
     nn.functional.mse_loss(module(again), y).backward()
     assert torch.equal(found[0], again.grad)
+
+
+def test_outputs_that_are_gone_are_edges_of_the_graph() -> None:
+    from torch.autograd.graph import get_gradient_edge
+
+    lin = torch.nn.Linear(3, 3)
+    x = torch.randn(2, 3, requires_grad=True)
+    out = lin(x)
+    start = torch.randn(2, 3)
+    expected = torch.autograd.grad(out, [x, lin.weight], start, retain_graph=True)
+    edge = get_gradient_edge(out)
+    del out
+    (grad,) = stage_backward([edge, None], [start, None], [x])
+    assert torch.equal(grad, expected[0]) and torch.equal(lin.weight.grad, expected[1])
+    with pytest.raises(AssertionError, match="edge"):
+        stage_backward([get_gradient_edge(lin(x))], [None], [x])
+    with pytest.raises(TypeError, match="edge"):
+        stage_backward_input([get_gradient_edge(lin(x))], [start], [x], iter(lin.parameters()))

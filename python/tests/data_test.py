@@ -56,6 +56,12 @@ def test_errors_have_their_attributes():
     assert error.value.actions and pickle.loads(pickle.dumps(error.value)).actions == error.value.actions
 
 
+def test_files_that_are_not_there(tmp_path):
+    for error in (sc.FileError, OSError, sc.Error):
+        with pytest.raises(error, match="nowhere"):
+            sc.Schedule.read(tmp_path / "nowhere.csv")
+
+
 def test_simulation():
     s = sc.Schedule.build("GPipe", ranks=2, microbatches=2)
     run = s.simulate(sc.Costs(F=1, B=2, latency=0.5))

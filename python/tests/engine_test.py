@@ -21,6 +21,7 @@ import torch.nn.functional as F
 import stagecraft as sc
 from models import WIDTH, batch, block, plain_grads, same, take_grads
 from stagecraft import schedules
+from stagecraft._utils import _TensorMeta
 from stagecraft.schedules import PipelineScheduleMulti, _Action, _PipelineScheduleRuntime, _ScheduleForwardOnly
 from stagecraft.stage import PipelineStage, _PipelineStageBase, _RecvInfo
 
@@ -445,6 +446,93 @@ def test_a_group_without_other_processes() -> None:
                     PipelineStage(block(0), 0, 1, torch.device("cpu"))
         finally:
             dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("number", [0, -1, "4"])
+def test_numbers_of_microbatches_that_make_no_sense(number: Any) -> None:
+    x, y = batch(4)
+    schedule, _ = make(sc.ScheduleGPipe, number)
+    with pytest.raises(ValueError, match="n_microbatches"):
+        schedule.step(x, target=y)
+
+
+def test_stages_that_do_not_fit_the_schedule() -> None:
+    CPU = torch.device("cpu")
+    x, y = batch(4)
+    with pytest.raises(ValueError, match="got none"):
+        PipelineScheduleMulti([], 2)
+    with pytest.raises(ValueError, match="one of 2"):
+        sc.ScheduleGPipe(PipelineStage(block(0), 0, 2, CPU), 2, loss_fn=mse).step(x, target=y)
+    twice = [PipelineStage(block(0), 0, 2, CPU), PipelineStage(block(0), 0, 2, CPU)]
+    with pytest.raises(ValueError, match=r"\[0, 0\]"):
+        sc.ScheduleInterleaved1F1B(twice, 2, loss_fn=mse).step(x, target=y)
+
+
+@pytest.mark.parametrize("loss, words", [(lambda o, t: 1.0, "float"), (lambda o, t: (o - t).sum(1), "one element"),
+                                         (lambda o, t: 1 / 0, "ZeroDivisionError")])
+def test_losses_that_are_no_numbers(loss: Any, words: str) -> None:
+    x, y = batch(4)
+    schedule, _ = make(sc.ScheduleGPipe, 2, loss)
+    with pytest.raises(sc.StageError, match=words):
+        schedule.step(x, target=y)
+
+
+def test_one_step_at_a_time() -> None:
+    x, y = batch(8)
+    inside: list[Any] = []
+
+    class Nested(nn.Module):
+        def forward(self, h: torch.Tensor) -> torch.Tensor:
+            try:
+                schedule.step(x, target=y)
+            except ValueError as error:
+                inside.append(str(error))
+            return h * torch.ones((), requires_grad=True)
+
+    schedule = sc.ScheduleGPipe(PipelineStage(Nested(), 0, 1, torch.device("cpu")), 2, loss_fn=mse)
+    schedule.step(x, target=y)
+    assert len(inside) == 2 and "in progress" in inside[0]
+    plain, _ = make(sc.ScheduleGPipe, 4)
+    outcomes: list[Any] = []
+
+    def run() -> None:
+        for _ in range(20):
+            try:
+                plain.step(x, target=y)
+                outcomes.append("ok")
+            except sc.Error as error:
+                outcomes.append(str(error))
+
+    threads = [threading.Thread(target=run) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert "ok" in outcomes and all(each == "ok" or "in progress" in each for each in outcomes), set(outcomes)
+
+
+def test_what_stages_of_newer_versions_have() -> None:
+    x, _ = batch(4)
+    stage = PipelineStage(block(0), 0, 2, torch.device("cpu"))
+    assert stage.p2p_per_edge is False
+    stage.forward_one_chunk(0, (x,))
+    stage.release_fwd_send_outputs(0)
+    assert stage.fwd_cache[0][0] == ()
+    stage.release_fwd_send_outputs(7)
+    with pytest.raises(RuntimeError, match="FSDP"):
+        stage.start_gradient_reduction()
+    stage.wait_for_gradient_reduction(2)
+    meta = _TensorMeta.from_tensor(x)
+    info = _RecvInfo("x", 0, meta)
+    assert info.buffer is None and info.tensor_meta is meta
+    assert info.allocate_buffer(torch.device("cpu")).shape == x.shape
+    with pytest.raises(sc.MetadataError, match="anew"):
+        info.set_buffer(x)
+    assert info.take_buffer().shape == x.shape and info.buffer is None
+    old = _RecvInfo("x", 0, x, meta)
+    assert old.buffer is x and old.tensor_meta is meta
+    with pytest.raises(sc.MetadataError, match="metadata"):
+        _RecvInfo("x", 0, None).allocate_buffer(torch.device("cpu"))
 
 
 def test_own_lists_run_as_they_are() -> None:

@@ -21,8 +21,8 @@ struct CloseUnlessInput {
 };
 
 [[noreturn]] void fail_to_read(const std::string& path, int error) {
-  throw Error(fmt::format("cannot read {}: {}", path == "-" ? "standard input" : path,
-                          std::strerror(error)));
+  throw FileError(fmt::format("cannot read {}: {}", path == "-" ? "standard input" : path,
+                              std::strerror(error)));
 }
 
 }  // namespace
