@@ -13,7 +13,7 @@ namespace stagecraft::bench {
 
 /// What the other of two processes is asked to do.
 struct Task {
-  bool is_raw = false;  ///< through the engine alone
+  bool is_raw = false;  ///< through the communication library alone
   int64_t bytes = 0;
   int64_t rounds = 0;  ///< 0: nothing more comes
 };

@@ -16,17 +16,18 @@ using namespace stagecraft;
 
 namespace {
 
-// What both processes of a pair are asked to do, through the engine alone or through ours.
+// What both processes of a pair are asked to do, through the communication library alone or through
+// ours.
 template <typename Pair>
 bench::Timed contender(Pair& pair, bool is_raw, int64_t bytes) {
   return [&pair, is_raw, bytes](int iterations) { return pair.run({is_raw, bytes, iterations}); };
 }
 
 template <typename Pair>
-void add_row(bench::Suite& suite, Pair& pair, const std::string& engine, const std::string& size,
+void add_row(bench::Suite& suite, Pair& pair, const std::string& library, const std::string& size,
              int64_t bytes) {
   suite.compare("there and back, " + size, contender(pair, false, bytes),
-                {{.name = engine, .run = contender(pair, true, bytes), .goal = 1.2}});
+                {{.name = library, .run = contender(pair, true, bytes), .goal = 1.2}});
 }
 
 // An MPI's processes are mpirun's.

@@ -8,6 +8,7 @@
 
 #include <fmt/format.h>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 
 namespace stagecraft {
@@ -41,6 +42,7 @@ SizeExpr::SizeExpr(int64_t number) {
 }
 
 SizeExpr SizeExpr::of_size(int size) {
+  SC_ASSERT(size >= 0 && size < kMaxSizes);
   SizeExpr result;
   result.terms_.push_back({SizeSet{1} << size, 1});
   return result;
@@ -68,6 +70,7 @@ SizeExpr SizeExpr::of_terms(std::span<const Term> terms) {
 // alternating sum over the corners below it; multiplying out (size_i - low_i) gives the factors in
 // the sizes themselves. Both are sums over subsets, done one size at a time.
 SizeExpr SizeExpr::through(std::span<const int64_t> low, std::span<const int64_t> corners) {
+  SC_ASSERT(corners.size() == std::size_t{1} << low.size());
   std::vector<int64_t> factors(corners.begin(), corners.end());
   const std::size_t count = factors.size();
   for (std::size_t i = 0; i < low.size(); ++i) {

@@ -4,6 +4,8 @@
 #include <cmath>
 #include <cstddef>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft {
 namespace {
 
@@ -69,6 +71,7 @@ void append_backward(StageMemory& whole, const StageMemory& stage, const Piece& 
 }  // namespace
 
 std::vector<StageCost> resplit_costs(std::span<const StageCost> stages, int32_t count) {
+  SC_ASSERT(!stages.empty() && count > 0);
   std::vector<StageCost> result;
   for (int32_t j = 0; j < count; ++j) {
     StageCost& cost = result.emplace_back();
@@ -86,6 +89,7 @@ std::vector<StageCost> resplit_costs(std::span<const StageCost> stages, int32_t 
 }
 
 std::vector<StageMemory> resplit_memory(std::span<const StageMemory> stages, int32_t count) {
+  SC_ASSERT(!stages.empty() && count > 0);
   std::vector<StageMemory> result;
   for (int32_t j = 0; j < count; ++j) {
     StageMemory& memory = result.emplace_back();

@@ -90,7 +90,7 @@ class ReleaseHook : public torch::autograd::FunctionPostHook {
 };
 
 // Notes the gradients that arrive at a border node, for W to start from: after the hooks that the
-// user put on its tensors, which a capture by the engine would come before.
+// user put on its tensors, which a capture by the autograd engine would come before.
 class BorderHook : public torch::autograd::FunctionPreHook {
  public:
   explicit BorderHook(std::shared_ptr<variable_list> arrived) : arrived_(std::move(arrived)) {}
@@ -184,7 +184,7 @@ struct SplitBackward {
 
 SplitBackward run_split(std::vector<GradRoot> roots, std::span<const GradEdge> inputs) {
   drop_absent(roots);
-  // An input without history has no edge; the engine captures nothing there.
+  // An input without history has no edge; the autograd engine captures nothing there.
   std::vector<GradEdge> edges;
   for (const GradEdge& edge : inputs) {
     if (edge.is_valid()) edges.push_back(edge);

@@ -16,7 +16,7 @@
 
 namespace stagecraft {
 
-/// What one call of the engine updates together.
+/// What one call of torch's fused AdamW updates together.
 struct AdamW::Batch {
   c10::Device device;
   c10::ScalarType dtype;
@@ -43,7 +43,7 @@ Batch& find_or_add(std::vector<Batch>& batches, const at::Tensor& parameter) {
       Batch{parameter.device(), parameter.scalar_type(), decays, {}, {}, {}, {}, {}});
 }
 
-/// The engine walks all tensors of a parameter in step, as they lie in memory.
+/// torch walks all tensors of a parameter in step, as they lie in memory.
 at::Tensor laid_out_like(const at::Tensor& parameter, const at::Tensor& grad) {
   if (grad.strides() == parameter.strides()) return grad;
   return at::empty_like(parameter).copy_(grad);

@@ -106,7 +106,7 @@ c10::IValue read_file(const std::string& path) {
     return torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt,
                                              std::nullopt, reader);
   } catch (const std::exception&) {
-    // To the engine's reader an OrderedDict is None.
+    // To torch's reader an OrderedDict is None.
     const std::string message = describe(std::current_exception());
     if (message.find("Expected GenericDict but got None") == std::string::npos) throw;
     throw Error("it is an OrderedDict, as state_dict() returns it; save dict(...) of it instead");

@@ -115,7 +115,7 @@ std::string dtype_name(c10::ScalarType dtype) {
     case c10::ScalarType::ComplexDouble:
       return "complex128";
     default: {
-      // Bool, BFloat16, Float8_e5m2, UInt16, ...: the engine's name in lower case is the usual one.
+      // Bool, BFloat16, Float8_e5m2, UInt16, ...: torch's name in lower case is the usual one.
       std::string name = c10::toString(dtype);
       std::transform(name.begin(), name.end(), name.begin(), [](unsigned char c) {
         return static_cast<char>(c >= 'A' && c <= 'Z' ? c - 'A' + 'a' : c);

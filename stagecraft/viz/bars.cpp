@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/viz/palette.h"
 
@@ -57,7 +58,7 @@ std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation
                 .part = part++,
                 .parts = static_cast<int32_t>(parts),
                 .offset = slot.parts_offset() + i};
-        const auto stage = static_cast<std::size_t>(action.stage().value());
+        const auto stage = action.stage().position();
         if (stage < chunk_of.size()) bar.chunk = chunk_of[stage];
         (is_compute(action.type()) ? lane.bars : lane.marks).push_back(bar);
       }
@@ -132,6 +133,7 @@ std::optional<double> find_step(std::span<const Lane> lanes, double makespan, in
 }
 
 std::size_t Column::most() const {
+  SC_ASSERT(busy() > 0);
   return static_cast<std::size_t>(std::max_element(share.begin(), share.end()) - share.begin());
 }
 

@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/json_text.h"
 
 namespace stagecraft::viz {
@@ -85,6 +86,7 @@ std::string percent_text(double share) {
 }
 
 double tick_step(double length, double count) {
+  SC_ASSERT(length > 0 && count > 0);
   const double rough = length / count;
   const double power = std::pow(10, std::floor(std::log10(rough)));
   const double times = rough / power;

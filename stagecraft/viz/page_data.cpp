@@ -148,7 +148,7 @@ void add_ranks(Members& data, const Simulation& simulation) {
 void add_path(Members& data, const std::vector<Lane>& lanes, const Simulation& simulation) {
   std::vector<std::map<std::size_t, std::size_t>> wanted(lanes.size());
   for (const PathStep& step : simulation.critical_path) {
-    const auto rank = static_cast<std::size_t>(step.rank.value());
+    const auto rank = step.rank.position();
     if (rank < wanted.size()) wanted[rank][step.offset] = SIZE_MAX;
   }
   std::size_t number = 0;
@@ -164,7 +164,7 @@ void add_path(Members& data, const std::vector<Lane>& lanes, const Simulation& s
   }
   std::vector<double> path;
   for (const PathStep& step : simulation.critical_path) {
-    const auto rank = static_cast<std::size_t>(step.rank.value());
+    const auto rank = step.rank.position();
     if (rank >= wanted.size()) continue;
     const std::size_t bar = wanted[rank][step.offset];
     if (bar != SIZE_MAX) path.push_back(static_cast<double>(bar));

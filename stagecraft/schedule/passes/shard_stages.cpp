@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/schedule/passes/pass_input.h"
 
 namespace stagecraft {
@@ -17,7 +18,7 @@ constexpr std::size_t kNoUse = SIZE_MAX;
 // the begin of the list to its end.
 class NextStages {
  public:
-  explicit NextStages(std::size_t stages) : first_use_(stages, kNoUse) {}
+  explicit NextStages(int32_t stages) : first_use_(stages, kNoUse) {}
 
   // At the first slot of a list.
   void start(const std::vector<Slot>& slots) {
@@ -31,17 +32,17 @@ class NextStages {
       std::size_t begin = end;
       while (begin > 0 && uses_[begin - 1].slot == uses_[end - 1].slot) --begin;
       for (std::size_t use = begin; use < end; ++use) {
-        uses_[use].next = first_use_[uses_[use].stage.position()];
+        uses_[use].next = first_use_[uses_[use].stage];
       }
-      for (std::size_t use = end; use-- > begin;) first_use_[uses_[use].stage.position()] = use;
+      for (std::size_t use = end; use-- > begin;) first_use_[uses_[use].stage] = use;
       end = begin;
     }
     ahead_.clear();
     for (std::size_t use = 0; use < uses_.size(); ++use) {
-      std::size_t& first = first_use_[uses_[use].stage.position()];
+      std::size_t& first = first_use_[uses_[use].stage];
       if (first == use) ahead_.insert(ahead_.end(), use);
     }
-    for (const Use& use : uses_) first_use_[use.stage.position()] = kNoUse;  // for the next list
+    for (const Use& use : uses_) first_use_[use.stage] = kNoUse;  // for the next list
     at_ = 0;
   }
 
@@ -73,15 +74,15 @@ class NextStages {
     std::size_t next = kNoUse;  // use of the stage, after this slot
   };
 
-  std::vector<Use> uses_;               // of the list, in order
-  std::vector<std::size_t> first_use_;  // by stage
-  std::set<std::size_t> ahead_;         // the next use of each stage that has one
-  std::size_t at_ = 0;                  // the first use of the slot
+  std::vector<Use> uses_;  // of the list, in order
+  IndexedVector<StageId, std::size_t> first_use_;
+  std::set<std::size_t> ahead_;  // the next use of each stage that has one
+  std::size_t at_ = 0;           // the first use of the slot
 };
 
 class ListSharder {
  public:
-  explicit ListSharder(std::size_t stages)
+  explicit ListSharder(int32_t stages)
       : next_(stages), is_active_(stages, false), resident_at_(stages, 0) {}
 
   ActionList shard(std::span<const Action> list, int32_t max_active, int32_t lookahead) {
@@ -96,12 +97,12 @@ class ListSharder {
     for (const Slot& slot : slots) {
       next_.first(static_cast<std::size_t>(max_active), window_);
       ++now_;
-      for (const StageId stage : window_) resident_at_[stage.position()] = now_;
+      for (const StageId stage : window_) resident_at_[stage] = now_;
       reshard(out);
       if (lookahead != max_active) next_.first(static_cast<std::size_t>(lookahead), window_);
       for (const StageId stage : window_) {
-        if (is_active_[stage.position()]) continue;
-        is_active_[stage.position()] = true;
+        if (is_active_[stage]) continue;
+        is_active_[stage] = true;
         active_.push_back(stage);
         out.emplace_back(stage, ActionType::kUnshard);
       }
@@ -117,8 +118,8 @@ class ListSharder {
   // All active stages that are not resident now.
   void reshard(ActionList& out) {
     std::erase_if(active_, [&](StageId stage) {
-      if (resident_at_[stage.position()] == now_) return false;
-      is_active_[stage.position()] = false;
+      if (resident_at_[stage] == now_) return false;
+      is_active_[stage] = false;
       out.emplace_back(stage, ActionType::kReshard);
       return true;
     });
@@ -126,10 +127,10 @@ class ListSharder {
 
   NextStages next_;
   std::vector<StageId> window_;
-  std::vector<StageId> active_;        // in the order in which they were unsharded
-  std::vector<bool> is_active_;        // by stage
-  std::vector<uint64_t> resident_at_;  // by stage: the last slot at which it was resident
-  uint64_t now_ = 0;                   // counts the slots of all lists
+  std::vector<StageId> active_;  // in the order in which they were unsharded
+  IndexedVector<StageId, bool> is_active_;
+  IndexedVector<StageId, uint64_t> resident_at_;  // the last slot at which it was resident
+  uint64_t now_ = 0;                              // counts the slots of all lists
 };
 
 }  // namespace
@@ -164,7 +165,7 @@ Schedule shard_stages(const Schedule& schedule, int32_t max_active_stages,
                          "shard_stages: the schedule has UNSHARD or RESHARD already");
   const std::vector<int32_t> ahead =
       resolve_lookahead(lookahead, schedule.num_ranks(), max_active_stages);
-  ListSharder sharder(static_cast<std::size_t>(infer_placement(schedule.lists()).num_stages()));
+  ListSharder sharder(infer_placement(schedule.lists()).num_stages());
   std::vector<ActionList> lists;
   lists.reserve(schedule.lists().size());
   for (std::size_t r = 0; r < schedule.lists().size(); ++r) {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/schedule/passes/pass_input.h"
 
 namespace stagecraft {
@@ -42,15 +43,15 @@ Refusal refuse_graph(const StageGraph& graph) {
 
 // torch counts the microbatches of each stage when it loads a schedule.
 Refusal refuse_counts(const Schedule& schedule) {
-  std::vector<std::array<int32_t, 4>> counts(static_cast<std::size_t>(schedule.num_stages()));
+  IndexedVector<StageId, std::array<int32_t, 4>> counts(schedule.num_stages());
   for (const ActionList& list : schedule.lists()) {
     for (const Action action : list) {
       if (!is_compute(action.type())) continue;
-      ++counts[action.stage().position()][static_cast<std::size_t>(action.type())];
+      ++counts[action.stage()][static_cast<std::size_t>(action.type())];
     }
   }
   const int32_t microbatches = schedule.num_microbatches();
-  for (std::size_t s = 0; s < counts.size(); ++s) {
+  for (StageId s(0); counts.contains(s); ++s) {
     const auto count = [&](ActionType type) { return counts[s][static_cast<std::size_t>(type)]; };
     const int32_t forwards = count(ActionType::kForward);
     const int32_t inputs = count(ActionType::kBackwardInput);
@@ -62,7 +63,7 @@ Refusal refuse_counts(const Schedule& schedule) {
     return fmt::format(
         "every stage trains every microbatch, but of {} microbatches stage {} has {} forwards and "
         "{} backwards",
-        microbatches, s, forwards, backwards);
+        microbatches, s.value(), forwards, backwards);
   }
   return std::nullopt;
 }
