@@ -31,6 +31,7 @@ def llama(layers, width, heads, tokens):
 MODELS = {
     "gpt2_tiny": lambda: gpt2(2, 32, 2, 97),
     "llama_tiny": lambda: llama(2, 32, 4, 97),
+    "llama_plan": lambda: llama(8, 256, 4, 8192),
     "gpt2_small": lambda: gpt2(12, 768, 12, 50257),
 }
 

@@ -1,10 +1,14 @@
 #!/usr/bin/env python3
-"""Milliseconds an update on one CUDA device: `stagecraft train` beside PyTorch's loop over the same GPT.
+"""Milliseconds an update on one CUDA device: `stagecraft train` beside PyTorch's loop over the same model.
 
-    gpu.py PROGRAM [--quick] [--models big,small,tiny] [--compile] [--dropout P]
+    gpu.py PROGRAM [--quick] [--models big,small,tiny,llama] [--compile] [--dropout P]
 
 PROGRAM: bin/stagecraft-train of a build. bf16 autocast, AdamW, clipping, one read of loss and norm an update. PyTorch's columns:
-eager, eager as one CUDA graph, and with --compile torch.compile without and with a graph.
+eager, eager as one CUDA graph, and with --compile torch.compile without and with a graph. `llama` is a LLaMA of transformers,
+which stagecraft trains from a .pt2 that this script exports; it is left out if transformers is not installed.
+
+Memory, in MiB: of the whole device while the process runs (with CUDA's own), and the most that torch's allocator had reserved
+(PyTorch) or the peaks of a step that is run and of one that is replayed (stagecraft).
 """
 
 import argparse
@@ -25,16 +29,52 @@ MODELS = {  # layers, width, heads, context, batch, microbatches
     "big": (12, 768, 12, 1024, 32, 4),
     "small": (4, 256, 4, 256, 64, 16),
     "tiny": (2, 64, 4, 64, 64, 32),
+    "llama": (8, 512, 8, 512, 32, 8),
 }
 RANKS = (1, 2, 4)
 
 
-def make_update(sizes, compiled, capturable):
-    layers, width, heads, context, batch, microbatches = sizes
+def find_transformers():
+    try:
+        import transformers
+    except ImportError:
+        return None
+    return transformers
+
+
+def make_llama(sizes):
+    layers, width, heads, context, _, _ = sizes
+    torch.manual_seed(1)
+    transformers = find_transformers()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(
+        vocab_size=256, hidden_size=width, intermediate_size=4 * width, num_hidden_layers=layers, num_attention_heads=heads,
+        num_key_value_heads=heads // 2, max_position_embeddings=context, tie_word_embeddings=True, use_cache=False,
+        bos_token_id=0, eos_token_id=0)).train()
+
+
+def export_llama(sizes, path):
+    context = sizes[3]
+    ids = torch.randint(0, 256, (2, context))
+    rows = {0: torch.export.Dim("rows", min=1, max=64)}
+    program = torch.export.export(make_llama(sizes), (), {"input_ids": ids, "labels": ids.clone()}, strict=False,
+                                  dynamic_shapes={"input_ids": rows, "labels": rows})
+    torch.export.save(program, path)
+
+
+def make_gpt(sizes):
+    layers, width, heads, context, _, _ = sizes
     notes = {"layers": layers, "width": width, "heads": heads, "context": context, "vocabulary": 256}
     model = Gpt(notes, 0, layers).cuda()
     for block in model.blocks.values():
         block.turn = block.turn.cuda()
+    return model
+
+
+def make_update(name, compiled, capturable):
+    sizes = MODELS[name]
+    _, _, _, context, batch, microbatches = sizes
+    is_llama = name == "llama"
+    model = make_llama(sizes).cuda() if is_llama else make_gpt(sizes)
     run = torch.compile(model) if compiled else model
     decayed = [p for p in model.parameters() if p.dim() >= 2]
     others = [p for p in model.parameters() if p.dim() < 2]
@@ -47,7 +87,8 @@ def make_update(sizes, compiled, capturable):
         total = torch.zeros((), device="cuda")
         with torch.autocast("cuda", torch.bfloat16):
             for part, goal in zip(ids.tensor_split(microbatches), targets.tensor_split(microbatches)):
-                loss = loss_of(run(part).float(), goal) / microbatches
+                whole = run(input_ids=part, labels=part).loss if is_llama else loss_of(run(part).float(), goal)
+                loss = whole / microbatches
                 loss.backward()
                 total += loss.detach()
         norm = torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -76,10 +117,11 @@ def as_graph(update):
     return replay
 
 
-def time_pytorch(sizes, updates, compiled=False, graph=False):
+def time_pytorch(name, updates, compiled=False, graph=False):
     torch.cuda.empty_cache()
     torch.cuda.reset_peak_memory_stats()
-    update = make_update(sizes, compiled, capturable=graph)
+    before = UsedMemory.used()
+    update = make_update(name, compiled, capturable=graph)
     for _ in range(3):
         update()
     if graph:
@@ -89,7 +131,7 @@ def time_pytorch(sizes, updates, compiled=False, graph=False):
         begin = time.perf_counter()
         update().tolist()
         times.append(time.perf_counter() - begin)
-    memory = torch.cuda.max_memory_reserved()
+    memory = (UsedMemory.used() - before, f"{torch.cuda.max_memory_reserved() / 2**20:.0f} reserved")
     del update
     torch._dynamo.reset()
     torch.cuda.empty_cache()
@@ -121,29 +163,62 @@ class UsedMemory:
         return total - free
 
 
-def time_ours(program, sizes, updates, ranks, graphs, dropout=0.0):
-    layers, width, heads, context, batch, microbatches = sizes
-    with tempfile.TemporaryDirectory() as folder:
-        text = pathlib.Path(folder) / "text.txt"
-        text.write_text("It is a truth universally acknowledged. " * 4000)
-        words = [program, "--data", str(text), "--device", "cuda", "--bf16", "--json", "--eval-every", "0", "--sample", "0",
-                 "--steps", str(updates + 6), "--layers", str(layers), "--width", str(width), "--heads", str(heads),
-                 "--context", str(context), "--batch", str(batch), "--microbatches", str(microbatches),
-                 "--ranks", str(ranks), "--graphs", graphs]
-        if ranks > layers:
-            return None
-        if dropout:
-            words += ["--dropout", str(dropout)]
-        with UsedMemory() as memory:
-            ran = subprocess.run(words, capture_output=True, text=True)
-    if ran.returncode != 0:
-        print(ran.stderr, file=sys.stderr)
+def peaks_of(report):
+    """What a report of stagecraft says about memory."""
+    facts = {fact["name"]: fact["value"] for fact in report["facts"]}
+    device = report["ranks"][0]["device_memory"] or {}
+    return facts.get("peak memory of a device") or f"{device.get('peak_allocated', 0) / 2**20:.0f} allocated"
+
+
+def time_ours(program, name, updates, ranks, graphs, folder, dropout=0.0):
+    """Median seconds, memory of the device, what the report says about memory, and the device's time of the last step."""
+    layers, width, heads, context, batch, microbatches = MODELS[name]
+    if ranks > layers:
         return None
-    steps = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-    times = [step["seconds"] for step in steps if "seconds" in step and "step" in step]
+    text, report = folder / "text.txt", folder / "report.json"
+    text.write_text("It is a truth universally acknowledged. " * 4000)
+    words = [program, "--data", str(text), "--device", "cuda", "--bf16", "--json", "--eval-every", "0", "--sample", "0",
+             "--steps", str(updates + 6), "--context", str(context), "--batch", str(batch), "--microbatches", str(microbatches),
+             "--ranks", str(ranks), "--graphs", graphs, "--report-json", str(report)]
+    if name == "llama":
+        words += ["--model", str(folder / "llama.pt2")]
+    else:
+        words += ["--layers", str(layers), "--width", str(width), "--heads", str(heads)]
+        words += ["--dropout", str(dropout)] if dropout else []
+    with UsedMemory() as memory:
+        ran = subprocess.run(words, capture_output=True, text=True)
     if ran.stderr:
         print(ran.stderr, file=sys.stderr)
-    return statistics.median(times[len(times) // 3:]), memory.most
+    if ran.returncode != 0:
+        return None
+    steps = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
+    # The last two are for the report: one measures memory, one is recorded.
+    times = [step["seconds"] for step in steps if "seconds" in step and "step" in step][:-2]
+    told = json.loads(report.read_text())
+    return statistics.median(times[len(times) // 3:]), (memory.most, peaks_of(told)), told["step"]["makespan"] / 1e3
+
+
+def run_model(name, updates, options, folder):
+    rows = {"PyTorch, eager": time_pytorch(name, updates),
+            "PyTorch, eager, one graph": time_pytorch(name, updates, graph=True)}
+    if options.compile:
+        rows["PyTorch, compiled"] = time_pytorch(name, updates, compiled=True)
+        rows["PyTorch, compiled, one graph"] = time_pytorch(name, updates, compiled=True, graph=True)
+    if name == "llama":
+        export_llama(MODELS[name], folder / "llama.pt2")
+    for graphs in ("on", "off"):
+        for ranks in RANKS:
+            rows[f"stagecraft, {ranks} ranks, graphs {graphs}"] = time_ours(
+                options.program, name, updates, ranks, graphs, folder, options.dropout)
+    print(f"{name}: layers, width, heads, context, batch, microbatches = {MODELS[name]}")
+    for row, measured in rows.items():
+        if measured is None:
+            print(f"  {row:32}      -")
+            continue
+        seconds, (device, allocator), *step = measured
+        reference = rows["PyTorch, eager, one graph" if "graphs on" in row else "PyTorch, eager"][0]
+        print(f"  {row:32} {seconds * 1e3:9.1f}  {seconds / reference:5.2f}  {step[0] if step else float('nan'):9.1f}  "
+              f"{device / 2**20:8.0f}  {allocator}", flush=True)
 
 
 def main():
@@ -158,26 +233,14 @@ def main():
         print("gpu: there is no CUDA device; nothing was measured")
         return 0
     updates = 9 if options.quick else 30
-    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; milliseconds an update (MiB of the device)")
-    for name in options.models.split(","):
-        sizes = MODELS[name]
-        rows = {"PyTorch, eager": time_pytorch(sizes, updates),
-                "PyTorch, eager, one graph": time_pytorch(sizes, updates, graph=True)}
-        if options.compile:
-            rows["PyTorch, compiled"] = time_pytorch(sizes, updates, compiled=True)
-            rows["PyTorch, compiled, one graph"] = time_pytorch(sizes, updates, compiled=True, graph=True)
-        for graphs in ("on", "off"):
-            for ranks in RANKS:
-                rows[f"stagecraft, {ranks} ranks, graphs {graphs}"] = time_ours(
-                    options.program, sizes, updates, ranks, graphs, options.dropout)
-        print(f"{name}: layers, width, heads, context, batch, microbatches = {sizes}")
-        for row, measured in rows.items():
-            if measured is None:
-                print(f"  {row:32}      -")
+    print(f"{torch.cuda.get_device_name()}, torch {torch.__version__}; milliseconds an update, its ratio to PyTorch (graphs on: as one "
+          "graph; else eager), milliseconds of the device for a step, MiB of the device, MiB of the allocator")
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.models.split(","):
+            if name == "llama" and find_transformers() is None:
+                print("llama: transformers is not installed, so there is nothing to export")
                 continue
-            seconds, memory = measured
-            reference = rows["PyTorch, eager, one graph" if "graphs on" in row else "PyTorch, eager"][0]
-            print(f"  {row:32} {seconds * 1e3:9.1f}  ({memory / 2**20:7.0f})  {seconds / reference:5.2f}", flush=True)
+            run_model(name, updates, options, pathlib.Path(folder))
     return 0
 
 

@@ -1,5 +1,5 @@
 // The planner's search on the settings of the zero-bubble papers, on unit costs and on stages that
-// differ: bounds, what is reached, how fast.
+// differ: bounds, what is reached, how fast. And plans of real models: predicted against measured.
 
 #include <algorithm>
 #include <chrono>
@@ -14,6 +14,9 @@
 
 #include "benchmarks/harness.h"
 #include "benchmarks/plan_cases.h"
+#include "benchmarks/plan_models.h"
+#include "benchmarks/plan_ranks.h"
+#include "benchmarks/plan_splits.h"
 #include "stagecraft/plan/bound.h"
 #include "stagecraft/plan/instance.h"
 #include "stagecraft/plan/seeds.h"
@@ -122,10 +125,14 @@ void measure(bench::Suite& suite) {
   measure_cases(suite, bench::step_cases(), 10);
   measure_cases(suite, bench::named_h_cases(), 10);
   measure_uneven(suite);
+  bench::measure_splits(suite);
+  bench::measure_models(suite);
 }
 
 }  // namespace
 
 int main(int argc, char** argv) {
+  if (argc > 2 && std::string(argv[1]) == bench::kPlanWorker)
+    return bench::run_plan_worker(argv[2]);
   return bench::run_suite("plan", argc, argv, measure);
 }

@@ -3,7 +3,8 @@
 
 A stage is Linear, ReLU, Linear; 32 microbatches; one thread inside operators; each process is pinned to a core. A
 round runs both, and ours a second time, in turns whose order is reversed from round to round; the time of a step is
-the maximum over the ranks; medians are printed. `--rounds`, `--schedule` and `--hidden` choose less.
+the maximum over the ranks; medians are printed. `--rounds`, `--schedule` and `--hidden` choose less. With tiny stages,
+ours also run traced (`pipeline()`), against upstream's stages of modules.
 """
 
 from __future__ import annotations
@@ -18,23 +19,37 @@ import time
 
 SCHEDULES = {"GPipe": 1, "1F1B": 1, "LoopedBFS": 2, "Interleaved1F1B": 2, "InterleavedZeroBubble": 2,
              "ZBVZeroBubble": 2, "DualPipeV": 2}
-# The greatest ratios that are acceptable: tiny stages, large stages.
-BARS = {"GPipe": (0.50, 0.82), "1F1B": (0.70, 0.90), "LoopedBFS": (0.45, 0.76), "Interleaved1F1B": (0.50, 0.75),
-        "InterleavedZeroBubble": (0.45, 0.65), "ZBVZeroBubble": (0.50, 0.77), "DualPipeV": (0.50, 0.83)}
+# The greatest ratios that are acceptable: tiny stages, large stages, tiny traced stages.
+BARS = {"GPipe": (0.50, 0.82, 0.45), "1F1B": (0.70, 0.90, 0.55), "LoopedBFS": (0.45, 0.76, 0.40),
+        "Interleaved1F1B": (0.50, 0.75, 0.45), "InterleavedZeroBubble": (0.45, 0.65, 0.40),
+        "ZBVZeroBubble": (0.50, 0.77, 0.45), "DualPipeV": (0.50, 0.83, 0.45)}
 MICROBATCHES = 32
 
 
-def stages_of(package, rank, per_rank, hidden, style):
+def own_stages(rank, per_rank, style):
+    count = 2 * per_rank
+    return [rank, count - 1 - rank] if style == "v" and per_rank == 2 else list(range(rank, count, 2))
+
+
+def module_of(index, hidden):
     import torch
 
-    count = 2 * per_rank
-    own = [rank, count - 1 - rank] if style == "v" and per_rank == 2 else list(range(rank, count, 2))
-    made = []
-    for index in own:
-        torch.manual_seed(index)
-        module = torch.nn.Sequential(torch.nn.Linear(hidden, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden))
-        made.append(package.PipelineStage(module, index, count, torch.device("cpu")))
-    return made
+    torch.manual_seed(index)
+    return torch.nn.Sequential(torch.nn.Linear(hidden, hidden), torch.nn.ReLU(), torch.nn.Linear(hidden, hidden))
+
+
+def stages_of(package, own, count, hidden):
+    import torch
+
+    return [package.PipelineStage(module_of(index, hidden), index, count, torch.device("cpu")) for index in own]
+
+
+def traced_stages_of(package, own, count, hidden, example):
+    import torch
+
+    model = torch.nn.Sequential(*[module_of(index, hidden) for index in range(count)])
+    pipe = package.pipeline(model, (example,), split_spec={str(s): package.SplitPoint.BEGINNING for s in range(1, count)})
+    return [pipe.build_stage(index, torch.device("cpu")) for index in own]
 
 
 def rank_main(rank, store, names, hiddens, rounds, answer):
@@ -58,11 +73,13 @@ def rank_main(rank, store, names, hiddens, rounds, answer):
         for name in names:
             per_rank = SCHEDULES[name]
             style = "v" if name in ("ZBVZeroBubble", "DualPipeV") else "loop"
-            runs = []
-            for package, find in ((upstream, their_class), (ours, our_class), (ours, our_class)):
-                stages = stages_of(package, rank, per_rank, hidden, style)
-                schedule = find(name)(stages[0] if per_rank == 1 else stages, MICROBATCHES, loss_fn=loss)
-                runs.append((stages, schedule))
+            own, count = own_stages(rank, per_rank, style), 2 * per_rank
+            kinds = [(stages_of(upstream, own, count, hidden), their_class)]
+            kinds += [(stages_of(ours, own, count, hidden), our_class) for _ in range(2)]
+            if hidden <= 64:
+                kinds.append((traced_stages_of(ours, own, count, hidden, x[:rows]), our_class))
+            runs = [(stages, find(name)(stages[0] if per_rank == 1 else stages, MICROBATCHES, loss_fn=loss))
+                    for stages, find in kinds]
             has_last = any(stage.is_last for stage in runs[0][0])
 
             def step(index):
@@ -79,10 +96,10 @@ def rank_main(rank, store, names, hiddens, rounds, answer):
                 dist.all_reduce(took, op=dist.ReduceOp.MAX)
                 return took.item()
 
-            times = [[], [], []]
+            times = [[] for _ in runs]
             for round_number in range(rounds + 2):
-                order = (0, 1, 2) if round_number % 2 == 0 else (2, 1, 0)
-                for index in order:
+                order = list(range(len(runs)))
+                for index in order if round_number % 2 == 0 else reversed(order):
                     took = step(index)
                     if round_number >= 2:
                         times[index].append(took)
@@ -126,6 +143,33 @@ def bare_loop(hidden=16, count=200):
     return found
 
 
+class StandIn:
+    """What schedule classes read of a stage."""
+
+    def __init__(self, rank, ranks, stages, index):
+        self.stage_index, self.num_stages, self.group_rank, self.group_size = index, stages, rank, ranks
+        self.is_first, self.is_last = index == 0, index == stages - 1
+        self.submod, self.has_backward, self.device = None, True, "cpu"
+
+
+def lists_time(ranks=64, per_rank=4, microbatches=128):
+    """Seconds to make the lists of Interleaved1F1B, lowered ones too, as Python lists: (upstream's, ours)."""
+    import stagecraft.schedules as ours
+    import torch.distributed.pipelining.schedules as upstream
+
+    took = []
+    for package in (upstream, ours):
+        stages = [StandIn(0, ranks, ranks * per_rank, index) for index in range(0, ranks * per_rank, ranks)]
+        begin = time.perf_counter()
+        schedule = package.ScheduleInterleaved1F1B(stages, microbatches, loss_fn=lambda *_: None)
+        if package is upstream:
+            schedule._prepare_schedule_with_comms(schedule.pipeline_order)
+        lists = schedule.pipeline_order, schedule.pipeline_order_with_comms
+        took.append(time.perf_counter() - begin)
+        assert all(len(each) == ranks for each in lists)
+    return took
+
+
 def import_time():
     import subprocess
     import sys
@@ -138,36 +182,47 @@ def import_time():
     return took(code.format("import stagecraft, stagecraft.schedules;")) - took(code.format("pass;"))
 
 
+def two_processes(names, hiddens, rounds):
+    """Prints a row for each schedule and size."""
+    context = multiprocessing.get_context("spawn")
+    store = os.path.join(tempfile.mkdtemp(), "store")
+    mine, theirs = context.Pipe(duplex=False)
+    processes = [context.Process(target=rank_main, args=(rank, store, names, hiddens, rounds, theirs))
+                 for rank in range(2)]
+    for process in processes:
+        process.start()
+    print(f"{'schedule':29} {'hidden':>6} {'upstream ms':>12} {'ours ms':>9} {'ratio':>6} {'A/A':>6} {'bar':>5}")
+    while mine.poll(600):
+        row = mine.recv()
+        if row is None:
+            break
+        name, hidden, (upstream, first, second, *traced) = row
+        for label, time_of, bar in [(name, first, BARS[name][0 if hidden <= 64 else 1])] + [
+                (f"{name} traced", each, BARS[name][2]) for each in traced]:
+            ratio = time_of / upstream
+            print(f"{label:29} {hidden:6} {upstream * 1e3:12.2f} {time_of * 1e3:9.2f} {ratio:6.2f} {second / first:6.2f} "
+                  f"{bar:5.2f}{'' if ratio <= bar else '  missed'}", flush=True)
+    for process in processes:
+        process.join(30)
+        if process.is_alive():
+            process.kill()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument("--schedule", action="append", choices=list(SCHEDULES))
     parser.add_argument("--hidden", type=int, action="append")
+    parser.add_argument("--only-one-rank", action="store_true", help="leave out the steps of two processes")
     options = parser.parse_args()
     names, hiddens = options.schedule or list(SCHEDULES), options.hidden or [16, 512]
-    context = multiprocessing.get_context("spawn")
-    store = os.path.join(tempfile.mkdtemp(), "store")
-    mine, theirs = context.Pipe(duplex=False)
-    processes = [context.Process(target=rank_main, args=(rank, store, names, hiddens, options.rounds, theirs))
-                 for rank in range(2)]
-    for process in processes:
-        process.start()
-    print(f"{'schedule':22} {'hidden':>6} {'upstream ms':>12} {'ours ms':>9} {'ratio':>6} {'A/A':>6} {'bar':>5}")
-    while mine.poll(600):
-        row = mine.recv()
-        if row is None:
-            break
-        name, hidden, (upstream, first, second) = row
-        bar = BARS[name][0 if hidden <= 64 else 1]
-        ratio = first / upstream
-        print(f"{name:22} {hidden:6} {upstream * 1e3:12.2f} {first * 1e3:9.2f} {ratio:6.2f} {second / first:6.2f} "
-              f"{bar:5.2f}{'' if ratio <= bar else '  missed'}", flush=True)
-    for process in processes:
-        process.join(30)
-        if process.is_alive():
-            process.kill()
+    if not options.only_one_rank:
+        two_processes(names, hiddens, options.rounds)
     for name, extra in bare_loop().items():
         print(f"one rank, {name}: {extra:.1f} us an action over the bare Python loop (bar 12)")
+    theirs, our_time = lists_time()
+    print(f"lists of 64 ranks, 4 stages each, 128 microbatches: upstream {theirs:.2f} s, ours {our_time:.2f} s, ratio "
+          f"{our_time / theirs:.3f} (bar 0.15)")
     print(f"import stagecraft.schedules beyond torch: {import_time():.0f} ms (bar 60)")
 
 

@@ -1,6 +1,6 @@
-"""Two ranks of ours: PROGRAM ARGUMENTS... -- [link MBITS] gloo | local | mpi MPIRUN...
+"""Ranks of ours: PROGRAM ARGUMENTS... -- [link MBITS] gloo [RANKS] | local | mpi MPIRUN...
 
-Starts PROGRAM as two ranks and hands lines on: what comes in goes to rank 0, what it answers goes out. Ends when both
+Starts PROGRAM as two ranks, or as RANKS, and hands lines on: what comes in goes to rank 0, what it answers goes out. Ends when all
 have.
 
 With a link they are in a network of their own, whose only interface carries so many million bits a second and leaves the
@@ -32,8 +32,9 @@ def start(program, transport, launcher):
         return [subprocess.Popen(program)]
     port = str(free_port())
     ranks = []
-    for rank in range(2):
-        environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE="2", MASTER_ADDR="127.0.0.1",
+    size = launcher[0] if launcher else "2"
+    for rank in range(int(size)):
+        environment = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=size, MASTER_ADDR="127.0.0.1",
                            MASTER_PORT=port)
         ranks.append(subprocess.Popen(program, env=environment, stdin=None if rank == 0 else subprocess.DEVNULL))
     return ranks

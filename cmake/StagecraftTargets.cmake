@@ -18,6 +18,12 @@ endfunction()
 # Compiles headers alone (see sc_library).
 add_custom_target(header_checks)
 
+# The wheel's headers come first: it has its own fmt, and one of another version may lie in a folder with GoogleTest or JSON.
+function(_sc_torch_headers_first TARGET)
+  target_include_directories(${TARGET} SYSTEM BEFORE PRIVATE
+    $<BUILD_INTERFACE:$<TARGET_PROPERTY:Libtorch::libtorch,INTERFACE_INCLUDE_DIRECTORIES>>)
+endfunction()
+
 # Makes a target NAME whose precompiled header others reuse. It has the given headers.
 function(_sc_pch NAME)
   if(TARGET ${NAME})
@@ -28,6 +34,7 @@ function(_sc_pch NAME)
   add_library(${NAME} OBJECT EXCLUDE_FROM_ALL "${source}")
   target_include_directories(${NAME} PRIVATE "${PROJECT_SOURCE_DIR}")
   target_compile_definitions(${NAME} PRIVATE STAGECRAFT_TORCH)
+  _sc_torch_headers_first(${NAME})
   target_link_libraries(${NAME} PRIVATE sc_flags Libtorch::libtorch)
   target_compile_options(${NAME} PRIVATE ${SC_TEST_OPTIMISATION})
   target_precompile_headers(${NAME} PRIVATE ${ARGN})
@@ -50,6 +57,7 @@ endfunction()
 # would take longer to load than that takes to compile.)
 function(_sc_use_torch TARGET)
   cmake_parse_arguments(ARG "USER" "" "" ${ARGN})
+  _sc_torch_headers_first(${TARGET})
   target_link_libraries(${TARGET} PRIVATE $<BUILD_INTERFACE:sc_flags> stagecraft_torch_fmt)
   target_compile_options(${TARGET} PRIVATE ${SC_TEST_OPTIMISATION})
   _sc_unity(${TARGET})

@@ -3,6 +3,7 @@
 // The one header a program includes. For one part of the library alone, include that part's header.
 
 #include "stagecraft/base/deadline.h"
+#include "stagecraft/base/device_error.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/index.h"
 #include "stagecraft/base/log.h"
@@ -10,6 +11,7 @@
 #include "stagecraft/base/version.h"
 #include "stagecraft/base/write_file.h"
 #include "stagecraft/plan/bound.h"
+#include "stagecraft/plan/correct_layers.h"
 #include "stagecraft/plan/evaluate_schedule.h"
 #include "stagecraft/plan/make_plan.h"
 #include "stagecraft/plan/memory_need.h"
@@ -88,6 +90,9 @@
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/loss_pipe.h"
 #include "stagecraft/runtime/measure_layers.h"
+#include "stagecraft/runtime/measure_link.h"
+#include "stagecraft/runtime/measure_run.h"
+#include "stagecraft/runtime/measured_plan.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/pipeline_base.h"

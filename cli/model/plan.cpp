@@ -21,6 +21,7 @@
 #include "stagecraft/plan/plan_file.h"
 #include "stagecraft/plan/plan_text.h"
 #include "stagecraft/runtime/measure_layers.h"
+#include "stagecraft/runtime/measured_plan.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft::cli {
@@ -64,68 +65,88 @@ at::Tensor mean_of_outputs(const c10::IValue& output) {
   return sum;
 }
 
-std::vector<PlanLayer> measure_model(const Graph& graph, const std::vector<std::string>& names,
-                                     const ModelCommand& command) {
-  Split split;
-  for (const std::string& name : names) split.points.emplace_back(name, SplitPoint::kBeginning);
-  if (names.empty()) split.policy = [](const Graph&) { return SplitPositions(); };
-  const Pipe pipe(graph, split, {.by_default = SharedParameter::kTransmit});
-  Microbatches batch;
-  batch.inputs.push_back(example_arguments(graph));
-  const Loss loss([](const c10::IValue& output, const c10::IValue&, const Kwargs&) {
+/// Measured on inputs of the example's sizes.
+MeasuredPlan plan_by_measuring(const Graph& graph, const std::vector<std::string>& names,
+                               const PlanProblem& problem, const PlanOptions& search) {
+  ModelToPlan model;
+  model.layers = names;
+  model.split = [&](const std::vector<std::string>& points) {
+    Split split;
+    for (const std::string& name : points) split.points.emplace_back(name, SplitPoint::kBeginning);
+    if (points.empty()) split.policy = [](const Graph&) { return SplitPositions(); };
+    return Pipe(graph, split, {.by_default = SharedParameter::kTransmit});
+  };
+  model.batch.inputs.push_back(example_arguments(graph));
+  model.loss = Loss([](const c10::IValue& output, const c10::IValue&, const Kwargs&) {
     return c10::IValue(mean_of_outputs(output));
   });
-  return measure_layers(pipe, loss, batch, names,
-                        {.ranks = command.ranks.value_or(1), .warm_up = 1, .steps = 3});
+  return plan_measured(model, problem, {.search = search});
+}
+
+PlanProblem problem_of(const ModelCommand& command) {
+  PlanProblem problem;
+  problem.input_gradient = false;
+  problem.units = {command.is_measured ? "ms" : "", true};
+  problem.microbatches = command.microbatches;
+  problem.ranks = same_ranks(command.ranks.value_or(2));
+  if (!command.memory) return problem;
+  bool bytes = true;
+  const std::vector<double> memory = parse_memory("--memory", *command.memory, bytes);
+  if (memory.size() != 1 && memory.size() != problem.ranks.size()) {
+    throw BadUsage(fmt::format("--memory has {} amounts for {} ranks: give one, or one for each",
+                               memory.size(), problem.ranks.size()));
+  }
+  for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+    problem.ranks[r].memory = memory[memory.size() == 1 ? 0 : r];
+  }
+  return problem;
+}
+
+void write_costs(const ModelCommand& command, const PlanProblem& problem) {
+  if (!command.costs_out) return;
+  LayerFile file;
+  file.layers = problem.layers;
+  file.link = problem.link;
+  file.input_gradient = problem.input_gradient;
+  file.units = problem.units;
+  write_output(*command.costs_out, to_layer_file(file));
+}
+
+void write_plan(const ModelCommand& command, const SavedPlan& plan) {
+  if (command.plan_out) write_output(*command.plan_out, to_plan_file(plan));
+}
+
+std::string split_line(const std::vector<std::string>& points) {
+  return points.empty() ? "" : fmt::format("Split: {}\n", fmt::join(points, ","));
 }
 
 }  // namespace
 
 std::string plan_model(const Graph& graph, const ModelCommand& command) {
   const std::vector<std::string> names = layer_names(graph);
-  LayerFile file;
-  file.layers =
-      command.is_measured ? measure_model(graph, names, command) : estimate_layers(graph, names);
-  file.input_gradient = false;
-  file.units = {command.is_measured ? "ms" : "", true};
-  if (command.costs_out) write_output(*command.costs_out, to_layer_file(file));
-
-  PlanProblem problem;
-  problem.layers = file.layers;
-  problem.input_gradient = false;
-  problem.units = file.units;
-  problem.microbatches = command.microbatches;
-  const int32_t ranks = command.ranks.value_or(2);
-  problem.ranks = same_ranks(ranks);
-  if (command.memory) {
-    bool bytes = true;
-    const std::vector<double> memory = parse_memory("--memory", *command.memory, bytes);
-    if (memory.size() != 1 && memory.size() != problem.ranks.size()) {
-      throw BadUsage(fmt::format("--memory has {} amounts for {} ranks: give one, or one for each",
-                                 memory.size(), ranks));
-    }
-    for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
-      problem.ranks[r].memory = memory[memory.size() == 1 ? 0 : r];
-    }
-  }
+  PlanProblem problem = problem_of(command);
   PlanOptions options;
   options.time_limit = parse_time_limit("--time-limit", command.time_limit);
+  if (command.is_measured) {
+    const MeasuredPlan planned = plan_by_measuring(graph, names, problem, options);
+    write_costs(command, planned.saved.problem);
+    write_plan(command, planned.saved);
+    return "Measured on this machine, on inputs of the example's sizes.\n" +
+           to_text(*planned.search) +
+           fmt::format(
+               "Run on this machine: {:.4g} ms a step, {:.4g} with the costs of the stages "
+               "of the plan, {}.\n",
+               planned.trials.back().measured, planned.saved.predicted,
+               planned.saved.schedule_name) +
+           split_line(planned.saved.model.split_points);
+  }
+  problem.layers = estimate_layers(graph, names);
+  write_costs(command, problem);
   const Plan plan = make_plan(problem, options);
-  std::string text =
-      command.is_measured
-          ? "Measured on this machine, on inputs of the example's sizes.\n"
-          : "From FLOP and bytes at the example's sizes: nothing was run. Times are in millions of "
-            "operations, I and W as much as F.\n";
-  text += to_text(plan);
-  if (plan.best.choice.num_stages() > 1) {
-    text += fmt::format("Split: {}\n", fmt::join(plan.boundary_names(), ","));
-  }
-  if (command.plan_out) {
-    PlannedModel model;
-    for (const std::string& name : plan.boundary_names()) model.split_points.push_back(name);
-    write_output(*command.plan_out, to_plan_file(to_saved(plan, std::move(model))));
-  }
-  return text;
+  write_plan(command, to_saved(plan, {.split_points = plan.boundary_names()}));
+  return "From FLOP and bytes at the example's sizes: nothing was run. Times are in millions of "
+         "operations, I and W as much as F.\n" +
+         to_text(plan) + split_line(plan.boundary_names());
 }
 
 }  // namespace stagecraft::cli

@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstdint>
 #include <map>
 #include <memory>
@@ -36,7 +37,7 @@ struct TrainCommand {
   std::string recompute;                             ///< "all", or numbers of stages
   std::string plan;                                  ///< "auto" or a file; empty: no plan
   std::optional<std::string> memory = std::nullopt;  ///< of each rank, for --plan auto
-  int32_t plan_steps = 3;                            ///< measured
+  int32_t plan_steps = 7;                            ///< measured
   std::string plan_time = "5s";
   std::string plan_out;
   /// The plan, when it is made or read: it gives split, schedule, recompute and microbatches.
@@ -44,7 +45,9 @@ struct TrainCommand {
   int32_t threads = 1;
   std::string device = "cpu";
   std::string graphs = "auto";
-  double timeout = 60;  ///< seconds
+  double timeout = 60;    ///< seconds
+  int32_t processes = 0;  ///< that this program starts; 0: none
+  int32_t restarts = 0;
 
   int32_t steps = 400;
   int32_t batch = 16;  ///< rows for each update
@@ -62,10 +65,11 @@ struct TrainCommand {
   std::string prompt = "\n";
   double temperature = 0.8;
 
-  std::string checkpoint;  ///< folder; empty: no checkpoints
-  int32_t save_every = 100;
+  std::string checkpoint;    ///< folder; empty: no checkpoints
+  int32_t save_every = 100;  ///< steps
+  std::optional<std::chrono::nanoseconds> save_time = std::nullopt;  ///< instead of steps
   int32_t keep = 2;
-  std::string resume;
+  std::string resume;  ///< a folder; "auto": the newest checkpoint of `checkpoint`, if there is one
   std::string save_weights;  ///< a state dict for Python, at the end
 
   bool is_quiet = false;

@@ -14,6 +14,7 @@
 #include <ATen/ops/outer.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/unbind.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/modules/container/modulelist.h>
 #include <torch/nn/modules/embedding.h>
@@ -35,9 +36,10 @@ Tensor rotate(const Tensor& x, const Tensor& turn) {
   const Tensor now = turn.slice(1, 0, x.size(2));
   const Tensor cosine = now.select(0, 0);
   const Tensor sine = now.select(0, 1);
-  const Tensor pairs = x.unflatten(-1, {-1, 2});
-  const Tensor a = pairs.select(-1, 0);
-  const Tensor b = pairs.select(-1, 1);
+  // Not select: the backward of each select fills a tensor of the size of its input with zeros.
+  const std::vector<Tensor> pairs = at::unbind(x.unflatten(-1, {-1, 2}), -1);
+  const Tensor& a = pairs[0];
+  const Tensor& b = pairs[1];
   return at::stack({a * cosine - b * sine, a * sine + b * cosine}, -1).flatten(-2);
 }
 
@@ -101,26 +103,28 @@ struct Embed : torch::nn::Module {
 };
 
 struct Block : torch::nn::Module {
-  Block(const GptSizes& own, Tensor own_turn) : sizes(own), turn(std::move(own_turn)) {
+  Block(const GptSizes& own, Tensor own_turn, bool is_wide)
+      : sizes(own), turn(std::move(own_turn)) {
     const int64_t w = sizes.width;
+    const int64_t inner = (is_wide ? 16 : 4) * w;
     register_module("norm1", norm1 = torch::nn::LayerNorm(torch::nn::LayerNormOptions({w})));
     register_module("qkv", qkv = torch::nn::Linear(w, 3 * w));
     register_module("proj", proj = torch::nn::Linear(w, w));
     register_module("norm2", norm2 = torch::nn::LayerNorm(torch::nn::LayerNormOptions({w})));
-    register_module("up", up = torch::nn::Linear(w, 4 * w));
-    register_module("down", down = torch::nn::Linear(4 * w, w));
+    register_module("up", up = torch::nn::Linear(w, inner));
+    register_module("down", down = torch::nn::Linear(inner, w));
   }
   Tensor attend(const Tensor& x) {
-    const Tensor parts =
-        project(qkv, x).unflatten(-1, {3, sizes.heads, -1}).permute({2, 0, 3, 1, 4});
-    Tensor q = parts.select(0, 0);
-    Tensor k = parts.select(0, 1);
+    const std::vector<Tensor> parts =
+        at::unbind(project(qkv, x).unflatten(-1, {3, sizes.heads, -1}).permute({2, 0, 3, 1, 4}));
+    Tensor q = parts[0];
+    Tensor k = parts[1];
     if (turn.defined()) {
       q = rotate(q, turn);
       k = rotate(k, turn);
     }
     const Tensor mixed = at::scaled_dot_product_attention(
-        q, k, parts.select(0, 2), {}, is_training() ? sizes.dropout : 0.0, /*is_causal=*/true);
+        q, k, parts[2], {}, is_training() ? sizes.dropout : 0.0, /*is_causal=*/true);
     return project(proj, mixed.transpose(1, 2).flatten(2));
   }
   Tensor forward(const Tensor& x) {
@@ -179,8 +183,9 @@ struct Gpt::Model : torch::nn::Module {
     }
     embed = register_module("embed", std::make_shared<Embed>(sizes));
     register_module("blocks", blocks);
-    for (int64_t i = 0; i < sizes.layers; ++i)
-      blocks->push_back(std::make_shared<Block>(sizes, turn));
+    for (int64_t i = 0; i < sizes.layers; ++i) {
+      blocks->push_back(std::make_shared<Block>(sizes, turn, i == sizes.wide_block));
+    }
     const Tensor tied = sizes.is_tied ? embed->tokens->weight : Tensor();
     head = register_module("head", std::make_shared<Head>(sizes, tied));
     initialise(sizes);

@@ -28,6 +28,8 @@ struct GptSizes {
   /// The head uses the embedding's weight.
   bool is_tied = true;
   double dropout = 0;
+  /// The block whose GELU layer is four times as wide as those of the others; nothing: none.
+  std::optional<int64_t> wide_block = std::nullopt;
 };
 
 /// What a model is captured for.

@@ -10,6 +10,7 @@
 #include "cli/failure.h"
 #include "cli/output.h"
 #include "cli/train/options.h"
+#include "cli/train/processes.h"
 #include "cli/train/session.h"
 #include "stagecraft/base/error.h"
 
@@ -25,7 +26,9 @@ int main(int argc, char** argv) {
       write_output("-", *text);
       return kGood;
     }
-    return train(std::get<TrainCommand>(std::move(asked)));
+    auto& command = std::get<TrainCommand>(asked);
+    if (command.processes > 0) return train_on_processes(command, argc, argv);
+    return train(std::move(command));
   } catch (const BadUsage& error) {
     print_error(error.what());
     return kBadUsage;

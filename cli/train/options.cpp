@@ -13,6 +13,7 @@
 #include "cli/failure.h"
 #include "cli/lowering_options.h"
 #include "cli/option_kinds.h"
+#include "cli/plan_search.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/base/version.h"
 #include "stagecraft/transport/world/back_ends.h"
@@ -21,9 +22,10 @@ namespace stagecraft::cli {
 namespace {
 
 /// Options of one call of the program, not of the training.
-constexpr std::array<std::string_view, 11> kOfThisCall = {
-    "--resume", "--quiet",        "--json",      "--report",   "--report-json", "--trace",
-    "--help",   "--save-weights", "--transport", "--plan-out", "--graphs"};
+constexpr std::array<std::string_view, 13> kOfThisCall = {
+    "--resume", "--quiet",     "--json",         "--report",    "--report-json",
+    "--trace",  "--help",      "--save-weights", "--transport", "--plan-out",
+    "--graphs", "--processes", "--restarts"};
 
 CLI::Option* add_list(CLI::App* app, const std::string& name, std::vector<std::string>& target,
                       const std::string& type, const std::string& what) {
@@ -73,6 +75,9 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
       add_choice(app, "--policy", command.policy, {"cost", "parameters", "operators"},
                  "what stages have the same of; default: cost");
   split->excludes(stages)->excludes(policy);
+  CLI::Option* processes = add_count(
+      app, "--processes", command.processes, 1, "N",
+      "start that number of processes on this machine, one for each rank, and watch them");
   std::vector<CLI::Option*> options = {
       add_count(app, "--ranks", command.ranks, 1, "P",
                 "each a thread; default: 2, or the processes that torchrun, mpirun or srun has "
@@ -92,6 +97,11 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
       add_text(app, "--device", command.device, "NAME", "cpu, cuda, cuda:1, ...; default: cpu"),
       add_choice(app, "--graphs", command.graphs, {"auto", "on", "off"},
                  "replay steps as CUDA graphs; auto: where that is possible; default: auto"),
+      processes,
+      add_count(app, "--restarts", command.restarts, 0, "N",
+                "how often to start all processes again after one has died, from the newest "
+                "checkpoint; default: 0")
+          ->needs(processes),
       add_number(app, "--timeout", command.timeout, 1e-6, 1e6, "SECONDS",
                  "how long ranks wait for each other; default: 60"),
   };
@@ -110,7 +120,7 @@ void add_plan(CLI::App* app, TrainCommand& command) {
   std::vector<CLI::Option*> options = {
       add_text(app, "--memory", command.memory, "BYTES",
                "that each rank may use, 8GB or 8GB,6GB; default: unlimited"),
-      add_count(app, "--plan-steps", command.plan_steps, 1, "N", "steps to measure; default: 3"),
+      add_count(app, "--plan-steps", command.plan_steps, 1, "N", "steps to measure; default: 7"),
       add_text(app, "--plan-time", command.plan_time, "TIME",
                "how long to look for a plan; default: 5s"),
       add_text(app, "--plan-out", command.plan_out, "FILE", "write the plan there"),
@@ -153,14 +163,16 @@ void add_looking(CLI::App* app, TrainCommand& command) {
   for (CLI::Option* option : options) option->group("Evaluation and sample");
 }
 
-void add_files(CLI::App* app, TrainCommand& command) {
+void add_files(CLI::App* app, TrainCommand& command, std::string& save_every) {
   std::vector<CLI::Option*> options = {
       add_text(app, "--checkpoint", command.checkpoint, "FOLDER", "save there"),
-      add_count(app, "--save-every", command.save_every, 1, "N", "steps; default: 100"),
+      add_text(app, "--save-every", save_every, "N|TIME",
+               "steps, or a time: 30s, 500ms; default: 100"),
       add_count(app, "--keep", command.keep, 0, "N", "checkpoints; 0: all; default: 2"),
-      add_text(app, "--resume", command.resume, "FOLDER",
+      add_text(app, "--resume", command.resume, "FOLDER|auto",
                "continue from the newest checkpoint there, or from that one, with the options of "
-               "then; options given now count"),
+               "then; options given now count. auto: from the newest one of --checkpoint that can "
+               "be read, or from the beginning if there is none"),
       add_text(app, "--save-weights", command.save_weights, "FILE",
                "at the end, as a state dict that Python's torch.load reads"),
       add_text(app, "--report", command.report, "FILE", "an HTML page of the run"),
@@ -221,15 +233,40 @@ void complete(TrainCommand& command, const std::string& positions, bool untied) 
   }
 }
 
+/// A number of steps, or a time with its unit.
+void read_save_every(const std::string& text, TrainCommand& command) {
+  if (text.empty()) return;
+  const bool is_time = text.find_first_not_of("0123456789") != std::string::npos;
+  if (is_time) {
+    command.save_time = parse_time_limit("--save-every", text);
+  } else {
+    command.save_every = static_cast<int32_t>(parse_count("--save-every", text, 1, kMostCount));
+  }
+}
+
+void check_processes(const TrainCommand& command) {
+  if (command.restarts > 0 && command.checkpoint.empty()) {
+    throw BadUsage("--restarts continues from checkpoints: pass --checkpoint FOLDER, too");
+  }
+  if (command.processes > 0 && command.transport == "local") {
+    throw BadUsage("--processes starts processes, but --transport local is for threads of one");
+  }
+  if (command.processes > 0 && command.processes % command.replicas != 0) {
+    throw BadUsage(fmt::format("--replicas {} does not divide --processes {}", command.replicas,
+                               command.processes));
+  }
+}
+
 constexpr std::string_view kExamples =
     R"(Exit status: 0 done, 1 training failed, 2 bad usage (or a file that cannot be read or written),
-130 after Ctrl-C.
+3 done but the last checkpoint could not be written, 130 after Ctrl-C.
 
 Examples:
   stagecraft train --ranks 4 --report report.html
   stagecraft train --data book.txt --layers 8 --width 256 --schedule ZBVZeroBubble --ranks 4
   stagecraft train --checkpoint run --steps 2000
   stagecraft train --resume run --ranks 2
+  stagecraft train --processes 4 --restarts 5 --checkpoint run --resume auto --save-every 30s
   stagecraft train --ranks 2 --plan auto --memory 1GB --plan-out gpt.plan
   torchrun --no-python --nproc-per-node 4 stagecraft train --replicas 2
   stagecraft train --model llama.pt2 --split model.layers.2 --save-weights trained.pt)";
@@ -240,6 +277,7 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
   TrainCommand command;
   std::string positions;
   bool untied = false;
+  std::string save_every;
   CLI::App app("Train a byte-level GPT, or an exported model, through a pipeline.",
                "stagecraft train");
   app.set_version_flag("--version", "stagecraft " + std::string(version()));
@@ -252,7 +290,7 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
   add_plan(&app, command);
   add_training(&app, command);
   add_looking(&app, command);
-  add_files(&app, command);
+  add_files(&app, command, save_every);
   try {
     if (auto text = parse_words(app, words)) return std::move(*text);
     command.given = given_options(app);
@@ -262,7 +300,9 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
           ' ' + (word.find_first_of(" \t\n'\"") == std::string::npos ? word : quote(word));
     }
     complete(command, positions, untied);
-    if (command.resume.empty()) check_train_command(command);
+    read_save_every(save_every, command);
+    check_processes(command);
+    if (command.resume.empty() || command.resume == "auto") check_train_command(command);
   } catch (const BadUsage& error) {
     throw BadUsage(fmt::format("{} (see stagecraft train --help)", error.what()));
   }

@@ -25,8 +25,7 @@
 #include "stagecraft/base/write_file.h"
 #include "stagecraft/plan/plan_file.h"
 #include "stagecraft/plan/plan_text.h"
-#include "stagecraft/plan/synthesise.h"
-#include "stagecraft/runtime/measure_layers.h"
+#include "stagecraft/runtime/measured_plan.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -62,12 +61,6 @@ Microbatches make_batch(const TrainCommand& command, const TrainingData& data, c
                      {.microbatches = command.microbatches});
 }
 
-struct MeasuredModel {
-  std::vector<std::string> names;  // of all layers but the first
-  std::vector<PlanLayer> layers;
-  std::string graph;  // checksum
-};
-
 /// The model split at these modules, before there is a plan.
 Task task_split_at(TrainCommand& command, const TrainingData& data,
                    const std::vector<std::string>& names) {
@@ -78,19 +71,8 @@ Task task_split_at(TrainCommand& command, const TrainingData& data,
   return make_task(command, data);
 }
 
-std::vector<PlanLayer> measure(TrainCommand command, const TrainingData& data,
-                               const std::vector<std::string>& names, bool threads) {
-  const Task task = task_split_at(command, data, names);
-  return measure_layers(task.pipe, task.loss, make_batch(command, data, task), names,
-                        {.ranks = threads ? command.ranks : 1,
-                         .warm_up = 2,
-                         .steps = command.plan_steps,
-                         .threads_per_rank = command.threads});
-}
-
-PlanProblem problem_of(const TrainCommand& command, std::vector<PlanLayer> layers) {
+PlanProblem problem_of(const TrainCommand& command) {
   PlanProblem problem;
-  problem.layers = std::move(layers);
   problem.ranks = same_ranks(command.ranks);
   problem.microbatches = command.microbatches;
   problem.input_gradient = false;
@@ -109,75 +91,17 @@ PlanProblem problem_of(const TrainCommand& command, std::vector<PlanLayer> layer
   return problem;
 }
 
-/// The plan's stages measured as they will run, and the order synthesised again with those costs.
-SavedPlan replan(const TrainCommand& command, const Plan& plan, const PlannedModel& model,
-                 std::vector<PlanLayer> stages, const std::atomic<bool>* cancel) {
-  PlanProblem problem = problem_of(command, std::move(stages));
-  PlanChoice choice = plan.best.choice;
-  for (std::size_t s = 0; s < choice.begins.size(); ++s) {
-    choice.begins[s] = static_cast<int32_t>(s);
+/// The table, and how the prediction compares with steps of the plan.
+std::string describe(const MeasuredPlan& planned) {
+  std::string text = planned.search ? to_text(*planned.search) : std::string();
+  for (const MeasuredPlan::Trial& trial : planned.trials) {
+    text += fmt::format("A plan was run: predicted {:.1f} ms a step, measured {:.1f} ms.\n",
+                        trial.predicted, trial.measured);
   }
-  const StageComposer composer(problem);
-  SavedPlan saved = to_saved(plan, model);
-  saved.problem = problem;
-  saved.choice = choice;
-  Evaluation best = evaluate_schedule(composer, choice, saved.schedule);
-  PlanChoice apart = choice;
-  apart.whole_backward = false;
-  SynthesisOptions how;
-  how.time_limit = std::chrono::seconds(1);
-  how.seed = plan.seed;
-  how.cancel = cancel;
-  const Synthesis found = synthesise(composer.compose(apart), how);
-  saved.bound = found.bound.value;
-  if (found.schedule) {
-    const Evaluation again = evaluate_schedule(composer, apart, *found.schedule);
-    // A schedule without a name of its own must be clearly better, as in the first plan.
-    const double needed = plan.best.built_in ? 0.995 : 1;
-    if (again.fits && (!best.fits || again.makespan < needed * best.makespan)) {
-      best = again;
-      saved.choice = apart;
-      saved.schedule = *found.schedule;
-      saved.schedule_name = "synthesised";
-    }
-  }
-  saved.predicted = best.makespan;
-  saved.peaks = best.peaks;
-  saved.any_split_bound = std::min(saved.any_split_bound, saved.predicted);
-  return saved;
-}
-
-SavedPlan plan_here(const TrainCommand& command, const TrainingData& data,
-                    const MeasuredModel& measured, bool threads, bool prints) {
-  const PlanInterrupt interrupt;
-  PlanOptions options;
-  options.cancel = interrupt.flag();
-  options.time_limit = parse_time_limit("--plan-time", command.plan_time);
-  options.seed = static_cast<uint64_t>(command.seed);
-  const PlanProblem problem = problem_of(command, measured.layers);
-  const Plan plan = [&] {
-    try {
-      return make_plan(problem, options);
-    } catch (const DoesNotFit& error) {
-      throw BadUsage(fmt::format("--plan auto: {}", error.what()));
-    }
-  }();
-  if (prints) write_output("-", to_text(plan) + '\n');
-  PlannedModel model{.graph = measured.graph};
-  for (std::size_t s = 1; s < plan.best.choice.begins.size(); ++s) {
-    const auto layer = static_cast<std::size_t>(plan.best.choice.begins[s]);
-    model.split_points.push_back(measured.names[layer - 1]);
-  }
-  return replan(command, plan, model, measure(command, data, model.split_points, threads),
-                interrupt.flag());
-}
-
-/// Rank 0's text on every rank. The others may have to wait for the whole search.
-std::string share(std::string text, Transport* transport) {
-  if (transport == nullptr) return text;
-  const c10::IValue value = transport->broadcast(c10::IValue(std::move(text)), Rank(0),
-                                                 Deadline::after(std::chrono::hours(1)));
-  return value.toStringRef();
+  text += fmt::format("Taken: {} stages, {}, {:.1f} ms a step with the costs of its stages.\n",
+                      planned.saved.choice.num_stages(), planned.saved.schedule_name,
+                      planned.saved.predicted);
+  return text;
 }
 
 void apply(TrainCommand& command, SavedPlan plan) {
@@ -217,34 +141,41 @@ void make_train_plan(TrainCommand& command, const TrainingData& data, Transport*
   if (command.plan != "auto") return;
   if (command.replicas > 1) throw BadUsage("--plan auto plans one pipeline, without --replicas");
   const bool first = transport == nullptr || transport->rank() == Rank(0);
-  const bool threads = transport == nullptr;
-  MeasuredModel measured;
+  ModelToPlan model;
+  model.split = [&](const std::vector<std::string>& names) {
+    TrainCommand own = command;
+    return task_split_at(own, data, names).pipe;
+  };
   {
     TrainCommand unsplit = command;
     const Task whole = task_split_at(unsplit, data, {});
-    measured.names = layer_names(whole.pipe.graph());
-    measured.graph = graph_of(whole.pipe);
+    model.layers = layer_names(whole.pipe.graph());
+    model.graph = graph_of(whole.pipe);
+    model.loss = whole.loss;
+    model.batch = make_batch(unsplit, data, whole);
   }
-  if (measured.names.size() + 1 < static_cast<std::size_t>(command.ranks)) {
+  if (model.layers.size() + 1 < static_cast<std::size_t>(command.ranks)) {
     throw BadUsage(fmt::format("--plan auto: the model has {} layers for {} ranks",
-                               measured.names.size() + 1, command.ranks));
+                               model.layers.size() + 1, command.ranks));
   }
-  // All ranks measure at the same time, as they will compute.
-  measured.layers = measure(command, data, measured.names, threads);
-  std::string text;
-  std::string failure;
-  if (first) {
-    try {
-      text = to_plan_file(
-          plan_here(command, data, measured, threads, !command.is_quiet && !command.is_json));
-    } catch (const Error& error) {
-      failure = error.what();  // the other ranks wait for an answer
+  const PlanInterrupt interrupt;
+  MeasuredPlanOptions options;
+  options.search.cancel = interrupt.flag();
+  options.search.time_limit = parse_time_limit("--plan-time", command.plan_time);
+  options.search.seed = static_cast<uint64_t>(command.seed);
+  options.measure.steps = command.plan_steps;
+  options.measure.threads_per_rank = command.threads;
+  options.transport = transport;
+  try {
+    MeasuredPlan planned = plan_measured(model, problem_of(command), options);
+    if (first && !command.is_quiet && !command.is_json) write_output("-", describe(planned) + '\n');
+    if (first && !command.plan_out.empty()) {
+      write_file(command.plan_out, to_plan_file(planned.saved));
     }
+    apply(command, std::move(planned.saved));
+  } catch (const DoesNotFit& error) {
+    throw BadUsage(fmt::format("--plan auto: {}", error.what()));
   }
-  text = share(std::move(text), transport);
-  if (text.empty()) throw BadUsage(failure.empty() ? "--plan auto: rank 0 found no plan" : failure);
-  if (first && !command.plan_out.empty()) write_file(command.plan_out, text);
-  apply(command, parse_plan_file(text));
 }
 
 std::string compare_with_plan(const SavedPlan& plan, double measured_milliseconds) {

@@ -116,16 +116,18 @@ int Ranks::run(const std::function<int(Transport*)>& body) {
   return status;
 }
 
-int noted_anywhere(int noted_here, Transport* transport, double timeout) {
-  if (transport == nullptr) return noted_here;
-  int64_t noted = 0;
+StepNotes agree_on_notes(const StepNotes& own, Transport* transport, double timeout) {
+  if (transport == nullptr) return own;
+  constexpr int64_t kSaveIsDue = 1 << 8;  // above all signals
   const auto wait =
       std::chrono::duration_cast<Deadline::Clock::duration>(std::chrono::duration<double>(timeout));
-  for (const c10::IValue& rank :
-       transport->all_gather(static_cast<int64_t>(noted_here), Deadline::after(wait))) {
-    noted = std::max(noted, rank.toInt());
+  const std::vector<c10::IValue> ranks =
+      transport->all_gather(own.signal + (own.is_save_due ? kSaveIsDue : 0), Deadline::after(wait));
+  StepNotes notes{.is_save_due = ranks.front().toInt() >= kSaveIsDue};
+  for (const c10::IValue& rank : ranks) {
+    notes.signal = std::max(notes.signal, static_cast<int>(rank.toInt() % kSaveIsDue));
   }
-  return static_cast<int>(noted);
+  return notes;
 }
 
 }  // namespace stagecraft::cli

@@ -45,7 +45,14 @@ class Ranks {
   std::optional<World> world_;
 };
 
-/// The signal that any rank has noted; 0 for none. Called by all ranks.
-int noted_anywhere(int noted_here, Transport* transport, double timeout);
+/// What ranks tell each other after a step.
+struct StepNotes {
+  int signal = 0;  ///< that was noted; 0: none
+  bool is_save_due = false;
+};
+
+/// The notes that hold for all ranks: the signal that any rank has noted, and whether rank 0 says
+/// that a checkpoint is due (clocks differ). Called by all ranks.
+StepNotes agree_on_notes(const StepNotes& own, Transport* transport, double timeout);
 
 }  // namespace stagecraft::cli

@@ -19,15 +19,18 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/failure.h"
+#include "cli/output.h"
 #include "cli/train/batches.h"
 #include "cli/train/interrupt.h"
 #include "cli/train/model.h"
 #include "cli/train/options.h"
 #include "cli/train/planning.h"
+#include "cli/train/processes.h"
 #include "cli/train/progress.h"
 #include "cli/train/ranks.h"
 #include "cli/train/reports.h"
 #include "cli/train/sample.h"
+#include "cli/train/saving.h"
 #include "stagecraft/base/json_text.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/stage/random_scope.h"
@@ -42,6 +45,9 @@ using Json = nlohmann::json;
 
 constexpr uint64_t kEvaluationRows = 1;
 constexpr uint64_t kSampleDraws = 2;
+
+/// The value of --resume for the newest checkpoint of --checkpoint, if there is one.
+constexpr const char* kNewest = "auto";
 
 /// Seeds of random numbers outside of the model: rows of the text, the sample.
 uint64_t seed_of(const TrainCommand& command, uint64_t purpose) {
@@ -72,6 +78,7 @@ class Session {
         task_(make_task(command_, data_)),
         rows_(data_.training(command_, seed_of(command_, 0))),
         trainer_(make_trainer(command_, task_, transport)),
+        saving_(command_),
         reports_(command_, is_first()) {
     // Throws early if there is not enough data for evaluation.
     if (is_evaluated()) data_.evaluation(command_, 0);
@@ -104,13 +111,16 @@ class Session {
         reports_.add_evaluation(now, loss);
         progress.evaluation(now, loss);
       }
-      const int interrupt = noted_anywhere(noted_interrupt(), transport_, command_.timeout);
-      const bool is_over = interrupt != 0 || now == command_.steps;
-      if (!command_.checkpoint.empty() && (now % command_.save_every == 0 || is_over)) save();
-      if (interrupt != 0) {
-        progress.stopped(now, saved_, command_.checkpoint);
+      if (is_first()) tell_step(now);
+      const StepNotes notes =
+          agree_on_notes({.signal = noted_interrupt(), .is_save_due = saving_.is_due(now)},
+                         transport_, command_.timeout);
+      const bool is_over = notes.signal != 0 || now == command_.steps;
+      if (saving_.is_on() && (notes.is_save_due || is_over)) save(is_over);
+      if (notes.signal != 0) {
+        progress.stopped(now, saving_.newest(), command_.checkpoint);
         reports_.write(trainer_);
-        return 128 + interrupt;
+        return 128 + notes.signal;
       }
     }
     if (is_done) {
@@ -122,7 +132,10 @@ class Session {
     if (!command_.save_weights.empty()) save_weights();
     if (command_.sample > 0 && task_.can_sample) sample(progress);
     progress.end();
-    return kGood;
+    const std::string loss = saving_.describe_loss();
+    if (loss.empty()) return kGood;
+    print_error(loss);
+    return kNotSaved;
   }
 
  private:
@@ -142,12 +155,20 @@ class Session {
     return rows;
   }
 
+  // Measuring memory costs a few per cent of time, so only the reported step does it. A step that
+  // measures memory is not replayed, so on a device with graphs it is the step before.
+  bool measures_memory() const {
+    if (!reports_.are_wanted()) return false;
+    constexpr int64_t kReplaysAfter = 8;
+    const bool is_replayed = device().is_cuda() && command_.graphs != "off" &&
+                             transport_ == nullptr && command_.steps >= kReplaysAfter;
+    return trainer_.steps() + 1 == command_.steps - (is_replayed ? 1 : 0);
+  }
+
   TrainStep train_on(const NamedTensors& drawn) {
-    // Measuring memory costs a few per cent of time, so only the reported step does it.
-    const bool is_reported = reports_.are_wanted() && trainer_.steps() + 1 == command_.steps;
     try {
       const NamedTensors rows = on_device(drawn);
-      return trainer_.step(task_.arguments(rows), task_.target(rows), is_reported);
+      return trainer_.step(task_.arguments(rows), task_.target(rows), measures_memory());
     } catch (const Error& error) {
       if (transport_ != nullptr) throw;  // other ranks may be gone
       try {
@@ -210,13 +231,14 @@ class Session {
     progress.sample(command_.prompt, text);
   }
 
-  void save() {
+  /// Training continues while the checkpoint is written, unless it is the last one.
+  void save(bool is_last) {
     const Json notes = {{"options", command_.given},
                         {"rows_drawn", rows_->position()},
                         {"text_checksum", data_.checksum()}};
-    saved_ =
-        save_checkpoint(command_.checkpoint,
-                        trainer_.checkpoint(json_to_text(notes, {.repair = true})), command_.keep);
+    saving_.start(trainer_.checkpoint(json_to_text(notes, {.repair = true})));
+    if (!is_last) return;
+    saving_.finish();
     wait_for_files();
   }
 
@@ -243,7 +265,7 @@ class Session {
   Task task_;
   std::unique_ptr<Batches> rows_;
   Trainer trainer_;
-  std::string saved_;
+  Saving saving_;
   Reports reports_;
   std::vector<double> makespans_;  // milliseconds, for the comparison with a plan
 };
@@ -273,8 +295,17 @@ int train(TrainCommand command) {
   std::optional<Checkpoint> checkpoint;
   try {
     std::map<std::string, std::vector<std::string>> then;
-    if (!command.resume.empty()) {
+    const bool is_auto = command.resume == kNewest;
+    if (is_auto) {
+      if (command.checkpoint.empty()) {
+        throw BadUsage("--resume auto continues from the folder of --checkpoint: pass that, too");
+      }
+      command.resume.clear();
+      checkpoint = newest_readable(command.checkpoint, command.resume);
+    } else if (!command.resume.empty()) {
       checkpoint = load_checkpoint(command.resume);
+    }
+    if (checkpoint) {
       const Json notes = json_from_text(checkpoint->notes);
       if (!notes.is_object() || !notes.contains("options")) {
         throw BadUsage(fmt::format("--resume {}: the checkpoint was not written by this program",
@@ -286,7 +317,8 @@ int train(TrainCommand command) {
     if (checkpoint) command = take_up(command, then);
     take_plan_file(command);
     if (!command.planned && is_schedule_file(command.schedule)) fit_to_schedule(command);
-    check_folder(command, checkpoint);
+    // Later ones are damaged with `auto`: they are replaced when training comes to their steps.
+    if (!is_auto) check_folder(command, checkpoint);
   } catch (const Error& error) {
     throw BadUsage(error.what());  // before training every error is one of usage
   }

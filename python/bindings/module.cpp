@@ -10,8 +10,10 @@ void bind_calls(py::module_& module);
 void bind_backward(py::module_& module);
 void bind_stage(py::module_& module);
 void bind_transport(py::module_& module);
+void bind_handler(py::module_& module);
 void bind_runner(py::module_& module);
 void bind_pipe(py::module_& module);
+void bind_measure(py::module_& module);
 
 }  // namespace stagecraft::python
 
@@ -23,6 +25,8 @@ PYBIND11_MODULE(_C, module) {
   bind_backward(module);
   bind_stage(module);
   bind_transport(module);
+  bind_handler(module);
   bind_runner(module);
   bind_pipe(module);
+  bind_measure(module);
 }

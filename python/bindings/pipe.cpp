@@ -151,11 +151,23 @@ py::list ties_list(const Pipe& pipe) {
   return ties;
 }
 
+// The inverse of str(graph).
+Graph graph_from_text(const std::string& text, const Tensors& tensors) {
+  const py::gil_scoped_release release;
+  return parse_graph(text, [&](const std::string& name) {
+    const auto found = tensors.find(name);
+    require<ArgumentError>(found != tensors.end(), "the graph has a tensor {}, which is not given",
+                           name);
+    return found->second;
+  });
+}
+
 }  // namespace
 
 void bind_pipe(py::module_& module) {
   register_own_operators();
   py::class_<Graph>(module, "Graph", "The operators of a model, as C++ runs them.")
+      .def_static("parse", &graph_from_text)
       .def("states", &states_of)
       .def("with_tensors", &with_tensors)
       .def("nodes",

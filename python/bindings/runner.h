@@ -7,8 +7,10 @@
 
 #include "stagecraft/report/save_report.h"
 #include "stagecraft/runtime/pipeline_base.h"
+#include "stagecraft/runtime/record/device_time.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/recorded_run.h"
+#include "stagecraft/transport/transport.h"
 
 namespace stagecraft::python {
 
@@ -41,6 +43,8 @@ class PyRunner {
   PyRunner& operator=(const PyRunner&) = delete;
 
   virtual PipelineBase& base() = 0;
+  /// Null if the ranks are threads.
+  virtual const Transport* find_transport() const { return nullptr; }
 
   /// `inputs`: (args, kwargs) of each microbatch, or none. `options`: microbatches, weights,
   /// has_target, measure_memory, reduce_grads. Returns losses, added_losses and weights.

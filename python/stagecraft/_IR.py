@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 import os
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from enum import Enum
 from typing import Any
 
@@ -125,25 +126,51 @@ def _parent_of(module: nn.Module, name: str) -> nn.Module:
     return module
 
 
+@dataclass(frozen=True)
+class _Layout:
+    """How the stages of a pipe are connected."""
+
+    input_names: list[str]
+    sources: list[list[int | tuple[int, int]]]
+    kwarg_names: list[list[str]]
+    ports: dict[str, Any]
+    ties: list[list[tuple[int, str]]]
+    table: str
+    call_text: str
+
+
 class Pipe(nn.Module):
     """A model cut into stages, by `pipeline`. Calling it runs the stages one after the other; the
     result is a tuple, also for one output."""
 
     def __init__(self, inner: Any, input_names: list[str]) -> None:
         super().__init__()
-        self.__dict__["_inner"] = inner
-        self.num_stages: int = inner.num_stages
-        self.has_loss_and_backward = False
         live: dict[str, torch.Tensor] = {}
         for kind, name, tensor, others, _ in inner.graph.states():
             if kind == "parameter" and not isinstance(tensor, nn.Parameter):
                 tensor = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
             live.update(dict.fromkeys((name, *others), tensor))
-        modules = [capture.GraphModule(inner.stage_graph(s), live) for s in range(self.num_stages)]
-        self.split_gm = _root_of(inner, modules, input_names)
+        stages = range(inner.num_stages)
+        modules = [capture.GraphModule(inner.stage_graph(s), live) for s in stages]
+        self._assemble(modules, _Layout(
+            input_names, [inner.sources(s) for s in stages], [inner.stage_graph(s).kwarg_names() for s in stages],
+            inner.ports(), inner.ties(), inner.table(), inner.call_text()))
+
+    def _assemble(self, modules: Sequence[nn.Module], layout: _Layout) -> None:
+        self._layout = layout
+        self.num_stages: int = len(modules)
+        self.has_loss_and_backward = False
+        self.split_gm = _root_of(layout, modules)
         self.replicated_params = _replicated(modules)
-        self._sources = [inner.sources(s) for s in range(self.num_stages)]
-        self._kwargs = [inner.stage_graph(s).kwarg_names() for s in range(self.num_stages)]
+
+    def __getstate__(self) -> dict[str, Any]:
+        modules = [self.get_stage_module(stage) for stage in range(self.num_stages)]
+        return {"modules": modules, "layout": self._layout, "training": self.training}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        nn.Module.__init__(self)
+        self._assemble(state["modules"], state["layout"])
+        self.train(state["training"])
 
     def get_stage_module(self, stage_idx: int) -> nn.Module:
         """The module of a stage."""
@@ -158,9 +185,9 @@ class Pipe(nn.Module):
         for stage in range(self.num_stages):
             given = [
                 args[source] if isinstance(source, int) else made[source[0]][source[1]]
-                for source in self._sources[stage]
+                for source in self._layout.sources[stage]
             ]
-            named = {name: kwargs[name] for name in self._kwargs[stage] if name in kwargs}
+            named = {name: kwargs[name] for name in self._layout.kwarg_names[stage] if name in kwargs}
             output = self.get_stage_module(stage)(*given, **named)
             made.append(list(output) if isinstance(output, (tuple, list)) else [output])
         return tuple(output) if isinstance(output, (tuple, list)) else (output,)
@@ -168,8 +195,8 @@ class Pipe(nn.Module):
     def info(self) -> PipeInfo:
         """What `build_stage` needs beside a stage's module."""
         info = PipeInfo(self.split_gm.graph, self.num_stages, self.has_loss_and_backward)
-        info.__dict__["ports"] = self.__dict__["_inner"].ports()
-        info.__dict__["ties"] = self.__dict__["_inner"].ties()
+        info.__dict__["ports"] = self._layout.ports
+        info.__dict__["ties"] = self._layout.ties
         return info
 
     def build_stage(self, stage_index: int, device: torch.device, group: Any = None) -> _PipelineStage:
@@ -178,12 +205,12 @@ class Pipe(nn.Module):
 
     def print_readable(self) -> None:
         """Prints how the stages are called, and what each runs."""
-        print(self.__dict__["_inner"].call_text())
+        print(self._layout.call_text)
         for stage in range(self.num_stages):
             print(f"\n{get_submod_name(stage)}:\n{self.get_stage_module(stage)}")
 
     def __str__(self) -> str:
-        return str(self.__dict__["_inner"].table())
+        return self._layout.table
 
     def __repr__(self) -> str:
         return f"<Pipe of {self.num_stages} stages>"
@@ -203,19 +230,19 @@ def _no_forward(*args: Any, **kwargs: Any) -> Any:
     raise RuntimeError("split_gm is not called itself: call the Pipe, or run its stages in a schedule")
 
 
-def _root_of(inner: Any, modules: Sequence[nn.Module], input_names: list[str]) -> fx.GraphModule:
+def _root_of(layout: _Layout, modules: Sequence[nn.Module]) -> fx.GraphModule:
     """A graph that calls the stages and shows how values flow."""
     root = nn.Module()
     for index, module in enumerate(modules):
         root.add_module(get_submod_name(index), module)
     graph = fx.Graph()
-    inputs = [graph.placeholder(name) for name in input_names]
+    inputs = [graph.placeholder(name) for name in layout.input_names]
     calls: list[fx.Node] = []
-    kwarg_nodes: dict[str, fx.Node] = dict(zip(input_names, inputs))
-    outputs = {tuple(s) for i in range(len(modules)) for s in inner.sources(i) if not isinstance(s, int)}
+    kwarg_nodes: dict[str, fx.Node] = dict(zip(layout.input_names, inputs))
+    outputs = {s for sources in layout.sources for s in sources if not isinstance(s, int)}
     for index in range(len(modules)):
         given = []
-        for source in inner.sources(index):
+        for source in layout.sources[index]:
             if isinstance(source, int):
                 given.append(inputs[source] if source < len(inputs) else None)
                 continue
@@ -226,7 +253,7 @@ def _root_of(inner: Any, modules: Sequence[nn.Module], input_names: list[str]) -
             given.append(node)
         named: dict[str, Any] = {
             name: kwarg_nodes[name]
-            for name in inner.stage_graph(index).kwarg_names()
+            for name in layout.kwarg_names[index]
             if name in kwarg_nodes
         }
         calls.append(graph.call_module(get_submod_name(index), tuple(given), named))

@@ -29,6 +29,7 @@ _MODULES = {
         "current_stage",
         "verify_against_reference",
     ],
+    "planning": ["Plan", "plan"],
     "reports": ["MemoryEstimate", "RankMemory", "RankReport", "Report", "StageTimes"],
     "train": ["Trainer"],
     "values": ["allow_pickle"],
@@ -113,6 +114,8 @@ if TYPE_CHECKING:
     from stagecraft.pipelines import add_loss as add_loss
     from stagecraft.pipelines import current_stage as current_stage
     from stagecraft.pipelines import verify_against_reference as verify_against_reference
+    from stagecraft.planning import Plan as Plan
+    from stagecraft.planning import plan as plan
     from stagecraft.replace import replace_upstream as replace_upstream
     from stagecraft.reports import MemoryEstimate as MemoryEstimate
     from stagecraft.reports import RankMemory as RankMemory

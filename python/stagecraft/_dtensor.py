@@ -1,7 +1,8 @@
 """DTensors at a border: the local shard travels, with what is needed to make the DTensor again.
 
 The other side is on another mesh of the same names and layout, which it knows from its own tensors
-or from the ``get_mesh`` of its stages. Gradients come back as local shards, too.
+or from the ``get_mesh`` of its stages. Gradients come back as local shards, too, with placements of
+their own: a Partial gradient is not reduced before it is sent.
 """
 
 from __future__ import annotations
@@ -30,9 +31,12 @@ class _Meshes:
     def __init__(self) -> None:
         self._known: dict[Any, Any] = {}
         self._sources: list[Any] = []
+        self._last: Any = None
 
     def add(self, mesh: Any) -> None:
-        self._known.setdefault(_key_of(mesh.mesh_dim_names, _layout_of(mesh)), mesh)
+        # A mesh of a group that was made anew replaces the one before.
+        if mesh is not self._last:
+            self._known[_key_of(mesh.mesh_dim_names, _layout_of(mesh))] = self._last = mesh
 
     def add_module(self, module: torch.nn.Module) -> None:
         for tensor in module.parameters():
@@ -76,19 +80,91 @@ def _placement_of(text: list[Any]) -> Any:
     return {"R": Replicate, "P": Partial, "S": Shard}[kind](*rest)
 
 
-def take_apart(value: DTensor) -> tuple[dict[str, Any], torch.Tensor]:
-    """What describes a DTensor, as JSON has it, and its local shard, with history."""
+# Placements of a gradient go back as the gradient of a small tensor beside the shard: how many
+# gradients were added up, then a number for each dimension of the mesh.
+_KINDS = ("R", "sum", "avg", "product", "max", "min")
+
+
+def _number_of(placement: Any) -> float:
+    text = _text_of(placement)
+    if text[0] == "S":
+        return float(len(_KINDS) + text[1])
+    return float(_KINDS.index(text[-1]))
+
+
+def _placement_at(number: float) -> Any:
+    index = round(number)
+    if index >= len(_KINDS):
+        return Shard(index - len(_KINDS))
+    return Replicate() if index == 0 else Partial(_KINDS[index])
+
+
+class _TakeApart(torch.autograd.Function):
+    """A DTensor's shard, and the tensor whose gradient says how the shard's gradient is placed."""
+
+    @staticmethod
+    def forward(ctx: Any, value: DTensor) -> tuple[torch.Tensor, torch.Tensor]:
+        ctx.spec = value._spec
+        local = value._local_tensor
+        tag = torch.zeros(1 + len(value.placements), dtype=torch.float64, device=local.device)
+        return local.view_as(local), tag
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        grad, tag = grads
+        if grad is None:
+            return None
+        spec = ctx.spec
+        numbers = tag.tolist()
+        placements = spec.placements
+        if numbers[0] == 1:
+            placements = tuple(_placement_at(number) for number in numbers[1:])
+        elif numbers[0] != 0:
+            raise PipeliningMetadataError(
+                f"{round(numbers[0])} stages read a DTensor, and gradients of different placements cannot be added up: "
+                "send it to one stage, or as a plain tensor"
+            )
+        return DTensor.from_local(grad, spec.mesh, placements, run_check=False, shape=spec.tensor_meta.shape,
+                                  stride=spec.tensor_meta.stride)
+
+
+class _PutTogether(torch.autograd.Function):
+    """The DTensor of a shard that came from another process."""
+
+    @staticmethod
+    def forward(ctx: Any, local: torch.Tensor, tag: torch.Tensor, mesh: Any, placements: Any, shape: Any,
+                stride: Any) -> DTensor:
+        # A DTensor with a history of its own: that of this function.
+        return DTensor.from_local(local.detach(), mesh, placements, run_check=False, shape=shape, stride=stride)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Any) -> Any:
+        (grad,) = grads
+        if grad is None:
+            return (None,) * 6
+        numbers = [1.0, *(_number_of(placement) for placement in grad.placements)]
+        local = grad._local_tensor
+        tag = torch.tensor(numbers, dtype=torch.float64, device=local.device)
+        return local, tag, None, None, None, None
+
+
+def _description_of(value: DTensor) -> dict[str, Any]:
     mesh = value.device_mesh
     meshes.add(mesh)
     layout = _layout_of(mesh)
-    description = {
+    return {
         "names": list(mesh.mesh_dim_names or ()),
         "layout": None if layout is None else [[_plain(a.shape), _plain(a.stride)] for a in layout],
         "placements": [_text_of(placement) for placement in value.placements],
         "shape": list(value.shape),
         "stride": list(value.stride()),
     }
-    return description, value.to_local()
+
+
+def take_apart(value: DTensor) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
+    """What describes a DTensor, as JSON has it, its local shard, with history, and the tensor for its gradient."""
+    local, tag = _TakeApart.apply(value)
+    return _description_of(value), local, tag
 
 
 def _plain(value: Any) -> Any:
@@ -99,19 +175,15 @@ def _tuple(value: Any) -> Any:
     return tuple(_tuple(each) for each in value) if isinstance(value, list) else value
 
 
-def put_together(description: dict[str, Any], local: torch.Tensor) -> DTensor:
-    """The DTensor of a description on this process's mesh; gradients flow to `local`."""
+def put_together(description: dict[str, Any], local: torch.Tensor, tag: torch.Tensor) -> DTensor:
+    """The DTensor of a description on this process's mesh; gradients flow to `local` and `tag`."""
     layout = None
     if description["layout"] is not None:
         from torch.distributed._mesh_layout import _FlatLayout, _MeshLayout
 
         layout = _MeshLayout([_FlatLayout(_tuple(shape), _tuple(stride)) for shape, stride in description["layout"]])
     mesh = meshes.find(tuple(description["names"]), layout)
-    return DTensor.from_local(
-        local,
-        mesh,
-        [_placement_of(text) for text in description["placements"]],
-        run_check=False,
-        shape=torch.Size(description["shape"]),
-        stride=tuple(description["stride"]),
-    )
+    placements = [_placement_of(text) for text in description["placements"]]
+    made: DTensor = _PutTogether.apply(local, tag, mesh, placements, torch.Size(description["shape"]),
+                                       tuple(description["stride"]))
+    return made

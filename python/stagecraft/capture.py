@@ -12,6 +12,7 @@ import torch
 import torch.nn as nn
 import torch.utils._pytree as pytree
 from torch import fx
+from torch.fx.experimental import _config as _sizes_config
 
 from stagecraft import _C
 from stagecraft.errors import Error
@@ -27,17 +28,24 @@ def _is_marker(node: fx.Node) -> bool:
 
 
 def export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
-    """Exports a module for any number of rows; with the example's sizes if that cannot be."""
+    """Exports a module for any number of rows; with the example's sizes if that cannot be.
+
+    torch.export takes it that a number which may vary is at least 2. It does not if it treats the example's numbers as
+    unknown ones, but some modules cannot be traced so.
+    """
     torch.fx.node.has_side_effect(torch.ops.stagecraft.pipe_split.default)
     shapes = torch.export.ShapesCollection()
     for leaf in pytree.tree_leaves((args, kwargs)):
         if isinstance(leaf, torch.Tensor) and leaf.dim() > 0:
             shapes[leaf] = {0: torch.export.Dim.AUTO}
-    try:
-        free = shapes.dynamic_shapes(module, args, kwargs)
-        return torch.export.export(module, args, kwargs, dynamic_shapes=free, strict=False)
-    except Exception:
-        pass
+    settings: Any = _sizes_config
+    for allows_one in (True, False):
+        try:
+            free = shapes.dynamic_shapes(module, args, kwargs)
+            with settings.patch(backed_size_oblivious=allows_one):
+                return torch.export.export(module, args, kwargs, dynamic_shapes=free, strict=False)
+        except Exception:
+            continue
     try:
         return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
@@ -75,6 +83,26 @@ def _tensors_of(module: nn.Module, program: torch.export.ExportedProgram) -> dic
     return tensors
 
 
+def _no_graph(module: nn.Module, error: Error) -> RuntimeError:
+    return RuntimeError(f"{type(module).__name__} cannot run as a graph: {error}")
+
+
+def _read(module: nn.Module, program: torch.export.ExportedProgram) -> _C.Graph:
+    graph, notes = _C.read_program(_text_of(program), _tensors_of(module, program))
+    for note in notes:
+        warnings.warn(note, stacklevel=5)
+    return graph
+
+
+def graph_of(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> _C.Graph:
+    """The module as a C++ graph over its tensors."""
+    program = export(module, args, kwargs)
+    try:
+        return _read(module, program)
+    except Error as error:
+        raise _no_graph(module, error) from error
+
+
 def cut(
     module: nn.Module,
     args: tuple[Any, ...],
@@ -85,16 +113,14 @@ def cut(
     """The module as a C++ pipe, cut at modules, by a policy, or at its own markers."""
     program = export(module, args, kwargs)
     try:
-        graph, notes = _C.read_program(_text_of(program), _tensors_of(module, program))
-        for note in notes:
-            warnings.warn(note, stacklevel=4)
+        graph = _read(module, program)
         if policy is not None:
             return _C.Pipe.before(graph, _marked(policy(program.module())))
         return _C.Pipe.at_points(graph, points or [])
     except Error as error:
         if isinstance(error, ValueError):
             raise
-        raise RuntimeError(f"{type(module).__name__} cannot run as a graph: {error}") from error
+        raise _no_graph(module, error) from error
 
 
 def _marked(module: fx.GraphModule) -> list[str]:
@@ -141,14 +167,19 @@ class GraphModule(nn.Module):
         bound = []
         tensors: dict[str, torch.Tensor] = {}
         for name, place in self._names:
-            holder, _, last = place.rpartition(".")
-            module = self.get_submodule(holder)
-            table = module._parameters if last in module._parameters else module._buffers
-            bound.append((table, last, table[last]))
-            tensors[name] = table[last]  # type: ignore[assignment]
+            found = self._tensor_at(place)
+            bound.append(found)
+            tensors[name] = found[2]
         self.__dict__["_graph"] = self.__dict__["_graph"].with_tensors(tensors)
         self.__dict__["_program"] = _C.GraphProgram(self.__dict__["_graph"])
         self.__dict__["_bound"] = bound
+
+    def _tensor_at(self, place: str) -> tuple[dict[str, Any], str, Any]:
+        """The table that holds a tensor, its name there, and the tensor."""
+        holder, _, last = place.rpartition(".")
+        module = self.get_submodule(holder)
+        table: dict[str, Any] = module._parameters if last in module._parameters else module._buffers
+        return table, last, table[last]
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         for table, name, tensor in self.__dict__["_bound"]:
@@ -169,8 +200,17 @@ class GraphModule(nn.Module):
         made._bind()
         return made
 
-    def __getstate__(self) -> Any:
-        raise TypeError("a stage of a traced model cannot be pickled; save its state_dict")
+    def __getstate__(self) -> dict[str, Any]:
+        # The graph as text; its tensors are the module's own.
+        state = {key: value for key, value in self.__dict__.items() if key not in ("_graph", "_program", "_bound")}
+        return {**state, "_text": str(self)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        text = state.pop("_text")
+        restore: Any = super().__setstate__
+        restore(state)
+        self.__dict__["_graph"] = _C.Graph.parse(text, {name: self._tensor_at(place)[2] for name, place in self._names})
+        self._bind()
 
     def __str__(self) -> str:
         return str(self.__dict__["_graph"])

@@ -6,7 +6,6 @@ owns modules and losses, never the schedule or its stages, so that both die when
 
 from __future__ import annotations
 
-import threading
 import weakref
 from collections import defaultdict
 from typing import Any
@@ -14,11 +13,11 @@ from typing import Any
 import torch
 import torch.utils._pytree as pytree
 
-from stagecraft import _C, values
-from stagecraft.errors import ArgumentError, PipeliningMetadataError
+from stagecraft import _C, _compare, _driven, _sources
+from stagecraft.errors import ArgumentError
 from stagecraft.microbatch import TensorChunkSpec
 from stagecraft.reports import MemoryEstimate, Report
-from stagecraft.stage import _PipelineStageBase, _prepare_call
+from stagecraft._stage_base import _PipelineStageBase, _prepare_call
 from stagecraft.world import deliver_log, world_of
 
 __all__: list[str] = []
@@ -26,6 +25,12 @@ __all__: list[str] = []
 
 def _rows(microbatches: list[Any], spec: Any) -> list[float] | None:
     """The rows of each microbatch, by its first tensor that is cut; None if there is none."""
+    if spec is None:
+        # Tensors are the rule, and looking into trees takes microseconds each.
+        plain = [each[0] if type(each) is tuple and len(each) == 1 else each for each in microbatches]
+        if all(isinstance(each, torch.Tensor) and each.dim() > 0 for each in plain):
+            counts = [float(each.shape[0]) for each in plain]
+            return counts if sum(counts) > 0 else None
     first = pytree.tree_leaves(microbatches[0])
     dims: list[int | None] = [0] * len(first)
     if spec is not None:
@@ -62,188 +67,9 @@ def _weights(schedule: Any, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any) -> li
     return [each / total for each in rows]
 
 
-class _Wait:
-    """A receive that is posted: `wait` brings the values."""
-
-    def __init__(self, driven: _Driven, part: int, forward: bool) -> None:
-        self._driven, self._part, self._forward = driven, part, forward
-
-    def wait(self, timeout: Any = None) -> bool:
-        if self._forward:
-            self._driven.inputs(self._part)
-        else:
-            self._driven.output_grads(self._part)
-        return True
-
-    def is_completed(self) -> bool:
-        return False
-
-
-class _Driven:
-    """An action whose handler is Python code. Stages and schedule are bound to it meanwhile, for
-    any thread that the handler starts."""
-
-    def __init__(self, schedule: Any, action: Any) -> None:
-        self._action = action
-        self._schedule = schedule
-        self._stages = {stage.stage_index: stage for stage in _stages_of(schedule)}
-        self._parts = {part: i for i, part in enumerate(action.parts)}
-        self._lock = threading.RLock()
-        self._inputs: dict[int, Any] = {}
-        self._grads_in: dict[int, Any] = {}
-        self._outputs: dict[int, tuple[Any, int, Any]] = {}
-        self._grads: dict[int, Any] = {}
-        self._done: set[int] = set()
-
-    def __enter__(self) -> _Driven:
-        schedule = self._schedule
-        schedule._driven = self
-        schedule.fwd_recv_ops = {}
-        schedule.bwd_recv_ops = {}
-        for stage in self._stages.values():
-            stage._driven = self
-            stage._call.is_driven = True
-        for (index, kind, microbatch), part in self._parts.items():
-            if kind == "F" and index > 0 and index - 1 not in self._stages:
-                schedule.fwd_recv_ops[index, microbatch] = [_Wait(self, part, True)]
-            last = self._stages[index].is_last if index in self._stages else True
-            if kind in ("B", "I") and not last and index + 1 not in self._stages:
-                schedule.bwd_recv_ops[index, microbatch] = [_Wait(self, part, False)]
-        return self
-
-    def __exit__(self, kind: Any, *rest: Any) -> None:
-        try:
-            if kind is None:
-                self._finish()
-        finally:
-            self._schedule._driven = None
-            for stage in self._stages.values():
-                stage._driven = None
-                stage._call.is_driven = False
-                stage.bwd_cache.clear()
-
-    def find(self, stage: int, kind: str, microbatch: int) -> int | None:
-        return self._parts.get((stage, kind, microbatch))
-
-    def inputs(self, part: int) -> Any:
-        with self._lock:
-            if part not in self._inputs:
-                self._inputs[part] = self._action.take_inputs(part)
-            return self._inputs[part]
-
-    def output_grads(self, part: int) -> Any:
-        with self._lock:
-            if part not in self._grads_in:
-                self._grads_in[part] = self._action.take_output_grads(part)
-            return self._grads_in[part]
-
-    def forward(self, part: int, stage: Any, args: Any, kwargs: Any) -> Any:
-        microbatch = self._action.parts[part][2]
-        given, named = self.inputs(part)
-        if stage.is_first and args:
-            given = tuple(args)
-        call = stage._call
-        if kwargs is not None and call.kwargs is not None:
-            call.kwargs[microbatch] = kwargs
-        value = self._action.forward(part, given, named)
-        raw = call.raw[microbatch]
-        if not stage.is_last:
-            del call.raw[microbatch]
-        with self._lock:
-            self._outputs[part] = (stage, microbatch, value)
-        return raw
-
-    def hand_over_output(self, stage: int, microbatch: int, outputs: Any) -> bool:
-        part = self.find(stage, "F", microbatch)
-        if part is None or part not in self._outputs:
-            return False
-        with self._lock:
-            self._action.finish_forward(part, values.outgoing(outputs, False), None, False)
-            self._done.add(part)
-        return True
-
-    def backward(self, part: int, stage: Any, microbatch: int, full: bool) -> None:
-        grads = self.output_grads(part)
-        result = self._action.backward(part, grads, full)
-        stage.bwd_cache[microbatch] = result
-        with self._lock:
-            self._grads[part] = result
-
-    def backward_weight(self, part: int) -> None:
-        self._action.backward_weight(part)
-
-    def hand_over_grads(self, stage: int, microbatch: int, grads: Any) -> bool:
-        part = self.find(stage, "B", microbatch)
-        if part is None:
-            part = self.find(stage, "I", microbatch)
-        if part is None or part not in self._grads:
-            return False
-        with self._lock:
-            self._action.finish_backward(part, tuple(grads))
-            self._done.add(part)
-        return True
-
-    def _finish(self) -> None:
-        """Hands over what the handler has computed and not handed over."""
-        for part, (stage, microbatch, value) in self._outputs.items():
-            if part in self._done:
-                continue
-            if stage.is_last:
-                losses = self._schedule._internal_losses
-                loss = losses.get(microbatch)
-                call = stage._call
-                raw = call.raw.pop(microbatch, None)
-                if call.keeps_outputs:
-                    call.outputs[microbatch] = values.detached(raw)
-                self._action.finish_forward(part, value, loss, True)
-                if loss is not None:
-                    losses[microbatch] = loss.detach()
-            else:
-                self._action.finish_forward(part, value, None, False)
-        for part, grads in self._grads.items():
-            if part not in self._done:
-                self._action.finish_backward(part, grads)
-
-
-def _stages_of(schedule: Any) -> list[Any]:
-    stages: list[Any] = schedule._local_stages()
-    return stages
-
-
 def _functions_of(schedule: Any) -> dict[Any, Any]:
     functions: dict[Any, Any] = getattr(schedule, "_comp_type_to_function_map", {})
     return functions
-
-
-_OVERRIDES = {
-    "forward_one_chunk": ("F",),
-    "backward_one_chunk": ("B", "I"),
-    "backward_weight_one_chunk": ("W",),
-}
-
-
-def _run_part(schedule: Any, action: Any, context: Any) -> None:
-    """What upstream's runtime does for an action, for stages that override a part of it."""
-    kind = action.computation_type.value
-    stage = next(s for s in _stages_of(schedule) if s.stage_index == action.stage_index)
-    m = action.microbatch_index
-    if kind == "F":
-        args = context.arg_mbs[m] if context.arg_mbs else ()
-        kwargs = context.kwarg_mbs[m] if context.kwarg_mbs else {}
-        output = stage.forward_one_chunk(m, args, kwargs)
-        schedule._maybe_compute_loss(stage, output, context.target_mbs, m)
-    elif kind == "W":
-        schedule.backward_counter[stage.stage_index] += 1
-        last = schedule.backward_counter[stage.stage_index] == schedule._n_microbatches
-        stage.backward_weight_one_chunk(m, last_backward=last)
-    else:
-        full = kind == "B"
-        if full:
-            schedule.backward_counter[stage.stage_index] += 1
-        last = full and schedule.backward_counter[stage.stage_index] == schedule._n_microbatches
-        stage.backward_one_chunk(
-            m, loss=schedule._maybe_get_loss(stage, m), full_backward=full, last_backward=last
-        )
 
 
 class _Engine:
@@ -252,6 +78,8 @@ class _Engine:
     def __init__(self) -> None:
         self._runner: Any = None
         self._key: Any = None
+        # What the key names by its address lives as long as the key.
+        self._keyed: Any = None
         self._modules: dict[int, Any] = {}
         self._failed = False
         self._context: Any = None
@@ -264,11 +92,11 @@ class _Engine:
         return self._runner
 
     def _prepare(self, schedule: Any) -> Any:
-        stages = _stages_of(schedule)
-        source = _source_of(schedule)
+        stages = schedule._local_stages()
+        source = _sources.source_of(schedule)
         for stage in stages:
             _prepare_call(stage)
-            if stage._call.wrapper is not None and _splits_backward(schedule, source):
+            if stage._call.wrapper is not None and _sources.splits_backward(schedule, source):
                 if stage._call.wrapper.kind == "DistributedDataParallel":
                     raise ArgumentError(
                         f"{type(schedule).__name__} runs input and weight backward apart, which "
@@ -287,6 +115,7 @@ class _Engine:
         if key != self._key:
             self._build(schedule, stages, world, source, handlers)
             self._key = key
+            self._keyed = (world, [stage._call.wrapper for stage in stages])
         for stage in stages:
             module = stage._call.module
             if self._failed or self._modules.get(stage.stage_index) is not module:
@@ -302,8 +131,8 @@ class _Engine:
             "timeout": world.timeout,
             "loss": last._call.loss if has_loss and last is not None else None,
             "random": "process",
-            "ports": _ports_of(schedule),
-            "ties": _ties_of(schedule) if world.size > 1 else [],
+            "ports": _sources.ports_of(schedule),
+            "ties": _sources.ties_of(schedule) if world.size > 1 else [],
         }
         self._runner = None
         self._runner = _C.RankRunner(
@@ -319,10 +148,10 @@ class _Engine:
 
     def _handlers(self, schedule: Any, stages: Any) -> dict[str, Any]:
         handlers: dict[str, Any] = {}
-        for name, kinds in _OVERRIDES.items():
+        for name, kinds in _driven.OVERRIDES.items():
             if any(getattr(type(s), name) is not getattr(_PipelineStageBase, name) for s in stages):
                 for kind in kinds:
-                    handlers[kind] = self._handler(schedule, _run_part)
+                    handlers[kind] = self._handler(schedule, _driven.run_part)
         for kind, function in _functions_of(schedule).items():
             handlers[kind.value] = self._handler(schedule, lambda s, a, c, f=function: f(a, c))
         return handlers
@@ -346,7 +175,7 @@ class _Engine:
                 what = _Action(-1, _ComputationType.OVERLAP_F_B, None, tuple(parts))
             else:
                 what = parts[0]
-            with _Driven(own, action):
+            with _driven.Driven(own, action):
                 function(own, what, me._context)
 
         return handle
@@ -362,14 +191,17 @@ class _Engine:
         return_outputs: bool,
         loss_kwargs: Any,
     ) -> None:
-        stages = _stages_of(schedule)
+        stages = schedule._local_stages()
         count = schedule._n_microbatches
         if any(not hasattr(stage, "_call") for stage in stages):
-            return _run_stand_ins(schedule, stages, arg_mbs, kwarg_mbs)
+            return _compare.run_stand_ins(schedule, stages, arg_mbs, kwarg_mbs)
+        if not schedule._is_initialized():
+            for stage in stages:
+                stage._forget_look()
         first = next((s for s in stages if s.is_first), None)
         last = next((s for s in stages if s.is_last), None)
         if first is not None and first._runtime_validate:
-            _validate_first(first, arg_mbs, kwarg_mbs)
+            _compare.validate_first(first, arg_mbs, kwarg_mbs)
         world = self._prepare(schedule)
         has_kwargs = kwarg_mbs is not None and any(kwarg_mbs)
         options: dict[str, Any] = {
@@ -389,6 +221,7 @@ class _Engine:
             call.abroad = world.size > 1
             call.kwargs = [dict(each) for each in kwarg_mbs] if has_kwargs else None
             stage._has_backward = training
+            stage._begin_look(training)
             stage.chunks = count
             stage.fwd_cache.clear()
             stage.bwd_cache.clear()
@@ -402,7 +235,7 @@ class _Engine:
             call.wants_loss = schedule._loss_fn is not None and (training or target_mbs is not None)
             options["has_target"] = not training and call.wants_loss
         inputs: list[Any] = []
-        if _has_ports(schedule):
+        if _sources.has_ports(schedule):
             # Model inputs enter at each stage that reads them.
             given = zip(arg_mbs or [()] * count, kwarg_mbs or [{}] * count)
             inputs = [(tuple(args), kwargs) for args, kwargs in given]
@@ -440,103 +273,11 @@ class _Engine:
             for stage in stages:
                 stage._call.clear()
             deliver_log()
-        if first is not None and first._runtime_validate:
-            _remember_first(first, arg_mbs, kwarg_mbs)
+        for stage in stages:
+            stage._end_look(training)
+        schedule._set_initialized(training)
         if losses is not None and last is not None:
             losses[:] = result["losses"]
-
-
-# What upstream checks before a step of stages that are not its own.
-
-
-def _run_stand_ins(schedule: Any, stages: Any, arg_mbs: Any, kwarg_mbs: Any) -> None:
-    args = arg_mbs[0] if arg_mbs else ()
-    kwargs = kwarg_mbs[0] if kwarg_mbs else {}
-    for stage in stages:
-        stage._prepare_forward_infra(schedule._n_microbatches, args, kwargs, has_backward=schedule._has_backward)
-    check_adjacent(schedule)
-    order = schedule.pipeline_order
-    if any(action is not None for actions in order.values() for action in actions):
-        names = ", ".join(sorted({type(stage).__name__ for stage in stages}))
-        raise TypeError(
-            f"stages of {names} cannot be run: they override _prepare_forward_infra and have no module "
-            "that the engine could call; use PipelineStage"
-        )
-
-
-def check_adjacent(schedule: Any) -> None:
-    """RuntimeError where a stand-in's transfers name a stage that is not its neighbour."""
-    for stage in _stages_of(schedule):
-        index = stage.stage_index
-        sources = {
-            info.source
-            for info in getattr(stage, "args_recv_info", {}).get(0, ())
-            if getattr(info, "source", None) is not None and not getattr(info, "is_root_arg", False)
-        }
-        targets = {
-            to for group in getattr(stage, "act_send_info", {}).values() for to in group if to is not None
-        }
-        for what, found, allowed in (("reads", sources, index - 1), ("sends to", targets, index + 1)):
-            if found - {allowed}:
-                raise RuntimeError(
-                    f"stage {index} {what} stages {sorted(found)}, but stages of this class have "
-                    f"adjacent-stage communication only: stage {allowed} was expected. Stages that are "
-                    "PipelineStages may have skip edges"
-                )
-
-
-# `_runtime_validate`: the rank of stage 0 compares before it meets any other rank.
-
-
-def _metas(tree: Any) -> Any:
-    from stagecraft._utils import extract_tensor_metas
-
-    leaves = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
-    return extract_tensor_metas(tuple(leaves))
-
-
-def _output_metas(stage: Any, args: Any, kwargs: Any) -> Any:
-    """What the module returns for a microbatch. The module and all random numbers are as before."""
-    module = stage.submod
-    buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
-    with torch.no_grad(), torch.random.fork_rng():
-        output = module(*args, **kwargs)
-        for buffer, before in buffers:
-            buffer.copy_(before)
-    return _metas(output)
-
-
-def _compare(what: str, expected: Any, actual: Any) -> None:
-    if len(expected) != len(actual):
-        raise PipeliningMetadataError(f"{what}: expected {len(expected)} tensors, got {len(actual)}")
-    for index, (before, now) in enumerate(zip(expected, actual)):
-        if type(before) is not type(now):
-            raise PipeliningMetadataError(f"{what} {index}: expected {before}, got {now}")
-        difference = before.get_diff(now)
-        if difference:
-            raise PipeliningMetadataError(f"{what} {index}: " + "; ".join(difference))
-
-
-def _validate_first(stage: Any, arg_mbs: Any, kwarg_mbs: Any) -> None:
-    known = stage.__dict__.get("_seen_meta")
-    if known is None:
-        if stage._stage_meta.inputs is None:
-            return
-        known = (stage._stage_meta.inputs, stage._stage_meta.outputs)
-    inputs, outputs = known
-    for args in arg_mbs or ():
-        _compare(f"input of stage {stage.stage_index}", inputs, _metas(args))
-    if outputs is not None and arg_mbs:
-        kwargs = kwarg_mbs[0] if kwarg_mbs else {}
-        actual = _output_metas(stage, arg_mbs[0], kwargs)
-        _compare(f"output of stage {stage.stage_index}", outputs, actual)
-
-
-def _remember_first(stage: Any, arg_mbs: Any, kwarg_mbs: Any) -> None:
-    if "_seen_meta" in stage.__dict__ or not arg_mbs:
-        return
-    kwargs = kwarg_mbs[0] if kwarg_mbs else {}
-    stage._seen_meta = (_metas(arg_mbs[0]), _output_metas(stage, arg_mbs[0], kwargs))
 
 
 # What schedules.py calls.
@@ -577,9 +318,9 @@ def evaluate(schedule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, ta
 
 def _run_batch(schedule: Any, args: Any, kwargs: Any, target: Any, losses: Any, return_outputs: bool,
                loss_kwargs: Any, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any) -> Any:
-    stages = _stages_of(schedule)
+    stages = schedule._local_stages()
     # Positional arguments count where stage 0 is, the target where the last one is.
-    if not any(stage.is_first for stage in stages) and not _has_ports(schedule):
+    if not any(stage.is_first for stage in stages) and not _sources.has_ports(schedule):
         args = ()
     if not any(stage.is_last for stage in stages):
         target = None
@@ -618,69 +359,3 @@ def report(schedule: Any) -> Report:
 def memory_estimate(schedule: Any, microbatches: int) -> MemoryEstimate:
     """The peak memory of a step (`_PipelineSchedule.memory_estimate`)."""
     return MemoryEstimate._of(_engine_of(schedule).runner.memory_estimate(microbatches))
-
-
-# What runs ---------------------------------------------------------------------------------------
-
-
-def _ports_of(schedule: Any) -> Any:
-    for stage in _stages_of(schedule):
-        ports = getattr(getattr(stage, "pipe_info", None), "ports", None)
-        if ports is not None:
-            return ports
-    return None
-
-
-def _ties_of(schedule: Any) -> list[list[tuple[int, str]]]:
-    """Weights that stages of several ranks read. Stages of one rank share the tensor, so one of them counts."""
-    place = schedule.stage_index_to_group_rank
-    for stage in _stages_of(schedule):
-        ties = getattr(getattr(stage, "pipe_info", None), "ties", None)
-        if ties is None:
-            continue
-        groups = []
-        for group in ties:
-            first: dict[int, tuple[int, str]] = {}
-            for index, name in group:
-                first.setdefault(place[index], (index, name))
-            if len(first) > 1:
-                groups.append(list(first.values()))
-        return groups
-    return []
-
-
-def _has_ports(schedule: Any) -> bool:
-    return _ports_of(schedule) is not None
-
-
-def _text_of(order: Any) -> str:
-    """Lists of actions as a CSV of schedules: a line for each rank."""
-    lines = []
-    for rank in range(len(order)):
-        fields = ["" if action is None else str(action) for action in order[rank]]
-        lines.append('""' if fields == [""] else ",".join(fields))
-    return "\n".join(lines) + "\n"
-
-
-def _source_of(schedule: Any) -> dict[str, Any]:
-    """What the runner makes its schedule from; see bindings/runner.cpp."""
-    if getattr(schedule, "_comms_are_own", False):
-        return {"text": _text_of(schedule.pipeline_order_with_comms)}
-    options: dict[str, Any] = {"max_active_stages": getattr(schedule, "_max_active_stages", None)}
-    if getattr(schedule, "_defer_pp_recv", False):
-        options["prefetch"] = 0
-    if schedule._order_is_own or schedule._kind is None:
-        return {"text": _text_of(schedule.pipeline_order), **options}
-    return {
-        "name": schedule._kind,
-        "ranks": schedule.pp_group_size,
-        "stages_per_rank": len(_stages_of(schedule)),
-        **options,
-    }
-
-
-def _splits_backward(schedule: Any, source: dict[str, Any]) -> bool:
-    if "name" in source:
-        return source["name"] in ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV", "ZeroBubble")
-    kinds = {text.lstrip("0123456789")[:1] for text in source["text"].replace("\n", ",").split(",")}
-    return "W" in kinds

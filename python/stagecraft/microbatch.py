@@ -219,6 +219,9 @@ def _shard_dict_of_args(args_dict: dict[Any, Any], args_chunk_spec: dict[Any, An
     if leaves and number < 1:
         raise AssertionError("expected a batch with at least one row, got one without")
     split = [_split_leaf(leaf, spec, number) for leaf, spec in zip(leaves, specs)]
+    if len(leaves) == len(args_dict) and all(leaf is value for leaf, value in zip(leaves, args_dict.values())):
+        # No argument is a tree, so none has to be built again.
+        return [dict(zip(args_dict, chunks)) for chunks in zip(*split)]
     return [pytree.tree_unflatten([chunks[index] for chunks in split], tree) for index in range(number)]
 
 

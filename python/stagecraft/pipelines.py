@@ -148,8 +148,7 @@ class Pipeline:
         if random not in ("per_microbatch", "process"):
             raise ArgumentError(f"random: expected 'per_microbatch' or 'process', got {random!r}")
         if isinstance(modules, Pipe):
-            inner = modules.__dict__["_inner"]
-            ports = ports or Ports._from_dict(inner.ports())
+            ports = ports or Ports._from_dict(modules._layout.ports)
             modules = [modules.get_stage_module(s) for s in range(modules.num_stages)]
         self.modules = list(modules)
         self._loss_fn = loss_fn

@@ -118,8 +118,8 @@ class _Packer:
     def _dtensor(self, value: Any) -> Any:
         from stagecraft import _dtensor
 
-        description, local = _dtensor.take_apart(value)
-        return {"D": description, "v": self._leaf(local)}
+        description, local, tag = _dtensor.take_apart(value)
+        return {"D": description, "v": self._leaf(local), "g": self._leaf(tag)}
 
     def _object(self, value: Any, path: str) -> Any:
         if not self.abroad:
@@ -166,7 +166,7 @@ def _build(node: Any, leaves: tuple[Any, ...]) -> Any:
     if "D" in node:
         from stagecraft import _dtensor
 
-        return _dtensor.put_together(node["D"], leaves[node["v"]])
+        return _dtensor.put_together(node["D"], leaves[node["v"]], leaves[node["g"]])
     items = [_build(item, leaves) for item in node["v"]]
     if "d" in node:
         return dict(zip(node["d"], items))

@@ -30,6 +30,11 @@ def deliver_log() -> None:
         _logger.log(_LEVELS.get(level, logging.ERROR), "%s", text)
 
 
+def log_wait(rank: int, seconds: int, table: str) -> None:
+    """Says where all ranks are, while this one waits."""
+    _logger.warning("rank %d has waited for %d s:\n%s", rank, seconds, table)
+
+
 class World:
     """The ranks that run a pipeline together, as this process sees them.
 

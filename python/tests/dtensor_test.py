@@ -57,13 +57,34 @@ def test_a_border_keeps_placements_and_gradients(mesh: object) -> None:
 @pytest.mark.parametrize("placement", [Shard(1), Replicate(), Partial("sum")])
 def test_every_placement_is_put_together_again(mesh: object, placement: object) -> None:
     value = DTensor.from_local(torch.ones(2, 3), mesh, [placement], run_check=False)
-    description, local = _dtensor.take_apart(value)
-    again = _dtensor.put_together(description, local)
+    description, local, tag = _dtensor.take_apart(value)
+    again = _dtensor.put_together(description, local, tag)
     assert again.placements == value.placements and again.shape == value.shape
     assert torch.equal(again.to_local(), value.to_local())
 
 
 def test_an_unknown_mesh_is_named(mesh: object) -> None:
-    description, local = _dtensor.take_apart(DTensor.from_local(torch.ones(2), mesh, [Shard(0)], run_check=False))
+    description, *tensors = _dtensor.take_apart(DTensor.from_local(torch.ones(2), mesh, [Shard(0)], run_check=False))
     with pytest.raises(PipeliningMetadataError, match="get_mesh"):
-        _dtensor.put_together({**description, "names": ["other"]}, local)
+        _dtensor.put_together({**description, "names": ["other"]}, *tensors)
+
+
+@pytest.mark.parametrize("placement", [Shard(1), Replicate(), Partial("sum"), Partial("avg")])
+def test_a_gradient_keeps_placements_of_its_own(mesh: object, placement: object) -> None:
+    value = DTensor.from_local(torch.ones(2, 3), mesh, [Shard(0)], run_check=False).requires_grad_()
+    seen = []
+    value.register_hook(lambda grad: seen.append(grad.placements))
+    description, local, tag = _dtensor.take_apart(value)
+    sent = [local.detach().requires_grad_(), tag.detach().requires_grad_()]
+    other = _dtensor.put_together(description, *sent)
+    other.backward(DTensor.from_local(torch.full((2, 3), 5.0), mesh, [placement], run_check=False))
+    torch.autograd.backward([local, tag], [each.grad for each in sent])
+    assert seen == [(placement,)]
+    assert value.grad is not None and value.grad.to_local().eq(5).all()
+
+
+def test_gradients_of_two_readers_are_refused(mesh: object) -> None:
+    value = DTensor.from_local(torch.ones(2, 3), mesh, [Shard(0)], run_check=False).requires_grad_()
+    _, local, tag = _dtensor.take_apart(value)
+    with pytest.raises(PipeliningMetadataError, match="2 stages read"):
+        torch.autograd.backward([local, tag], [torch.ones(2, 3), torch.tensor([2.0, 12.0], dtype=torch.float64)])

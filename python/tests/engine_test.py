@@ -9,6 +9,7 @@ import pickle
 import signal
 import threading
 import time
+import warnings
 import weakref
 from typing import Any
 
@@ -316,6 +317,134 @@ def test_memory_is_flat_over_a_thousand_steps() -> None:
     for _ in range(1000):
         schedule.step(x, target=y)
     assert resident() - before < 4 << 20
+
+
+def test_what_a_stage_takes_and_gives_is_known_after_a_step() -> None:
+    x, y = batch(8)
+    schedule, _ = make(sc.ScheduleInterleaved1F1B, 4)
+    stages = schedule._local_stages()
+    assert all(stage._stage_meta.inputs is None for stage in stages)
+    schedule.eval(x)
+    assert stages[1]._stage_meta.inputs[0].shape == (2, WIDTH) and stages[1]._stage_meta.input_grads is None
+    schedule.step(x, target=y)
+    first, last = (stage._stage_meta for stage in stages)
+    assert first.inputs[0].shape == first.outputs[0].shape == last.inputs[0].shape == (2, WIDTH)
+    assert first.input_grads == (None,) and first.output_grads[0].shape == (2, WIDTH)
+    assert last.inputs[0].requires_grad and last.input_grads[0].shape == (2, WIDTH) and last.output_grads is None
+    again = schedule._local_stages()[1]._stage_meta
+    schedule.step(x, target=y)
+    assert schedule._local_stages()[1]._stage_meta is again
+
+
+def test_programs_may_reset_what_is_known() -> None:
+    x, _ = batch(8)
+    schedule, _ = make(sc.ScheduleGPipe, 4, None)
+    schedule._stage._runtime_validate = True
+    schedule.step(x)
+    assert schedule._stage_forward_initialized
+    with pytest.raises(sc.MetadataError, match="shape mismatch"):
+        schedule.step(batch(4)[0])
+    schedule._stage_forward_initialized = False
+    schedule.step(batch(4)[0])
+    assert schedule._stage._stage_meta.inputs[0].shape == (1, WIDTH)
+
+
+def test_examples_of_a_stage() -> None:
+    x, y = batch(8)
+    CPU = torch.device("cpu")
+
+    def step(**examples: Any) -> PipelineStage:
+        stage = PipelineStage(block(0), 0, 1, CPU, **examples)
+        sc.ScheduleGPipe(stage, 4, loss_fn=mse).step(x, target=y)
+        return stage
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert step(input_args=x[:2])._stage_meta.inputs[0].shape == (2, WIDTH)
+        stage = step(input_args=(x[:2],), output_args=x[:2])
+        assert stage._stage_meta.inputs == stage._user_meta.inputs and stage._stage_meta.output_grads == (None,)
+        step(input_args=x[:2], output_args=x[:2], output_grads=x[:2], input_grads=(None,))
+    with pytest.warns(UserWarning, match="Metadata mismatch"):
+        step(input_args=x[:3])
+    with pytest.raises(sc.MetadataError, match="tensors"):
+        PipelineStage(block(0), 0, 1, CPU, input_args=("text",))
+    for index, number in ((2, 2), (-1, 2)):
+        with pytest.raises(ValueError, match="out of range"):
+            PipelineStage(block(0), index, number, CPU)
+
+
+class Normed(nn.Module):
+    """Counts its batches."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lin, self.norm = nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.norm(self.lin(x))
+
+
+@pytest.mark.parametrize("cls", SINGLE + MULTI)
+def test_no_forward_but_those_of_the_microbatches(cls: Any) -> None:
+    x, y = batch(8)
+    number = 1 if cls in SINGLE else 2
+    modules = [Normed() for _ in range(number)]
+    stages = [PipelineStage(m, i, number, torch.device("cpu")) for i, m in enumerate(modules)]
+    schedule = cls(stages[0] if number == 1 else stages, 4, loss_fn=mse)
+    for count, run in enumerate((schedule.step, schedule.eval, schedule.step), 1):
+        run(x, target=y)
+        assert [m.norm.num_batches_tracked.item() for m in modules] == [4 * count] * number
+
+
+class Aside(nn.Module):
+    """Parameters that meet no value of the input before the output."""
+
+    def __init__(self, seed: int) -> None:
+        super().__init__()
+        self.inner = block(seed)
+        self.left, self.right = nn.Parameter(torch.rand(WIDTH)), nn.Parameter(torch.rand(WIDTH))
+
+    def forward(self, x: torch.Tensor) -> Any:
+        aside = (self.left * self.right).exp()
+        return self.inner(x) * aside + self.left
+
+
+@pytest.mark.parametrize("cls", MULTI)
+def test_parameters_aside_of_the_input_get_gradients(cls: Any) -> None:
+    x, y = batch(8)
+    torch.manual_seed(3)
+    modules: list[nn.Module] = [Aside(0), Aside(1)]
+    stages = [PipelineStage(m, i, 2, torch.device("cpu")) for i, m in enumerate(modules)]
+    grads, _, output = plain_grads(modules, x, y, mse, 4, reverse=cls is sc.ScheduleLoopedBFS)
+    assert torch.equal(cls(stages, 4, loss_fn=mse).step(x, target=y), output)
+    for module, expected in zip(modules, grads):
+        found = take_grads(module)
+        assert all(torch.allclose(a, b, rtol=1e-5, atol=1e-7) for a, b in zip(found, expected, strict=True))
+
+
+def test_a_group_without_other_processes() -> None:
+    """Upstream's suite steps on a `fake` group of one rank; with more ranks nobody would answer."""
+    import torch.distributed as dist
+    from torch.testing._internal.distributed.fake_pg import FakeStore
+
+    x, y = batch(8)
+    for size in (1, 2):
+        dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=size)
+        try:
+            stage = PipelineStage(block(0), 0, size, torch.device("cpu"))
+            assert (stage.group_rank, stage.group_size) == (0, size)
+            schedule = sc.Schedule1F1B(stage, 4, loss_fn=mse)
+            if size == 1:
+                schedule.step(x, target=y)
+                assert all(p.grad is not None for p in stage.submod.parameters())
+                schedule.eval(x)
+            else:
+                with pytest.raises(RuntimeError, match="fake"):
+                    schedule.step(x)
+                with pytest.raises(RuntimeError, match="more than the pipeline's"):
+                    PipelineStage(block(0), 0, 1, torch.device("cpu"))
+        finally:
+            dist.destroy_process_group()
 
 
 def test_own_lists_run_as_they_are() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import datetime
+import logging
 import os
 import signal
 import sys
@@ -378,6 +380,43 @@ def test_ctrl_c_in_a_wait() -> None:
     waited, told = results(run_ranks(2, deadlocked))
     assert isinstance(waited, float) and waited < 1.4
     assert "rank 0: interrupted" in told
+
+
+def stuck(rank: int, size: int) -> Any:
+    """A body that does not return: the others' time-out names it, with a table of ranks; waits are logged before."""
+    os.environ["STAGECRAFT_WAIT_LOG"] = "1"
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logging.getLogger("stagecraft").addHandler(handler)
+    group = dist.new_group(timeout=datetime.timedelta(seconds=4))
+    module = Failing(rank)
+    stage = PipelineStage(module, rank, size, CPU, group=group)
+    schedule = sc.Schedule1F1B(stage, 2, loss_fn=mse)
+    x, y = batch(4)
+    schedule.step(x, target=y)
+    if rank == 1:
+        module.fails = lambda: time.sleep(7)
+    begin = time.monotonic()
+    try:
+        schedule.step(x, target=y)
+        return "nothing", 0.0, lines
+    except sc.Error as error:
+        outcome = type(error).__name__, time.monotonic() - begin, [str(error), *lines]
+    module.fails = None
+    take_grads(module)
+    grads, _, _ = plain_grads([block(s) for s in range(size)], x, y, mse, 2)
+    schedule.step(x, target=y)
+    assert same(take_grads(module), grads[rank])
+    return outcome
+
+
+def test_a_body_that_does_not_return() -> None:
+    (first, waited, lines), (second, _, _) = results(run_ranks(2, stuck))
+    assert first == "TimeoutError" and 3 < waited < 7, (first, waited)
+    assert second in ("PeerError", "StageError", "TimeoutError"), second
+    told = [line for line in lines if "has waited" in line]
+    assert told and "rank" in told[0] and "1F0" in told[0], lines
 
 
 def two_schedules(rank: int, size: int) -> None:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import io
+import pickle
 from typing import Any
 
 import pytest
@@ -116,6 +118,130 @@ def test_tensors_that_are_replaced_are_used() -> None:
     assert torch.equal(again(x)[0] if isinstance(again(x), tuple) else again(x),
                        pipe.get_stage_module(0)(x)[0] if isinstance(pipe.get_stage_module(0)(x), tuple)
                        else pipe.get_stage_module(0)(x))
+
+
+def _saved(value: Any) -> Any:
+    buffer = io.BytesIO()
+    torch.save(value, buffer)
+    buffer.seek(0)
+    return torch.load(buffer, weights_only=False)
+
+
+@pytest.mark.parametrize("again", [copy.deepcopy, lambda value: pickle.loads(pickle.dumps(value)), _saved],
+                         ids=["deepcopy", "pickle", "torch.save"])
+def test_pipes_and_their_modules_are_copied_with_their_weights(again: Any) -> None:
+    model = Marked()
+    x, y = batch(4)
+    pipe = pipeline(model, (x,))
+    made = again(pipe)
+    assert made.num_stages == 3 and str(made) == str(pipe) and repr(made) == repr(pipe)
+    assert set(made.state_dict()) == set(pipe.state_dict())
+    with torch.no_grad():
+        assert torch.equal(made(x)[0], model(x))
+        many = batch(9)[0]
+        assert torch.equal(made(many)[0], model(many))
+    # The weights are copies, and what two stages share they share again.
+    assert made.get_stage_module(0).scale is made.get_stage_module(2).scale
+    assert made.get_stage_module(0).scale is not model.scale
+    mse(made(x)[0], y).backward()
+    assert model.scale.grad is None and made.get_stage_module(0).scale.grad is not None
+    stages = [made.build_stage(index, torch.device("cpu")) for index in range(3)]
+    sc.ScheduleInterleaved1F1B(stages, 3, loss_fn=mse).step(x[:3], target=y[:3])
+    module = again(pipe.get_stage_module(1))
+    first = pipe.get_stage_module(0)(x)
+    first = first if isinstance(first, tuple) else (first,)
+    assert torch.equal(module(*first)[0], pipe.get_stage_module(1)(*first)[0])
+    assert set(module.state_dict()) == set(pipe.get_stage_module(1).state_dict())
+    with torch.no_grad():
+        made.get_stage_module(1).shift.zero_()
+        assert not torch.equal(made(x)[0], model(x))
+
+
+@pytest.mark.parametrize("rows", [1, 2])
+def test_microbatches_of_one_row(rows: int) -> None:
+    model = Marked()
+    x, y = batch(5)
+    pipe = pipeline(model, (x[:rows],))
+    with torch.no_grad():
+        for count in (1, 2, 5):
+            assert torch.equal(pipe(x[:count])[0], model(x[:count]))
+    stages = [pipe.build_stage(index, torch.device("cpu")) for index in range(3)]
+    schedule = sc.ScheduleInterleaved1F1B(stages, 3, loss_fn=mse)
+    out = schedule.step(x, target=y)
+    assert torch.allclose(out, model(x).detach(), rtol=1e-5, atol=1e-6)
+
+
+class Squeezed(nn.Module):
+    """What it does depends on whether there is one row."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = block(0), block(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.first(x)
+        pipe_split()
+        return self.second(h if h.shape[0] == 1 else h * 2)
+
+
+def test_a_trace_that_holds_for_more_rows_refuses_one() -> None:
+    model = Squeezed()
+    x, _ = batch(4)
+    pipe = pipeline(model, (x,))
+    with torch.no_grad():
+        assert torch.equal(pipe(x[:2])[0], model(x[:2]))
+        with pytest.raises(sc.Error):
+            pipe(x[:1])
+        # A trace of one row takes one row.
+        assert torch.equal(pipeline(model, (x[:1],))(x[:1])[0], model(x[:1]))
+
+
+class MarkedTwice(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = block(0), block(1)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.first(x)
+        pipe_split()
+        pipe_split()
+        return self.second(x)
+
+
+def test_markers_beside_each_other_are_one_cut() -> None:
+    model = MarkedTwice()
+    x, _ = batch(4)
+    pipe = pipeline(model, (x,))
+    assert pipe.num_stages == 2 and all(list(pipe.get_stage_module(s).parameters()) for s in range(2))
+    with torch.no_grad():
+        assert torch.equal(pipe(x)[0], model(x))
+
+
+class Aliased(nn.Module):
+    """One weight under two names, read by two stages."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Parameter(torch.eye(WIDTH) * 0.5)
+        self.second = self.first
+        self.layers = nn.ModuleList([block(0), block(1)])
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        x = self.layers[0](x @ self.first)
+        pipe_split()
+        return self.layers[1](x @ self.second)
+
+
+def test_names_of_a_weight_with_two_names() -> None:
+    model = Aliased()
+    x, _ = batch(4)
+    pipe = pipeline(model, (x,))
+    names = set()
+    for stage in range(pipe.num_stages):
+        names |= set(pipe.get_stage_module(stage).state_dict())
+    assert names == set(model.state_dict())
+    with torch.no_grad():
+        assert torch.equal(pipe(x)[0], model(x))
 
 
 def test_a_pipeline_and_a_trainer_run_a_pipe() -> None:

@@ -36,8 +36,8 @@ def installed(tmp_path_factory):
     venv.create(folder / "venv", with_pip=False)
     python = folder / "venv" / "bin" / "python"
     site = _run(python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))").strip()
-    _run(sys.executable, "-m", "pip", "install", "--no-deps", "--no-compile", "--disable-pip-version-check", "--target",
-         site, wheel)
+    _run(sys.executable, "-m", "pip", "--python", python, "install", "--no-deps", "--no-compile",
+         "--disable-pip-version-check", wheel)
     (Path(site) / "torch_of_the_build.pth").write_text(sysconfig.get_path("purelib") + "\n")
     # No compiler, no build folder, no other package of ours.
     env = {"PATH": str(python.parent), "HOME": str(folder), "OMP_NUM_THREADS": "1"}
@@ -59,6 +59,11 @@ def test_tools_run(installed):
     trained = _run(python, "-m", "stagecraft", "train", "--steps", "5", "--layers", "4", "--width", "32", "--context", "32",
                    "--sample", "0", env=env, cwd=folder)
     assert "5" in trained
+    # The console script.
+    drawing = folder / "drawing.svg"
+    _run(python.parent / "stagecraft", "draw", "ZBVZeroBubble", "--ranks", "4", "--microbatches", "8", "--output",
+         drawing, env=env)
+    assert drawing.read_text().lstrip().startswith("<svg")
 
 
 def test_the_package_runs(installed):
@@ -71,3 +76,21 @@ def test_the_package_runs(installed):
               "target=torch.ones(4, 2))\n"
               "print(tuple(out.shape), m.weight.grad is not None)")
     assert _run(python, "-c", script, env=env, cwd=folder).strip() == "(4, 2) True"
+
+
+def test_the_example_runs_on_two_ranks(installed):
+    python, env, folder = installed
+    example = folder / "two_ranks.py"
+    example.write_text((ROOT / "examples" / "python" / "two_ranks.py").read_text())
+    text = _run(python, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--master-port", "0", "--rdzv-backend",
+                "c10d", "--rdzv-endpoint", "localhost:0", example, env=env, cwd=folder)
+    assert "step 4: loss" in text
+
+
+def test_planning_runs(installed):
+    python, env, folder = installed
+    script = ("import torch, stagecraft\n"
+              "model = torch.nn.Sequential(*[torch.nn.Linear(4, 4) for _ in range(6)])\n"
+              "plan = stagecraft.plan(model, torch.ones(2, 4), ranks=2, time_limit=0.2, measure=False)\n"
+              "print(len(plan.cuts) > 0, plan.bound <= plan.time)")
+    assert _run(python, "-c", script, env=env, cwd=folder).strip() == "True True"

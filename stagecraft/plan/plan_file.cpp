@@ -149,9 +149,10 @@ void read_stages_of(const Json& json, SavedPlan& plan) {
     plan.choice.begins.push_back(first);
     plan.choice.recompute.push_back(plan_flag(stage, "recompute"));
     const Rank rank = plan.schedule.placement().get_rank(StageId(static_cast<int32_t>(s)));
-    require<ArgumentError>(plan_whole(stage, "rank", 0, INT32_MAX) == rank.value(),
+    const int64_t said_rank = plan_whole(stage, "rank", 0, INT32_MAX);
+    require<ArgumentError>(said_rank == rank.value(),
                            "\"stages\", entry {}: its rank is {}, but in the schedule it is {}", s,
-                           describe_json(stage["rank"]), rank.value());
+                           said_rank, rank.value());
   }
   require<ArgumentError>(
       plan.model.split_points.empty() || plan.model.split_points.size() + 1 == stages.size(),
@@ -279,9 +280,9 @@ SavedPlan read_plan(std::string_view text) {
                          "\"stagecraft_plan\": this reads version {}, got {}", kPlanVersion,
                          describe_json(json["stagecraft_plan"]));
   PlanProblem problem = read_problem(json);
-  require<ArgumentError>(plan_whole(json, "ranks", 1, INT32_MAX) == problem.num_ranks(),
-                         "\"ranks\" is {}, but \"costs\" has {}", describe_json(json["ranks"]),
-                         problem.num_ranks());
+  const int64_t said_ranks = plan_whole(json, "ranks", 1, INT32_MAX);
+  require<ArgumentError>(said_ranks == problem.num_ranks(), "\"ranks\" is {}, but \"costs\" has {}",
+                         said_ranks, problem.num_ranks());
   Schedule schedule = read_schedule_of(json, problem.num_ranks(), problem.microbatches);
   SavedPlan plan{.problem = std::move(problem),
                  .choice = {},

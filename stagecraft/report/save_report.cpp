@@ -6,6 +6,8 @@
 #include <string_view>
 #include <utility>
 
+#include <fmt/format.h>
+
 #include <torch/version.h>
 
 #include "stagecraft/base/check.h"
@@ -31,6 +33,10 @@ ActionTimeSummary summary_of(std::vector<double> times) {
           .most = times.back()};
 }
 
+double mebibytes(int64_t bytes) {
+  return static_cast<double>(bytes) / (1024.0 * 1024.0);
+}
+
 bool has_backward(const Schedule& schedule) {
   return std::any_of(schedule.lists().begin(), schedule.lists().end(), [](const ActionList& list) {
     return std::any_of(list.begin(), list.end(),
@@ -52,6 +58,13 @@ void add_times(RunReport& report, const Recording& recording) {
                             .other = rank.other,
                             .bytes_sent = rank.bytes_sent,
                             .bytes_received = rank.bytes_received});
+    ReportedRank& added = report.ranks.back();
+    added.is_device_time = rank.is_device_time;
+    added.is_replayed = rank.is_replayed;
+    if (rank.host) added.host = {rank.host->compute, rank.host->late, rank.host->launch_bound};
+    if (rank.device_memory) {
+      added.device_memory = {rank.device_memory->peak_allocated, rank.device_memory->reserved};
+    }
   }
 }
 
@@ -118,6 +131,17 @@ std::vector<ReportFact> report_facts(const RecordedRun& run, const ReportOptions
     devices += (devices.empty() ? "" : ", ") + stage.device;
   }
   if (!devices.empty()) facts.push_back({"devices", devices});
+  if (const LaunchCounts& launches = run.launches; launches.replayed > 0) {
+    facts.push_back({"steps", fmt::format("{} run, {} replayed as one launch", launches.run,
+                                          launches.replayed)});
+    if (launches.peak_run > 0 && launches.peak_replayed > 0) {
+      facts.push_back(
+          {"peak memory of a device",
+           fmt::format("{:.1f} MiB in a step that is run, {:.1f} MiB in one that is "
+                       "replayed",
+                       mebibytes(launches.peak_run), mebibytes(launches.peak_replayed))});
+    }
+  }
   facts.insert(facts.end(), options.facts.begin(), options.facts.end());
   return facts;
 }

@@ -36,7 +36,7 @@ void ActionContext::run_all() {
 }
 
 Arguments ActionContext::take_inputs(std::size_t part) {
-  return executor_.router_.take_inputs(parts_[part]);
+  return executor_.take_inputs(parts_[part]);
 }
 
 void ActionContext::finish_forward(const c10::IValue& output, std::size_t part) {
@@ -49,7 +49,7 @@ void ActionContext::finish_forward(const c10::IValue& output, const at::Tensor& 
 }
 
 std::vector<c10::IValue> ActionContext::take_output_grads(std::size_t part) {
-  return executor_.router_.take_output_grads(parts_[part]);
+  return executor_.take_output_grads(parts_[part]);
 }
 
 void ActionContext::finish_backward(std::vector<c10::IValue> input_grads, std::size_t part) {

@@ -10,6 +10,7 @@
 #include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/device_error.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/base/wait_tick.h"
 #include "stagecraft/runtime/action_range.h"
@@ -55,6 +56,15 @@ int64_t bytes_held_by(std::span<const Stage> stages) {
   return bytes;
 }
 
+/// Null if the stages are on the CPU or on several devices.
+std::unique_ptr<detail::DeviceProbe> probe_of(std::span<const Stage> stages) {
+  if (stages.empty()) return nullptr;
+  const c10::Device device = stages.front().device();
+  const bool is_one =
+      std::ranges::all_of(stages, [&](const Stage& stage) { return stage.device() == device; });
+  return is_one ? detail::find_device_probe(device) : nullptr;
+}
+
 }  // namespace
 
 Executor::Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
@@ -66,10 +76,38 @@ Executor::Executor(Transport& transport, const ReplicaPlace& place, const Wiring
       stages_(stages),
       options_(options),
       callbacks_(callbacks),
+      device_(probe_of(stages)),
       progress_(std::make_shared<ProgressMark>()),
       router_(transport, wiring_, recorder_, *progress_, options),
       ties_(transport, placement, place, stages, options.ties),
-      reducer_(transport, place, stages, ties_, *progress_) {}
+      reducer_(transport, place, stages, ties_, *progress_) {
+  if (!device_) return;
+  own_marks_ = device_->make_marks();
+  pending_ = detail::PendingActions::make(transport.rank(), stages.front().device());
+}
+
+void Executor::set_replayed(const RankRecording& capture, const detail::DeviceTimeline& timeline,
+                            Recorder::Time zero) {
+  recorder_.set_replayed(capture, zero);
+  timeline_ = timeline;
+  is_read_ = false;
+}
+
+const RankRecording& Executor::recorded() {
+  if (std::exchange(is_read_, true)) return recorder_.view();
+  try {
+    recorder_.set_device(timeline_.read(recorder_.zero()));
+    if (device_) {
+      const detail::DeviceProbe::Memory memory = device_->memory();
+      recorder_.set_device_memory({memory.allocated, memory.peak_allocated, memory.reserved});
+    }
+  } catch (const std::exception&) {
+    log(LogLevel::kWarning,
+        fmt::format("rank {}: the device has no times of the step: {}", transport_.rank().value(),
+                    describe(std::current_exception())));
+  }
+  return recorder_.view();
+}
 
 void Executor::publish_progress() {
   transport_.publish([progress = progress_] { return progress->read(); });
@@ -89,6 +127,7 @@ void Executor::run(const StepPlan& plan) {
   start_list(plan);
   guarded([&] {
     if (plan.meter != nullptr) {
+      if (device_) device_->reset_peak();
       const MemoryMeter::Scope scope(*plan.meter, transport_.rank().value());
       plan.meter->reset_peak(transport_.rank().value());
       for (const Stage& stage : stages_) memory_.push_back(memory_of_stage(stage));
@@ -113,6 +152,58 @@ void Executor::run_slot_at(std::size_t offset) {
   guarded([&] { run_slot_of(offset); });
 }
 
+void Executor::run_slot_as(std::size_t offset, const std::function<void()>& work) {
+  guarded([&] {
+    if (const auto reason = transport_.abort_reason()) {
+      throw PeerError(reason->message, reason->rank, reason->cause);
+    }
+    WaitTick::call_if_due();
+    note_complete();
+    const Action action = list()[offset];
+    slot_ = list().subspan(offset, 1 + static_cast<std::size_t>(action.num_parts()));
+    begin(action, offset);
+    work();
+    end(action, offset);
+    // The parts of an overlap are one launch.
+    for (std::size_t part = 1; part < slot_.size(); ++part) {
+      begin(slot_[part], offset + part);
+      end(slot_[part], offset + part);
+    }
+  });
+}
+
+void Executor::compute(std::size_t offset) {
+  is_computing_ = true;
+  const auto actions =
+      list().subspan(offset, 1 + static_cast<std::size_t>(list()[offset].num_parts()));
+  try {
+    for (const Action action : actions) {
+      if (!action.is_overlap()) run_built_in(action);
+    }
+  } catch (...) {
+    is_computing_ = false;
+    throw;
+  }
+  is_computing_ = false;
+}
+
+void Executor::mark_received(Action action) {
+  if (action.type() != ActionType::kBackwardWeight) {
+    mark_ready(action, action.type() == ActionType::kForward);
+  }
+}
+
+void Executor::set_results(std::vector<c10::IValue> outputs, std::vector<at::Tensor> losses,
+                           std::vector<at::Tensor> added_losses) {
+  outputs_ = std::move(outputs);
+  losses_ = std::move(losses);
+  added_losses_ = std::move(added_losses);
+}
+
+void Executor::send_ties() {
+  if (plan_.is_training) guarded([&] { ties_.send(plan_.step); });
+}
+
 void Executor::finish() {
   guarded([&] { finish_list(); });
 }
@@ -126,6 +217,14 @@ void Executor::start_list(const StepPlan& plan) {
   note_missing_grads();
   progress_->start_step(plan.step);
   recorder_.start(list().size(), plan.zero);
+  timeline_ = given_timeline_.has_marks() ? given_timeline_ : detail::DeviceTimeline(own_marks_);
+  timeline_.start(list().size());
+  is_read_ = !timeline_.has_marks();
+  if (pending_) pending_->start();
+  in_flight_.clear();
+  for (const Stage& stage : stages_) {
+    in_flight_.push_back({.stage = stage.index(), .recomputes = stage.options().recompute});
+  }
   memory_.clear();
   peak_memory_ = 0;
 }
@@ -145,6 +244,9 @@ void Executor::run_list() {
 }
 
 void Executor::start_values() {
+  if (!device_failure_.empty()) {
+    throw DeviceError("the device failed in an earlier step: " + device_failure_);
+  }
   router_.start(plan_.step, static_cast<std::size_t>(plan_.schedule->num_microbatches()),
                 plan_.is_training, *plan_.batch, plan_.meter);
   if (plan_.is_training) {
@@ -196,6 +298,7 @@ void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
   }
   WaitTick::call_if_due();
   reducer_.poll();
+  note_complete();
   slot_ = actions;
   const Action action = actions.front();
   if (!action.is_overlap()) {
@@ -240,6 +343,9 @@ void Executor::begin(Action action, std::size_t offset) {
   progress_->begin(action);
   router_.set_offset(offset);
   recorder_.begin(offset);
+  if (pending_) pending_->launched(action);
+  timeline_.begin(offset);
+  if (device_ && action.type() == ActionType::kForward) allocated_ = device_->memory().allocated;
   for (const ActionObserver& observer : callbacks_.observers()) {
     observer(transport_.rank(), action, ActionPhase::kBegin);
   }
@@ -249,10 +355,57 @@ void Executor::end(Action action, std::size_t offset) {
   for (const ActionObserver& observer : callbacks_.observers()) {
     observer(transport_.rank(), action, ActionPhase::kEnd);
   }
+  timeline_.end(offset, is_compute(action.type()));
+  note_kept(action);
   recorder_.end(offset);
   const bool is_part = slot_.front().is_overlap() && !action.is_overlap();
   current_ = is_part ? slot_.front() : Action();
   progress_->end(action, current_);
+}
+
+Arguments Executor::take_inputs(Action action) {
+  Arguments inputs = router_.take_inputs(action);
+  if (device_) {
+    in_flight_[static_cast<std::size_t>(wiring_.local_index(action.stage()))].inputs =
+        bytes_of(inputs.args);
+  }
+  mark_ready(action, /*is_forward=*/true);
+  return inputs;
+}
+
+std::vector<c10::IValue> Executor::take_output_grads(Action action) {
+  std::vector<c10::IValue> grads = router_.take_output_grads(action);
+  mark_ready(action, /*is_forward=*/false);
+  return grads;
+}
+
+// The host has the values now. The device has them when it reaches the mark.
+void Executor::mark_ready(Action action, bool is_forward) {
+  if (is_computing_) return;  // perhaps in a capture
+  const StageWires& wires =
+      wiring_.stages()[static_cast<std::size_t>(wiring_.local_index(action.stage()))];
+  const auto& edges = is_forward ? wires.in : wires.out;
+  if (std::ranges::all_of(edges, [](const WireEdge& edge) { return edge.is_local; })) return;
+  timeline_.ready(router_.offset());
+}
+
+// The last point at which the device was well.
+void Executor::note_complete() {
+  if (pending_ && !plan_.is_captured) pending_->complete(timeline_.num_complete());
+}
+
+// What the microbatches in flight hold on the device, for the message of a device without memory.
+// If ranks share a device, their allocations count for each other.
+void Executor::note_kept(Action action) {
+  if (!device_ || !plan_.is_training || !is_compute(action.type())) return;
+  detail::InFlight& stage =
+      in_flight_[static_cast<std::size_t>(wiring_.local_index(action.stage()))];
+  if (action.type() == ActionType::kForward) {
+    ++stage.microbatches;
+    stage.kept = std::max(stage.kept, device_->memory().allocated - allocated_);
+  } else if (action.type() != ActionType::kBackwardInput) {
+    --stage.microbatches;
+  }
 }
 
 bool Executor::is_skipped(Action action) const {
@@ -264,18 +417,16 @@ void Executor::run_built_in(Action action) {
   if (is_skipped(action)) return;
   switch (action.type()) {
     case ActionType::kForward:
-      return finish_forward(action,
-                            stage(action).forward(action.microbatch(), router_.take_inputs(action),
-                                                  forward_options(action)));
+      return finish_forward(action, stage(action).forward(action.microbatch(), take_inputs(action),
+                                                          forward_options(action)));
     case ActionType::kBackward:
       return router_.put_input_grads(
-          action, stage(action).backward(action.microbatch(), router_.take_output_grads(action),
+          action, stage(action).backward(action.microbatch(), take_output_grads(action),
                                          router_.weight(action.microbatch())));
     case ActionType::kBackwardInput:
       return router_.put_input_grads(
-          action,
-          stage(action).backward_input(action.microbatch(), router_.take_output_grads(action),
-                                       router_.weight(action.microbatch())));
+          action, stage(action).backward_input(action.microbatch(), take_output_grads(action),
+                                               router_.weight(action.microbatch())));
     case ActionType::kBackwardWeight:
       return stage(action).backward_weight(action.microbatch());
     case ActionType::kSendForward:
@@ -406,7 +557,8 @@ StageError::Place Executor::place_of(Action action) const {
 
 // A PeerError or TimeoutError may also come from user code. It is a failure of a peer only if the
 // world is aborted, and a missed deadline only if this rank was waiting.
-void Executor::fail(const std::exception_ptr& cause) {
+void Executor::fail(const std::exception_ptr& thrown) {
+  const std::exception_ptr cause = explain(thrown);
   const StageError::Place place = place_of(std::exchange(current_, Action()));
   const bool is_aborted = transport_.abort_reason() != nullptr;
   const bool was_waiting = router_.is_waiting() || std::exchange(is_exchanging_, false);
@@ -437,6 +589,20 @@ void Executor::fail(const std::exception_ptr& cause) {
   } catch (...) {
     abort_as(StageError(place, cause));
   }
+}
+
+// A failure of the device in our words; any other as it is.
+std::exception_ptr Executor::explain(const std::exception_ptr& cause) {
+  if (!device_ || plan_.is_captured || !device_failure_.empty()) return cause;
+  if (auto error = detail::explain_out_of_memory(cause, device_.get(), in_flight_)) {
+    is_out_of_memory_ = true;
+    return error;
+  }
+  if (auto error = detail::explain_device_error(cause, *device_, stages_.front().device())) {
+    device_failure_ = describe(error);
+    return error;
+  }
+  return cause;
 }
 
 // Reads the positions of the ranks before the abort changes them. If several ranks miss a deadline
@@ -475,6 +641,7 @@ void Executor::abort_as(const E& error) {
 
 void Executor::release() {
   recorder_.stop();
+  timeline_.clear();
   progress_->stop();
   router_.clear();
   for (Stage& stage : stages_) stage.reset();
@@ -485,6 +652,8 @@ void Executor::release() {
 
 void Executor::abandon() {
   release();
+  // What the failed step has left in the cache may be in pieces that are too small.
+  if (std::exchange(is_out_of_memory_, false)) device_->release_unused();
   ties_.abandon();
   reducer_.abandon();
   for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();

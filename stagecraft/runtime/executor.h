@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <exception>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -15,6 +16,10 @@
 #include "stagecraft/runtime/action_context.h"
 #include "stagecraft/runtime/action_memory.h"
 #include "stagecraft/runtime/grad_reducer.h"
+#include "stagecraft/runtime/launch/device_failure.h"
+#include "stagecraft/runtime/launch/device_probe.h"
+#include "stagecraft/runtime/launch/device_timeline.h"
+#include "stagecraft/runtime/launch/pending_actions.h"
 #include "stagecraft/runtime/pipeline_options.h"
 #include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/record/recorder.h"
@@ -40,6 +45,7 @@ struct StepPlan {
   uint64_t seed = 0;
   uint64_t draw = 0;
   Recorder::Time zero = {};
+  bool is_captured = false;      ///< the device notes the work instead of executing it
   MemoryMeter* meter = nullptr;  ///< an account for each rank, and one for values in transfer
 };
 
@@ -58,11 +64,24 @@ class Executor {
   void run(const StepPlan& plan);
 
   /// The same in parts, for a thread that executes the lists of several ranks in turns: start, each
-  /// slot of the list in its order, finish. `offset` is the slot's place in the list. A slot must
-  /// not be executed before what it needs (schedule/needs.h) is done on the other ranks.
+  /// slot of the list in its order, send_ties of all ranks, finish. `offset` is the slot's place in
+  /// the list. A slot must not be executed before what it needs (schedule/needs.h) is done on the
+  /// other ranks.
   void start(const StepPlan& plan);
   void run_slot_at(std::size_t offset);
+  void send_ties();
   void finish();
+
+  /// The same for a slot whose compute `work` does, instead of the stages.
+  void run_slot_as(std::size_t offset, const std::function<void()>& work);
+  /// In such work: the compute of the slot itself, without recording it.
+  void compute(std::size_t offset);
+  /// In such work: the values of other ranks are there.
+  void mark_received(Action action);
+  Router& router() { return router_; }
+  /// Instead of the results of the stages.
+  void set_results(std::vector<c10::IValue> outputs, std::vector<at::Tensor> losses,
+                   std::vector<at::Tensor> added_losses);
 
   /// Keeps the gradients of the step. It is complete on all ranks.
   void commit() {
@@ -90,6 +109,15 @@ class Executor {
   void announce_lost();
 
   const Recorder& recorder() const { return recorder_; }
+  /// The recording of the last step, with the times and the memory of the rank's device. Waits for
+  /// the device.
+  const RankRecording& recorded();
+  /// The marks of the steps to come; without marks, those of the rank's device.
+  void set_timeline(detail::DeviceTimeline timeline) { given_timeline_ = std::move(timeline); }
+  const detail::DeviceTimeline& timeline() const { return timeline_; }
+  /// A step was launched at `zero` as one graph, whose capture had this recording and these marks.
+  void set_replayed(const RankRecording& capture, const detail::DeviceTimeline& timeline,
+                    Recorder::Time zero);
   /// The position of the rank in its list.
   ProgressMark& progress() { return *progress_; }
   /// Publishes this executor's progress. The last state stays visible after the executor is
@@ -116,6 +144,9 @@ class Executor {
   void run_recorded(Action action, std::size_t offset);
   void run_built_in(Action action);
   void run_measured(Action action, std::size_t offset);
+  Arguments take_inputs(Action action);
+  std::vector<c10::IValue> take_output_grads(Action action);
+  void mark_ready(Action action, bool is_forward);
   void begin(Action action, std::size_t offset);
   void end(Action action, std::size_t offset);
   void finish_forward(Action action, const c10::IValue& output);
@@ -133,8 +164,11 @@ class Executor {
   }
 
   void note_missing_grads();
+  void note_complete();
+  void note_kept(Action action);
+  std::exception_ptr explain(const std::exception_ptr& cause);
   StageError::Place place_of(Action action) const;
-  [[noreturn]] void fail(const std::exception_ptr& cause);
+  [[noreturn]] void fail(const std::exception_ptr& thrown);
   template <typename E>
   [[noreturn]] void abort_as(const E& error);
   void release();
@@ -146,6 +180,16 @@ class Executor {
   const PipelineOptions& options_;
   const Callbacks& callbacks_;
   Recorder recorder_;
+  const std::unique_ptr<detail::DeviceProbe> device_;  // null unless all stages are on one device
+  std::shared_ptr<detail::DeviceMarks> own_marks_;     // null without a device
+  detail::DeviceTimeline given_timeline_;
+  detail::DeviceTimeline timeline_;                  // of the last step
+  bool is_read_ = true;                              // its times are in the recorder
+  std::shared_ptr<detail::PendingActions> pending_;  // null without a device
+  std::vector<detail::InFlight> in_flight_;          // by stage of this rank
+  int64_t allocated_ = 0;                            // on the device at the begin of the last F
+  bool is_out_of_memory_ = false;                    // so the last step failed
+  std::string device_failure_;                       // why the device cannot be used any more
   const std::shared_ptr<ProgressMark>
       progress_;  // the transport may read it after the executor is gone
   Router router_;
@@ -162,6 +206,7 @@ class Executor {
   std::vector<StageMemory> memory_;
   int64_t peak_memory_ = 0;
   std::shared_ptr<const AbortReason> announced_;  // the loss of a rank that was printed
+  bool is_computing_ = false;                     // inside of `compute`
   bool is_exchanging_ = false;                    // gradients of replicas or tied weights
 };
 

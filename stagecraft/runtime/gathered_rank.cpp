@@ -44,6 +44,15 @@ void write(std::vector<int64_t>& out, const RankRecording& recording) {
   }
   out.push_back(static_cast<int64_t>(recording.held.size()));
   for (const auto& held : recording.held) out.insert(out.end(), {held.most, held.after});
+  out.push_back(static_cast<int64_t>(recording.device.size()));
+  for (const auto& device : recording.device) {
+    out.insert(out.end(), {device.begin, device.ready, device.end});
+  }
+  out.push_back(recording.is_replayed ? 1 : 0);
+  out.push_back(recording.device_memory ? 1 : 0);
+  if (const auto& memory = recording.device_memory) {
+    out.insert(out.end(), {memory->allocated, memory->peak_allocated, memory->reserved});
+  }
 }
 
 RankRecording read_recording(Reader& in) {
@@ -67,6 +76,17 @@ RankRecording read_recording(Reader& in) {
     auto& held = recording.held.emplace_back();
     held.most = in.next();
     held.after = in.next();
+  }
+  for (std::size_t n = in.count(); n > 0; --n) {
+    auto& device = recording.device.emplace_back();
+    for (int64_t* number : {&device.begin, &device.ready, &device.end}) *number = in.next();
+  }
+  recording.is_replayed = in.next() != 0;
+  if (in.next() != 0) {
+    auto& memory = recording.device_memory.emplace();
+    for (int64_t* number : {&memory.allocated, &memory.peak_allocated, &memory.reserved}) {
+      *number = in.next();
+    }
   }
   return recording;
 }
@@ -100,6 +120,11 @@ void shift(RankRecording& recording, int64_t by) {
     wait.begin += by;
     if (wait.end >= 0) wait.end += by;
     wait.sent += by;
+  }
+  for (auto& device : recording.device) {
+    for (int64_t* time : {&device.begin, &device.ready, &device.end}) {
+      if (*time >= 0) *time += by;
+    }
   }
 }
 

@@ -1,6 +1,7 @@
 #include "stagecraft/runtime/measure_layers.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <utility>
 
@@ -10,19 +11,13 @@
 #include "stagecraft/partition/node_costs.h"
 #include "stagecraft/partition/split.h"
 #include "stagecraft/partition/split_candidates.h"
+#include "stagecraft/runtime/measure_support.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/record/stage_times.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
 namespace {
-
-double median(std::vector<double> values) {
-  if (values.empty()) return 0;
-  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
-  std::nth_element(values.begin(), middle, values.end());
-  return *middle;
-}
 
 /// All forwards, then all backwards, stages in order: every rank has work at the same time.
 Schedule measuring_schedule(int32_t stages, int32_t ranks, int32_t microbatches, bool split) {
@@ -52,18 +47,6 @@ Schedule measuring_schedule(int32_t stages, int32_t ranks, int32_t microbatches,
   return {Level::kCompute, std::move(placement), std::move(lists)};
 }
 
-/// The first microbatches of a batch, again from the start if it has too few.
-Microbatches some_of(const Microbatches& batch, int32_t count) {
-  Microbatches some;
-  for (int32_t m = 0; m < count; ++m) {
-    const std::size_t from = static_cast<std::size_t>(m) % batch.inputs.size();
-    some.inputs.push_back(batch.inputs[from]);
-    if (!batch.targets.empty()) some.targets.push_back(batch.targets[from]);
-    some.weights.push_back(1.0 / count);
-  }
-  return some;
-}
-
 /// Runs steps of one schedule and collects the times of all stages.
 class Measured {
  public:
@@ -77,15 +60,22 @@ class Measured {
                         .loss = loss,
                         .seed = 0,
                         .threads_per_rank = options.threads_per_rank});
-    const int32_t steps = options.warm_up + options.steps;
-    // Measuring memory costs time, so a step of its own does it.
-    for (int32_t i = 0; i <= steps; ++i) {
-      run.step(some_of(batch, microbatches),
-               {.outputs = OutputMode::kNone, .measure_memory = i == 0});
-      if (i == 0) recorded_ = run.recorded_run();
-      if (i > options.warm_up) add(stage_times(run.recording()));
+    detail::record_device_time(run);
+    int32_t counted = 0;
+    double spent = 0;
+    // Measuring memory costs time, so a step of its own does it: the second, which finds gradients.
+    for (int32_t i = 0; counted < options.steps; ++i) {
+      run.step(detail::some_microbatches(batch, microbatches),
+               {.outputs = OutputMode::kNone, .measure_memory = i == 1});
+      if (i == 1) recorded_ = run.recorded_run();
+      spent += run.report().makespan;
+      const bool is_late = spent > static_cast<double>(options.time_limit.count());
+      if (i < 2 || (i <= options.warm_up && !is_late)) continue;
+      add(stage_times(run.recording()));
+      ++counted;
+      if (is_late) break;
     }
-    for (at::Tensor parameter : run.parameters()) parameter.mutable_grad() = at::Tensor();
+    detail::clear_gradients(run);
   }
 
   const std::vector<StageTimes>& times() const { return times_; }
@@ -108,22 +98,35 @@ class Measured {
   std::optional<RecordedRun> recorded_;
 };
 
-/// Bytes of the outputs of each stage for one microbatch.
-std::vector<double> output_bytes(const Pipe& pipe, const Arguments& arguments) {
-  std::vector<double> bytes;
+double bytes_of(const c10::IValue& value) {
+  double sum = 0;
+  for (const c10::IValue& leaf : tree::flatten(value).leaves) {
+    if (leaf.isTensor()) sum += static_cast<double>(leaf.toTensor().nbytes());
+  }
+  return sum;
+}
+
+/// For one microbatch, by stage: bytes of the values that cross the boundary after it. A value that
+/// a later stage reads crosses all boundaries before that stage.
+std::vector<double> crossing_bytes(const Pipe& pipe, const Arguments& arguments) {
   std::vector<std::vector<c10::IValue>> outputs;
   std::vector<Stage> stages = pipe.build_stages();
   for (int32_t s = 0; s < pipe.num_stages(); ++s) {
     const Arguments own = pipe.arguments_of(StageId(s), arguments.args, arguments.kwargs, outputs);
     outputs.push_back(outputs_of(stages[static_cast<std::size_t>(s)].forward(
         MicrobatchId(0), own, {.is_training = false, .seed = 0, .draw = 0})));
-    double sum = 0;
-    for (const c10::IValue& value : outputs.back()) {
-      for (const c10::IValue& leaf : tree::flatten(value).leaves) {
-        if (leaf.isTensor()) sum += static_cast<double>(leaf.toTensor().nbytes());
-      }
-    }
-    bytes.push_back(sum);
+  }
+  std::map<std::pair<int32_t, int32_t>, int32_t> last_readers;
+  for (const Ports::Connection& connection : pipe.ports().connections()) {
+    int32_t& last = last_readers[{connection.from.stage.value(), connection.from.output}];
+    last = std::max(last, connection.to.stage.value());
+  }
+  std::vector<double> bytes(stages.size(), 0.0);
+  for (const auto& [from, last] : last_readers) {
+    const auto& [stage, output] = from;
+    const double size =
+        bytes_of(outputs[static_cast<std::size_t>(stage)].at(static_cast<std::size_t>(output)));
+    for (int32_t s = stage; s < last; ++s) bytes[static_cast<std::size_t>(s)] += size;
   }
   return bytes;
 }
@@ -173,17 +176,17 @@ std::vector<PlanLayer> measure_layers(const Pipe& pipe, const Loss& loss, const 
                          pipe.num_stages() - 1);
   const Measured apart(pipe, loss, batch, options, true);
   const Measured whole(pipe, loss, batch, options, false);
-  const std::vector<double> bytes = output_bytes(pipe, batch.inputs.front());
+  const std::vector<double> bytes = crossing_bytes(pipe, batch.inputs.front());
   constexpr double kMilliseconds = 1e-3;
   std::vector<PlanLayer> layers;
   for (std::size_t s = 0; s < bytes.size(); ++s) {
     PlanLayer& layer = layers.emplace_back();
     layer.name = s == 0 ? "" : names[s - 1];
     const StageTimes& times = apart.times()[s];
-    layer.cost.forward = kMilliseconds * median(times.forward);
-    layer.cost.backward_input = kMilliseconds * median(times.backward_input);
-    layer.cost.backward_weight = kMilliseconds * median(times.backward_weight);
-    layer.cost.backward = kMilliseconds * median(whole.times()[s].backward);
+    layer.cost.forward = kMilliseconds * detail::median_of(times.forward);
+    layer.cost.backward_input = kMilliseconds * detail::median_of(times.backward_input);
+    layer.cost.backward_weight = kMilliseconds * detail::median_of(times.backward_weight);
+    layer.cost.backward = kMilliseconds * detail::median_of(whole.times()[s].backward);
     layer.output_bytes = bytes[s];
     const StageState& state = apart.recorded().stages[s];
     layer.weights = static_cast<double>(state.parameter_bytes + state.gradient_bytes);

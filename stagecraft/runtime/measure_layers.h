@@ -1,5 +1,6 @@
 #pragma once
 
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,8 +19,10 @@ struct MeasureOptions {
   /// Threads that compute at the same time, as the ranks of the planned pipeline will: cores that
   /// work together slow each other.
   int32_t ranks = 1;
-  int32_t warm_up = 1;  ///< steps that do not count
-  int32_t steps = 3;    ///< steps that count; the median of all their microbatches is taken
+  int32_t warm_up = 3;  ///< steps that do not count, at least one
+  int32_t steps = 7;    ///< steps that count; the median of all their microbatches is taken
+  /// The time after which no further step is begun, once one has counted.
+  std::chrono::microseconds time_limit = std::chrono::seconds(15);
   int32_t threads_per_rank = 1;
 };
 
@@ -28,9 +31,10 @@ struct MeasureOptions {
 std::vector<std::string> layer_names(const Graph& graph, std::size_t most = 64);
 
 /// Runs every stage of the pipe on the microbatches of a batch, and returns a layer for each: its
-/// F, I, W and full backward in milliseconds, waiting excluded; bytes that it holds, needs while it
-/// runs and sends; bytes of parameters, gradients and AdamW's state. `names`: of all stages but the
-/// first.
+/// F, I, W and full backward in milliseconds, waiting excluded, on the device's clock if it is not
+/// the CPU; bytes that it holds and needs while it runs; bytes of the values that cross the
+/// boundary after it, skip connections included; bytes of parameters, gradients and AdamW's state.
+/// `names`: of all stages but the first.
 ///
 /// Changes gradients and buffers of the pipe: use one that is not trained afterwards. Throws what
 /// Pipeline::step throws.

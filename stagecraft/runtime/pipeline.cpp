@@ -128,8 +128,9 @@ class Pipeline::Impl final : public PipelineCore {
     const Outcome outcome =
         launcher_ ? launcher_->launch(planned, replayed) : Outcome::kNotLaunched;
     if (outcome == Outcome::kReplayed) {
-      // A replay records nothing: the recording stays that of the last step that was executed.
-      if (launches().captured == captured) schedule = recorded;
+      // Without marks a replay records nothing: the recording is that of the last step that was
+      // executed.
+      if (!launcher_->has_recording() && launches().captured == captured) schedule = recorded;
       counter.complete(is_training);
       return replayed;
     }

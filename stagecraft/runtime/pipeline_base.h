@@ -70,9 +70,8 @@ class PipelineBase {
   /// (PipelineOptions::graphs).
   LaunchCounts launches() const;
 
-  /// What the ranks did in the last step that was not replayed as a graph, even if it failed, with
-  /// everything else that a report needs (report/save_report.h). ArgumentError before the first
-  /// step.
+  /// What the ranks did in the last step, even if it failed, with everything else that a report
+  /// needs (report/save_report.h). Waits for the devices. ArgumentError before the first step.
   RecordedRun recorded_run() const;
   /// The peak memory of a step with that number of microbatches, each as large as in the last step
   /// with StepOptions::measure_memory. ArgumentError before such a step.

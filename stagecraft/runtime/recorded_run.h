@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "stagecraft/runtime/action_memory.h"
+#include "stagecraft/runtime/launch/launch_counts.h"
 #include "stagecraft/runtime/record/recording.h"
 #include "stagecraft/stage/stage.h"
 
@@ -25,6 +26,7 @@ struct RecordedRun {
   std::string schedule_name;
   std::vector<StageState> stages = {};   ///< by stage
   std::vector<StageMemory> memory = {};  ///< by stage; empty if no step measured it
+  LaunchCounts launches = {};            ///< of this rank, if ranks are processes
 };
 
 }  // namespace stagecraft

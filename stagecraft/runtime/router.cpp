@@ -134,6 +134,7 @@ const c10::IValue& Router::model_input(const Ports::Feed& feed, MicrobatchId m) 
 void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
   if (edge.is_local) return;
   Arrival& arrival = slot.inputs[e];
+  if (std::exchange(arrival.is_early, false)) return;
   arrival.values =
       receive(arrival.receive, edge.peer, {step_, Direction::kForward, edge.from, edge.to, m});
   arrival.receive.reset();
@@ -237,12 +238,52 @@ void Router::put_outputs(Action forward, const c10::IValue& output) {
   if (is_training_ && w.out.size() > 1) watch_shared_outputs(w, s, outputs);
 }
 
-void Router::take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
-  if (edge.is_local) return;
-  Arrival& arrival = slot.grads[e];
+void Router::receive_grads(Arrival& arrival, const WireEdge& edge, MicrobatchId m) {
   arrival.values =
       receive(arrival.receive, edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m});
   arrival.receive.reset();
+}
+
+std::vector<std::vector<c10::IValue>*> Router::receive_early(Action compute) {
+  std::vector<std::vector<c10::IValue>*> values;
+  Slot& s = slot(compute);
+  const StageWires& w = wires(compute);
+  const bool is_forward = compute.type() == ActionType::kForward;
+  if (compute.type() == ActionType::kBackwardWeight) return values;
+  const auto& edges = is_forward ? w.in : w.out;
+  for (std::size_t e = 0; e < edges.size(); ++e) {
+    if (edges[e].is_local) continue;
+    Arrival& arrival = is_forward ? s.inputs[e] : s.grads[e];
+    if (!arrival.is_early && arrival.receive != nullptr) {
+      if (is_forward) {
+        take_values(s, edges[e], e, compute.microbatch());
+      } else {
+        receive_grads(arrival, edges[e], compute.microbatch());
+      }
+    }
+    arrival.is_early = true;
+    values.push_back(&arrival.values);
+  }
+  return values;
+}
+
+std::vector<std::vector<c10::IValue>*> Router::outgoing(Action compute) {
+  std::vector<std::vector<c10::IValue>*> values;
+  Slot& s = slot(compute);
+  const StageWires& w = wires(compute);
+  const bool is_forward = compute.type() == ActionType::kForward;
+  if (compute.type() == ActionType::kBackwardWeight) return values;
+  const auto& edges = is_forward ? w.out : w.in;
+  for (std::size_t e = 0; e < edges.size(); ++e) {
+    if (!edges[e].is_local) values.push_back(is_forward ? &s.outgoing[e] : &s.outgoing_grads[e]);
+  }
+  return values;
+}
+
+void Router::take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
+  if (edge.is_local) return;
+  Arrival& arrival = slot.grads[e];
+  if (!std::exchange(arrival.is_early, false)) receive_grads(arrival, edge, m);
   const std::size_t expected =
       edge.connections.size() + (edge.has_chain ? slot.chain_outputs.size() : 0);
   require<MetadataError>(

@@ -48,11 +48,19 @@ class Router {
 
   /// The offset of the current action in the rank's list, for the recorder.
   void set_offset(std::size_t offset) { offset_ = offset; }
+  std::size_t offset() const { return offset_; }
 
   Arguments take_inputs(Action forward);
   void put_outputs(Action forward, const c10::IValue& output);
   std::vector<c10::IValue> take_output_grads(Action backward);
   void put_input_grads(Action backward, std::vector<c10::IValue> grads);
+
+  /// Waits for what a compute action takes from other ranks, before its take_inputs or
+  /// take_output_grads, which then do not wait. By edge from a different rank: the values, which
+  /// may be replaced. A second call returns the same.
+  std::vector<std::vector<c10::IValue>*> receive_early(Action compute);
+  /// What a compute action that was executed gives to other ranks, by edge, until its SEND.
+  std::vector<std::vector<c10::IValue>*> outgoing(Action compute);
 
   void post_receives(Action receive);
   void send(Action send);
@@ -71,6 +79,7 @@ class Router {
   struct Arrival {
     PendingPtr receive;
     std::vector<c10::IValue> values;
+    bool is_early = false;  // received before the action takes it
   };
   // The values of one microbatch on one stage.
   struct Slot {
@@ -101,6 +110,7 @@ class Router {
   void wait_send(const PendingPtr& pending);
   void post(Action send, Rank to, const TransferId& id, std::vector<c10::IValue> values);
   void take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
+  void receive_grads(Arrival& arrival, const WireEdge& edge, MicrobatchId m);
   void take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
   const c10::IValue& model_input(const Ports::Feed& feed, MicrobatchId m) const;
   void add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const;

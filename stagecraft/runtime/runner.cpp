@@ -14,6 +14,8 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/partition/pipe.h"
+#include "stagecraft/runtime/launch/action_launcher.h"
+#include "stagecraft/runtime/launch/step_key.h"
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/runner_state.h"
 #include "stagecraft/runtime/step_driver.h"
@@ -63,6 +65,11 @@ class Runner::Impl final : public PipelineCore {
         executor_(driver_->executor()),
         place_(driver_->place()) {
     if (options.threads_per_rank) set_operator_threads(*options.threads_per_rank);
+    launcher_ = detail::make_action_launcher(*this, *driver_);
+  }
+
+  LaunchCounts launches() const override {
+    return launcher_ ? launcher_->counts() : PipelineCore::launches();
   }
 
   // A failure at any point on this rank, also in `make_batch`, reaches all ranks.
@@ -85,7 +92,7 @@ class Runner::Impl final : public PipelineCore {
       Microbatches batch = make_batch();
       check_inputs(batch);
       const std::vector<StepAnnouncement> ranks = agree_on_step(batch, step, is_training, is_new);
-      execute(batch, step, is_training);
+      execute(batch, step, is_training, ranks);
       StepResult result = take_result(executor_, step, driver_->has_last_stage());
       share(result, step, ranks);
       counter.complete(is_training);
@@ -132,6 +139,7 @@ class Runner::Impl final : public PipelineCore {
   RecordedRun recorded_run() override {
     require_no_step();
     require_step();
+    executor_.recorded();  // waits for the device
     // Ranks leave a barrier at about the same time, which aligns their clocks.
     transport_.barrier(deadline());
     const GatheredRank own = driver_->recorded();
@@ -206,6 +214,7 @@ class Runner::Impl final : public PipelineCore {
                        .reduce_grads = step.reduce_grads || !is_training,
                        .local_grads = is_training ? executor_.num_local_grads() : 0,
                        .everywhere = step.everywhere,
+                       .shapes = launcher_ ? detail::checksum_of_shapes(batch, step) : 0,
                        .rows = batch.rows.value_or(-1)},
                       place_, deadline());
     if (place_.replicas > 1 && batch.rows) {
@@ -215,11 +224,20 @@ class Runner::Impl final : public PipelineCore {
     return ranks;
   }
 
-  void execute(const Microbatches& batch, const StepOptions& step, bool is_training) {
+  void execute(const Microbatches& batch, const StepOptions& step, bool is_training,
+               std::span<const StepAnnouncement> ranks) {
     state_.move_to(State::kExecuting);
     std::optional<MemoryMeter> meter;
     if (step.measure_memory) meter.emplace(transport_.num_ranks() + 1);
-    executor_.run(plan(batch, step, is_training, meter ? &*meter : nullptr));
+    const StepPlan planned = plan(batch, step, is_training, meter ? &*meter : nullptr);
+    if (launcher_) {
+      // A rank in the middle has no batch: its shapes are those of the other ranks.
+      uint64_t shapes = 0;
+      for (const StepAnnouncement& rank : ranks)
+        shapes = shapes * 0x9E3779B97F4A7C15U + rank.shapes;
+      if (launcher_->launch(planned, shapes)) return;
+    }
+    executor_.run(planned);
   }
 
   // All ranks end a step together, so that a failure on one rank is one on all. Then the rank of
@@ -288,6 +306,7 @@ class Runner::Impl final : public PipelineCore {
   std::unique_ptr<StepDriver> driver_;
   Executor& executor_;
   const ReplicaPlace& place_;
+  std::unique_ptr<detail::ActionLauncher> launcher_;  // null: every step is run
   RunnerState state_;
   uint64_t schedule_checksum_ = 0;
 };
@@ -314,7 +333,7 @@ int32_t Runner::replica() const {
 }
 
 const RankRecording& Runner::recording() const {
-  return core_->drivers().front()->executor().recorder().view();
+  return core_->drivers().front()->executor().recorded();
 }
 
 }  // namespace stagecraft

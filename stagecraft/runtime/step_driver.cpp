@@ -147,6 +147,7 @@ RecordedRun PipelineCore::merge(std::vector<GatheredRank> ranks) const {
   const auto stages = static_cast<std::size_t>(placement().num_stages());
   RecordedRun run{.recording = {*schedule, graph, {}}, .schedule_name = source.name()};
   run.stages.resize(stages);
+  run.launches = launches();
   const bool has_memory = std::ranges::all_of(
       ranks, [](const GatheredRank& rank) { return rank.memory.size() == rank.stages.size(); });
   if (has_memory) run.memory.resize(stages);
@@ -185,8 +186,8 @@ void StepDriver::commit(bool is_training) {
   if (is_training && !measured.empty()) memory_.assign(measured.begin(), measured.end());
 }
 
-GatheredRank StepDriver::recorded() const {
-  GatheredRank rank{.recording = executor_.recorder().view(),
+GatheredRank StepDriver::recorded() {
+  GatheredRank rank{.recording = executor_.recorded(),
                     .zero = to_nanoseconds(executor_.recorder().zero()),
                     .met = to_nanoseconds(Recorder::Clock::now()),
                     .memory = memory_};

@@ -105,8 +105,9 @@ class StepDriver {
   /// The step is complete on all ranks: keeps its gradients and what it measured.
   void commit(bool is_training);
 
-  /// What a report needs of the rank's last step. GatheredRank::met is the time of the call.
-  GatheredRank recorded() const;
+  /// What a report needs of the rank's last step. GatheredRank::met is the time of the call. Waits
+  /// for the device.
+  GatheredRank recorded();
 
  private:
   ReplicaPlace place_;

@@ -64,7 +64,7 @@ c10::IValue announcement_value(const StepAnnouncement& step) {
   return tree::tuple({step.is_training, static_cast<int64_t>(step.microbatches),
                       static_cast<int64_t>(step.draw), static_cast<int64_t>(step.schedule),
                       step.everywhere, step.rows, step.reduce_grads,
-                      static_cast<int64_t>(step.local_grads)});
+                      static_cast<int64_t>(step.local_grads), static_cast<int64_t>(step.shapes)});
 }
 
 StepAnnouncement announcement_of(const c10::IValue& value) {
@@ -76,6 +76,7 @@ StepAnnouncement announcement_of(const c10::IValue& value) {
           .reduce_grads = parts[6].toBool(),
           .local_grads = static_cast<int32_t>(parts[7].toInt()),
           .everywhere = parts[4].toBool(),
+          .shapes = static_cast<uint64_t>(parts[8].toInt()),
           .rows = parts[5].toDouble()};
 }
 

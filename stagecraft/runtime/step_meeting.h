@@ -31,6 +31,7 @@ struct StepAnnouncement {
   int32_t local_grads = 0;
   // The following may differ between ranks.
   bool everywhere = false;  ///< the rank asks for the results
+  uint64_t shapes = 0;      ///< checksum_of_shapes of its part of the batch
   double rows = -1;         ///< of its part of the batch (Microbatches::rows); -1: unknown
 };
 

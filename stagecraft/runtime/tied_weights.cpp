@@ -80,6 +80,7 @@ bool TiedWeights::is_first_copy(const at::Tensor& parameter) const {
 
 void TiedWeights::start() {
   is_started_ = true;
+  is_sent_ = false;
   if (has_replicas_) return;
   for (Group& group : groups_) {
     for (Copy& copy : group.copies) copy.earlier = std::move(copy.parameter.mutable_grad());
@@ -88,13 +89,13 @@ void TiedWeights::start() {
 
 void TiedWeights::finish(uint64_t step, std::chrono::nanoseconds timeout) {
   const Deadline deadline = Deadline::after(timeout);
-  const std::vector<PendingPtr> sends = send_grads(step);
+  if (!is_sent_) send(step);
   for (Group& group : groups_) {
     for (const Holder& holder : group.holders) {
       if (holder.rank == transport_.rank()) sum_grads(group, holder, step, deadline);
     }
   }
-  for (const PendingPtr& send : sends) transport_.wait_send(send, deadline);
+  for (const PendingPtr& send : std::exchange(sends_, {})) transport_.wait_send(send, deadline);
   // From here on nothing can fail.
   for (Group& group : groups_) {
     for (Copy& copy : group.copies) {
@@ -107,8 +108,8 @@ void TiedWeights::finish(uint64_t step, std::chrono::nanoseconds timeout) {
   is_started_ = false;
 }
 
-std::vector<PendingPtr> TiedWeights::send_grads(uint64_t step) {
-  std::vector<PendingPtr> sends;
+void TiedWeights::send(uint64_t step) {
+  is_sent_ = true;
   for (const Group& group : groups_) {
     for (const Holder& from : group.holders) {
       if (from.rank != transport_.rank()) continue;
@@ -116,11 +117,10 @@ std::vector<PendingPtr> TiedWeights::send_grads(uint64_t step) {
       const c10::IValue value = grad.defined() ? c10::IValue(grad.detach()) : c10::IValue();
       for (const Holder& to : group.holders) {
         if (to.rank == transport_.rank()) continue;
-        sends.push_back(transport_.post_send(to.rank, id(group, from, to, step), value));
+        sends_.push_back(transport_.post_send(to.rank, id(group, from, to, step), value));
       }
     }
   }
-  return sends;
 }
 
 void TiedWeights::sum_grads(Group& group, const Holder& to, uint64_t step, Deadline deadline) {
@@ -150,6 +150,7 @@ TransferId TiedWeights::id(const Group& group, const Holder& from, const Holder&
 }
 
 void TiedWeights::abandon() {
+  sends_.clear();
   if (!std::exchange(is_started_, false)) return;
   for (Group& group : groups_) {
     for (Copy& copy : group.copies) {

@@ -37,6 +37,9 @@ class TiedWeights {
   /// Before a step: sets the gradients of earlier steps aside. With several replicas GradReducer
   /// has done so, and what it left is a part of the step's gradients.
   void start();
+  /// After the last action: sends the gradients of the step. `finish` does so itself, unless one
+  /// thread is several ranks: it sends those of all ranks before it finishes the first.
+  void send(uint64_t step);
   /// After the last action: exchanges the gradients of the step and adds those of earlier steps.
   void finish(uint64_t step, std::chrono::nanoseconds timeout);
   /// Instead of finish: restores the gradients of earlier steps.
@@ -59,14 +62,15 @@ class TiedWeights {
     std::size_t number = 0;       // among all groups
   };
 
-  std::vector<PendingPtr> send_grads(uint64_t step);
   void sum_grads(Group& group, const Holder& to, uint64_t step, Deadline deadline);
   static TransferId id(const Group& group, const Holder& from, const Holder& to, uint64_t step);
 
   Transport& transport_;
   bool has_replicas_;
   std::vector<Group> groups_;  // those with a copy on this rank
+  std::vector<PendingPtr> sends_;
   bool is_started_ = false;
+  bool is_sent_ = false;
 };
 
 }  // namespace stagecraft

@@ -150,12 +150,14 @@ ActivationSlots activation_slots(const Schedule& schedule, Rank rank,
     } else {
       spans[m] = {std::min(spans[m].first, life.first), std::max(spans[m].last, life.last)};
     }
-    activations.push_back(
-        {.stage = pair.first, .microbatch = pair.second, .first = life.first, .last = life.last});
+    activations.push_back({.stage = pair.first, .microbatch = pair.second});
   }
   const std::vector<int32_t> slots = assign_slots(spans);
   for (std::size_t i = 0; i < activations.size(); ++i) {
-    activations[i].slot = slots[is_shared ? activations[i].microbatch.position() : i];
+    const std::size_t buffer = is_shared ? activations[i].microbatch.position() : i;
+    activations[i].slot = slots[buffer];
+    activations[i].first = spans[buffer].first;
+    activations[i].last = spans[buffer].last;
   }
   return ActivationSlots(std::move(activations));
 }

@@ -19,8 +19,9 @@ enum class SlotGranularity : uint8_t {
 /// the same one from its F to its B or W.
 class ActivationSlots {
  public:
-  /// A stage and microbatch, its buffer, and the slots of the rank's list (Slot::position) from its
-  /// F to its B or W, both included.
+  /// A stage and microbatch, its buffer, and the slots of the rank's list (Slot::position) in which
+  /// the buffer holds it, both included: from its F to its B or W. With kMicrobatch, from the first
+  /// F to the last B or W of the microbatch on the chosen stages.
   struct Activation {
     StageId stage;
     MicrobatchId microbatch;

@@ -19,19 +19,27 @@ namespace stagecraft {
 ///   SEND_F  own F                                         RECV_F of consumers, if sends block
 ///   SEND_B  own gradients                                 RECV_B of producers, if sends block
 ///   WAIT_SEND_F, WAIT_SEND_B
-///           own SEND                                      the same receives
+///           own SEND                                      the same receives, if sends or waits
+///                                                         block
 ///
 /// All other actions need nothing.
 ///
 /// "Gradients" are made by B or I; they are visited as kBackward.
 class Needs {
  public:
-  /// The arguments must outlive it. `blocking_sends`: a send waits until its receives are posted.
-  Needs(const Schedule& schedule, const StageGraph& graph, bool blocking_sends)
+  /// Which actions last until the receives of a value are posted.
+  enum class Blocks : uint8_t {
+    kNothing,  ///< values are buffered
+    kWaits,    ///< a send only posts; its wait lasts
+    kSends,    ///< a send lasts, and so does its wait
+  };
+
+  /// The arguments must outlive it.
+  Needs(const Schedule& schedule, const StageGraph& graph, Blocks blocks)
       : graph_(graph),
         rank_of_(schedule.placement().ranks()),
         is_lowered_(schedule.level() == Level::kLowered),
-        blocking_sends_(blocking_sends) {}
+        blocks_(blocks) {}
 
   /// Calls visit(type, stage) for each needed action; stops when visit returns false.
   template <typename Visit>
@@ -53,16 +61,16 @@ class Needs {
         return;
       case ActionType::kSendForward:
         if (!visit(ActionType::kForward, stage)) return;
-        if (blocking_sends_) visit_receives(action, visit);
+        if (blocks_ == Blocks::kSends) visit_receives(action, visit);
         return;
       case ActionType::kSendBackward:
         if (!visit(ActionType::kBackward, stage)) return;
-        if (blocking_sends_) visit_receives(action, visit);
+        if (blocks_ == Blocks::kSends) visit_receives(action, visit);
         return;
       case ActionType::kWaitSendForward:
       case ActionType::kWaitSendBackward: {
         const Action send = action.with_type(send_of(action.type()));
-        if (visit(send.type(), stage) && blocking_sends_) visit_receives(send, visit);
+        if (visit(send.type(), stage) && blocks_ != Blocks::kNothing) visit_receives(send, visit);
         return;
       }
       default:
@@ -111,7 +119,7 @@ class Needs {
   const StageGraph& graph_;
   std::span<const int32_t> rank_of_;
   bool is_lowered_;
-  bool blocking_sends_;
+  Blocks blocks_;
 };
 
 }  // namespace stagecraft

@@ -90,8 +90,10 @@ struct Verdict {
 ///   resharded; REDUCE_GRAD is there for no stage, or once for each stage after its last backward;
 ///   its wait is there for no stage, or once for each stage after its REDUCE_GRAD;
 /// - the parts of an overlap do not need each other;
-/// - run in order, no rank waits for ever, even when nothing is buffered: a SEND and
-///   its wait end when its receives are posted, a RECV only posts, compute waits for its values.
+/// - run in order, no rank waits for ever, even when nothing is buffered: a RECV only posts,
+/// compute
+///   waits for its values, and a SEND ends when its receives are posted. In a schedule with waits
+///   for sends a SEND only posts, too, and its wait ends when the receives are posted.
 ///
 /// A schedule with misplaced or repeated actions is not examined for deadlocks. Linear in the
 /// number of actions. `graph` must have as many stages as the schedule (ArgumentError).

@@ -17,7 +17,7 @@ class Completeness {
                const ActionIndex& index, Findings& findings)
       : schedule_(schedule),
         graph_(graph),
-        needs_(schedule, graph, true),
+        needs_(schedule, graph, Needs::Blocks::kSends),
         mode_(options.mode),
         is_mixed_(options.mixed_backward && options.mode == VerifyMode::kPartial),
         microbatches_(options.microbatches.value_or(schedule.num_microbatches())),

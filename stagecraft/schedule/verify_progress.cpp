@@ -2,6 +2,7 @@
 
 #include "stagecraft/schedule/list_runner.h"
 #include "stagecraft/schedule/needs.h"
+#include "stagecraft/schedule/passes/pass_input.h"
 #include "stagecraft/schedule/verify_parts.h"
 
 namespace stagecraft {
@@ -77,7 +78,10 @@ class CycleFinder {
 
 void verify_progress(const Schedule& schedule, const StageGraph& graph, const ActionIndex& index,
                      Findings& findings) {
-  const Needs needs(schedule, graph, true);
+  // Whoever writes waits knows when a send must be over: before that it only posts.
+  const bool has_waits =
+      has_any(schedule, {ActionType::kWaitSendForward, ActionType::kWaitSendBackward});
+  const Needs needs(schedule, graph, has_waits ? Needs::Blocks::kWaits : Needs::Blocks::kSends);
   ListRunner runner(schedule, index, needs);
   if (runner.run([](std::size_t, std::size_t, std::size_t) {})) return;
   CycleFinder(schedule, runner, findings).report();

@@ -28,7 +28,8 @@ Simulation simulate(const Schedule& schedule, const CostModel& costs, const Stag
   ActionIndex index(schedule);
   if (schedule.num_stages() == 0 || !index.add_all(schedule)) refuse(schedule, graph);
   // With a rendezvous the time of a send depends on its receives, so these are executed first.
-  const Needs needs(schedule, graph, costs.rendezvous);
+  const Needs needs(schedule, graph,
+                    costs.rendezvous ? Needs::Blocks::kSends : Needs::Blocks::kNothing);
   ListRunner runner(schedule, index, needs);
   Clock clock(schedule, graph, costs, index);
   const bool ran = runner.run([&](std::size_t rank, std::size_t offset, std::size_t length) {

@@ -48,7 +48,7 @@ class LockStep {
   LockStep(const Schedule& schedule, const StageGraph& graph)
       : graph_(graph),
         rank_of_(schedule.placement().ranks()),
-        needs_(schedule, graph, false),
+        needs_(schedule, graph, Needs::Blocks::kNothing),
         present_(schedule, "simulate_unit_steps"),
         done_(schedule, "simulate_unit_steps"),
         queues_(schedule.lists().size()),

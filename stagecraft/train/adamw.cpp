@@ -1,12 +1,14 @@
 #include "stagecraft/train/adamw.h"
 
 #include <algorithm>
+#include <optional>
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/rsub.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -14,10 +16,8 @@
 
 namespace stagecraft {
 
-namespace {
-
 /// What one call of the engine updates together.
-struct Batch {
+struct AdamW::Batch {
   c10::Device device;
   c10::ScalarType dtype;
   bool decays;
@@ -28,6 +28,9 @@ struct Batch {
   std::vector<at::Tensor> updates;
 };
 
+namespace {
+
+template <typename Batch>
 Batch& find_or_add(std::vector<Batch>& batches, const at::Tensor& parameter) {
   const bool decays = parameter.dim() >= 2;
   for (Batch& batch : batches) {
@@ -72,8 +75,7 @@ AdamW::AdamW(std::vector<ModelState> states, const AdamWOptions& options) : opti
   }
 }
 
-void AdamW::step(double learning_rate) {
-  const at::NoGradGuard no_grad;
+std::vector<AdamW::Batch> AdamW::batches() const {
   std::vector<Batch> batches;
   for (std::size_t i = 0; i < states_.size(); ++i) {
     for (std::size_t c = 0; c < states_[i].copies.size(); ++c) {
@@ -88,12 +90,31 @@ void AdamW::step(double learning_rate) {
       batch.updates.push_back(moments.updates);
     }
   }
-  for (const Batch& batch : batches) {
+  return batches;
+}
+
+void AdamW::step(double learning_rate) {
+  const at::NoGradGuard no_grad;
+  for (const Batch& batch : batches()) {
     at::_foreach_add_(batch.updates, 1);
     at::_fused_adamw_(batch.parameters, batch.grads, batch.averages, batch.squares, {},
                       batch.updates, learning_rate, options_.beta1, options_.beta2,
                       batch.decays ? options_.weight_decay : 0.0, options_.epsilon,
                       /*amsgrad=*/false, /*maximize=*/false);
+  }
+}
+
+void AdamW::step(const OnDevice& numbers) {
+  const at::NoGradGuard no_grad;
+  std::optional<at::Tensor> divisor;
+  if (numbers.divisor.defined()) divisor = numbers.divisor;
+  const at::Tensor counted = at::rsub(numbers.is_skipped, 1);
+  for (const Batch& batch : batches()) {
+    at::_foreach_add_(batch.updates, counted);
+    at::_fused_adamw_(batch.parameters, batch.grads, batch.averages, batch.squares, {},
+                      batch.updates, numbers.learning_rate, options_.beta1, options_.beta2,
+                      batch.decays ? options_.weight_decay : 0.0, options_.epsilon,
+                      /*amsgrad=*/false, /*maximize=*/false, divisor, numbers.is_skipped);
   }
 }
 

@@ -38,6 +38,15 @@ class AdamW {
 
   /// One update of all parameters that have a gradient.
   void step(double learning_rate);
+
+  /// Numbers of an update that are on the device of the parameters: tensors of one float element.
+  struct OnDevice {
+    at::Tensor learning_rate;
+    at::Tensor is_skipped;    ///< 1: nothing is updated; 0 otherwise
+    at::Tensor divisor = {};  ///< of the gradients, which are changed; undefined: none
+  };
+  /// The same without a number that the host must know.
+  void step(const OnDevice& numbers);
   /// Releases all gradients.
   void zero_grad();
 
@@ -48,6 +57,9 @@ class AdamW {
   void spread_moments();
 
  private:
+  struct Batch;
+  std::vector<Batch> batches() const;
+
   std::vector<ModelState> states_;
   AdamWOptions options_;
   std::vector<std::vector<Moments>> moments_;  // by copy, then by parameter; no tensors: no copy

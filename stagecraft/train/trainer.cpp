@@ -12,6 +12,7 @@
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/run/saved_state.h"
 #include "stagecraft/train/clip.h"
+#include "stagecraft/train/device_update.h"
 #include "stagecraft/train/trainer_world.h"
 #include "stagecraft/train/training_state.h"
 #include "stagecraft/tree/tree.h"
@@ -28,6 +29,11 @@ class Trainer::Impl {
     require<ArgumentError>(std::any_of(state_.all().begin(), state_.all().end(),
                                        [](const ModelState& state) { return state.is_trained(); }),
                            "the model has no trainable parameters");
+    // Ranks in several processes exchange their norms on the host.
+    if (options_.transport == nullptr) {
+      device_update_ =
+          detail::DeviceUpdate::make(state_.optimizer(), options_.clip, options_.graphs);
+    }
     const Pipe& evaluation = options_.evaluation ? *options_.evaluation : pipe_;
     for (StageId s(0); s.value() < evaluation.num_stages(); ++s) {
       if (!world_.has_stage(s)) continue;
@@ -43,21 +49,29 @@ class Trainer::Impl {
     optimizer.zero_grad();
     TrainStep result;
     const uint64_t completed = world_.completed_steps();
+    result.learning_rate = options_.learning_rate.at(steps_);
     try {
       std::string problem;
       world_.together([&] {
-        measure(result, run_microbatches(inputs, target, measure_memory));
+        const Losses losses = run_microbatches(inputs, target, measure_memory);
+        if (device_update_) {
+          update_on_device(result, losses);
+        } else {
+          measure(result, losses);
+        }
         if (!std::isfinite(result.grad_norm)) problem = describe_problem(result.grad_norm);
       });
       if (!problem.empty()) throw Error(problem);
     } catch (...) {
       optimizer.zero_grad();
       world_.set_completed_steps(completed);
+      if (device_update_) device_update_->rethrow_explained();
       throw;
     }
-    if (options_.clip > 0) clip_grads(state_.here(), result.grad_norm, options_.clip);
-    result.learning_rate = options_.learning_rate.at(steps_);
-    optimizer.step(result.learning_rate);
+    if (!device_update_) {
+      if (options_.clip > 0) clip_grads(state_.here(), result.grad_norm, options_.clip);
+      optimizer.step(result.learning_rate);
+    }
     result.step = ++steps_;
     result.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -209,6 +223,19 @@ class Trainer::Impl {
     return all_losses;
   }
 
+  /// The same as `measure`, clipping and the update, on one device. The host waits for the device
+  /// once, at the end.
+  void update_on_device(TrainStep& step, const Losses& losses) {
+    std::vector<at::Tensor> numbers = losses.losses;
+    numbers.push_back(device_update_->run(step.learning_rate));
+    numbers = read_scalars(numbers);
+    for (std::size_t m = 0; m < losses.losses.size(); ++m) {
+      step.loss += losses.weights[m] * numbers[m].item<double>();
+    }
+    step.grad_norm = numbers.back().item<double>();
+    step.bubble_share = world_.bubble_share();
+  }
+
   /// Sets the loss, the norm of all gradients and the share of the bubble, the same on every rank.
   /// Each rank sends the norms of the states whose first stage it has. The host waits for the
   /// device here, and only here.
@@ -264,7 +291,8 @@ class Trainer::Impl {
   TrainerOptions options_;
   TrainerWorld world_;
   TrainingState state_;
-  std::vector<at::Tensor> evaluation_buffers_;  // that a forward changes
+  std::unique_ptr<detail::DeviceUpdate> device_update_;  // null: the host clips and updates
+  std::vector<at::Tensor> evaluation_buffers_;           // that a forward changes
   int64_t steps_ = 0;
 };
 

@@ -56,6 +56,19 @@ Json summary(const ActionTimeSummary& times) {
           {"most", times.most}};
 }
 
+Json host_json(const ReportedRank& rank) {
+  if (!rank.host) return {};
+  return {{"compute", rank.host->compute},
+          {"late", rank.host->late},
+          {"launch_bound", rank.host->launch_bound}};
+}
+
+Json device_memory_json(const ReportedRank& rank) {
+  if (!rank.device_memory) return {};
+  return {{"peak_allocated", rank.device_memory->peak_allocated},
+          {"reserved", rank.device_memory->reserved}};
+}
+
 Json rank_json(const RunReport& report, std::size_t r) {
   const ReportedRank& rank = report.ranks[r];
   const Simulation* plan = report.plan ? &*report.plan : nullptr;
@@ -72,6 +85,10 @@ Json rank_json(const RunReport& report, std::size_t r) {
           {"other", rank.other},
           {"bytes_sent", rank.bytes_sent},
           {"bytes_received", rank.bytes_received},
+          {"clock", rank.is_device_time ? "device" : "host"},
+          {"is_replayed", rank.is_replayed},
+          {"host", host_json(rank)},
+          {"device_memory", device_memory_json(rank)},
           {"memory",
            {{"parameters", rank.parameters},
             {"gradients", rank.gradients},

@@ -41,6 +41,22 @@ struct ReportedRank {
   std::optional<double> predicted_peak = std::nullopt;
   std::string predicted_at = {};  ///< the action at which the predicted peak is
 
+  /// The host beside the device, for a rank whose times are those of its device.
+  struct Host {
+    double compute = 0;       ///< the host was in forward and backward, waiting excluded
+    double late = 0;          ///< the device had no work between actions, because the host was late
+    double launch_bound = 0;  ///< of the compute: launching took as long as computing
+  };
+  /// Statistics of the device's allocator, in bytes.
+  struct DeviceMemory {
+    int64_t peak_allocated = 0;
+    int64_t reserved = 0;
+  };
+  bool is_device_time = false;              ///< the times are those of the rank's device
+  bool is_replayed = false;                 ///< the step was one launch
+  std::optional<Host> host = std::nullopt;  ///< nothing for a step that was one launch
+  std::optional<DeviceMemory> device_memory = std::nullopt;
+
   double bubble() const {
     return start_up + waiting_for_activations + waiting_for_gradients + run_out;
   }

@@ -350,20 +350,28 @@ def early_retry():
         modules[0].register_forward_hook(hook)
         pipeline = Ours(rank, schedules.ScheduleGPipe, modules=modules)
         first, second = data(8, 1), data(8, 2)
-        with contextlib.suppress(RuntimeError):
+        error = None
+        try:
             pipeline.step(*first)
+        except RuntimeError as caught:
+            error = str(caught)
         if rank == 0:
             retried.give()
             with contextlib.suppress(RuntimeError):
                 pipeline.step(*second)
+            ended.wait()
+        else:
+            ended.give()
         chunks = [(batch, chunk) for batch, (x, _) in enumerate((first, second)) for chunk in x.split(2)]
-        return [next(batch for batch, chunk in chunks if torch.equal(chunk, each)) for each in seen]
+        return error, [next(batch for batch, chunk in chunks if torch.equal(chunk, each)) for each in seen]
 
-    entered, retried = Signal(), Signal()
-    found = values(run_pair(rank_main, timeout=3))[1]
+    entered, retried, ended = Signal(), Signal(), Signal()
+    error, found = values(run_pair(rank_main, timeout=3))[1]
     if not found or found[0] != 0:
         raise Unexpected(found)
-    return "mixes both batches" if 1 in found else "right"
+    if 1 not in found:
+        return "right"
+    return "mixes both batches without an error" if error is None else "mixes both batches, then raises"
 
 
 def unknown_word():

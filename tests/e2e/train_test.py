@@ -10,6 +10,7 @@ printed, and SC_SEED sets it.
 import json
 import os
 import random
+import re
 import resource
 import shutil
 import signal
@@ -187,7 +188,7 @@ class Checkpoints(TrainTest):
         self.assertIn("blocks.3.qkv.weight", names)
         self.assertIn("embed.tokens.weight", names)
 
-    def test_a_full_disk_is_one_line_and_leaves_the_last_checkpoint(self):
+    def test_a_full_disk_ends_no_training_and_leaves_the_last_checkpoint(self):
         small = self.folder / "small"
         small.mkdir()
         more, says = {}, "cannot be written: No space left on device"
@@ -205,12 +206,17 @@ class Checkpoints(TrainTest):
 
             more, says = {"preexec_fn": limit}, "cannot be written: File too large"
         start = ["--resume", "small/run", "--steps", "50"] if more else ["--data", "text.txt", *SMALL, "--steps", "50"]
-        result = self.bad(2, "train", *start, "--save-every", "1", "--keep", "0", "--quiet", "--checkpoint", "small/run",
-                          says=says, **more)
-        self.assertIn("small/run/.unfinished", result.err)
+        result = self.run_tool("train", *start, "--save-every", "1", "--keep", "0", "--quiet", "--checkpoint",
+                               "small/run", **more)
+        self.assertEqual(result.code, 3, result.err)
         steps = sorted(path.name for path in (small / "run").iterdir())
         self.assertTrue(steps)
         self.assertTrue(all(name.startswith("step-") for name in steps), steps)
+        first, *others, last = result.err.splitlines()  # said when it begins, and at the end
+        self.assertLess(len(others), 3)
+        self.assertRegex(first, r"the checkpoint of step \d+ was not written: small/run/.unfinished.*" + re.escape(says))
+        self.assertIn("training continues", first)
+        self.assertIn("the last checkpoint, of step 50, was not written", last)
         self.good("train", "--resume", f"small/run/{steps[-1]}", "--checkpoint", "run", "--steps", "12", "--quiet")
 
     def test_options_of_then_hold_unless_others_are_given(self):

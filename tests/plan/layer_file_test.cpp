@@ -3,7 +3,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/plan/plan_problem.h"
 #include "stagecraft/sim/quantity.h"
-#include "tests/plan/gpt48.h"
+#include "benchmarks/gpt48.h"
 
 namespace stagecraft {
 namespace {

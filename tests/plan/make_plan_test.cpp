@@ -6,13 +6,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "benchmarks/gpt48.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/plan/balance.h"
 #include "stagecraft/plan/plan_text.h"
 #include "stagecraft/plan/synthesise.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/verify.h"
-#include "tests/plan/gpt48.h"
 #include "tests/support/expect_error.h"
 
 namespace stagecraft {
@@ -93,21 +93,22 @@ TEST(MakePlan, IsSoundForRandomModels) {
   }
 }
 
-// Every split, one stage a rank, every recompute: the needed memory of the fullest rank.
-double least_by_trying_all(const PlanProblem& problem) {
+// Every split, every recompute: the needed memory of the fullest rank.
+double least_by_trying_all(const PlanProblem& problem, int32_t stages_per_rank = 1,
+                           PlacementStyle placement = PlacementStyle::kLoop) {
   const StageComposer composer(problem);
   const auto n = static_cast<uint32_t>(problem.layers.size());
-  const auto ranks = static_cast<std::size_t>(problem.num_ranks());
+  const auto stages = static_cast<std::size_t>(problem.num_ranks() * stages_per_rank);
   double best = 1e300;
   for (uint32_t mask = 0; mask < (1U << (n - 1)); ++mask) {
-    PlanChoice choice{.begins = {0}};
+    PlanChoice choice{.stages_per_rank = stages_per_rank, .placement = placement, .begins = {0}};
     for (uint32_t i = 1; i < n; ++i) {
       if ((mask >> (i - 1)) & 1U) choice.begins.push_back(static_cast<int32_t>(i));
     }
-    if (choice.begins.size() != ranks) continue;
-    for (uint32_t again = 0; again < (1U << ranks); ++again) {
+    if (choice.begins.size() != stages) continue;
+    for (uint32_t again = 0; again < (1U << stages); ++again) {
       choice.recompute.clear();
-      for (std::size_t r = 0; r < ranks; ++r) choice.recompute.push_back((again >> r) & 1U);
+      for (std::size_t s = 0; s < stages; ++s) choice.recompute.push_back((again >> s) & 1U);
       const std::vector<double> needs = memory_needs(composer, choice);
       best = std::min(best, *std::max_element(needs.begin(), needs.end()));
     }
@@ -127,6 +128,31 @@ TEST(LeastMemory, EqualsBruteForceForOneStageARank) {
     for (PlanRank& rank : problem.ranks) rank.memory = least->memory * 0.999;
     EXPECT_THROW(make_plan(problem, options), DoesNotFit);
   }
+}
+
+TEST(LeastMemory, EqualsBruteForceForTwoStagesARank) {
+  int compared = 0;
+  for (uint64_t seed = 1; seed <= 120; ++seed) {
+    PlanProblem problem = random_problem(seed);
+    if (problem.num_ranks() > 3) problem.ranks.resize(3);
+    if (problem.layers.size() > 9) problem.layers.resize(9);
+    for (const PlacementStyle placement : {PlacementStyle::kLoop, PlacementStyle::kV}) {
+      SCOPED_TRACE(std::to_string(seed) + (placement == PlacementStyle::kV ? " v" : " loop"));
+      SearchSpace space{.stages_per_rank = {2}, .placements = {placement}};
+      const StageComposer composer(problem);
+      const std::optional<LeastMemory> least = least_memory(composer, space);
+      if (static_cast<int32_t>(problem.layers.size()) < 2 * problem.num_ranks()) {
+        EXPECT_FALSE(least);
+        continue;
+      }
+      ASSERT_TRUE(least);
+      EXPECT_DOUBLE_EQ(least->memory, least_by_trying_all(problem, 2, placement));
+      const std::vector<double> needs = memory_needs(composer, least->choice);
+      EXPECT_DOUBLE_EQ(*std::max_element(needs.begin(), needs.end()), least->memory);
+      ++compared;
+    }
+  }
+  EXPECT_GE(compared, 50);
 }
 
 // The best that synthesise finds over all splits bounds the optimum from above.

@@ -6,7 +6,7 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/load.h"
-#include "tests/plan/gpt48.h"
+#include "benchmarks/gpt48.h"
 #include "tests/schedule/random.h"
 #include "tests/support/expect_error.h"
 

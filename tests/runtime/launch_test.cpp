@@ -226,6 +226,23 @@ TEST_F(Launch, SkipConnectionsAndTransmittedWeightsAreReplayed) {
   EXPECT_EQ(pipeline.launches().replayed, 3);
 }
 
+TEST_F(Launch, TiedWeightsOnSeveralRanksAreReplayed) {
+  for (const int32_t ranks : {2, 4}) {
+    TestModel model = chain_model(4);
+    const std::string name = model.bodies[0].parameters.front().first;
+    model.ties = {{{StageId(1), name}, {StageId(2), name}}};
+    Pipeline pipeline = make_pipeline(model, {.schedule = ranks == 4 ? "1F1B" : "Interleaved1F1B",
+                                              .ranks = ranks,
+                                              .seed = kSeed,
+                                              .graphs = GraphMode::kOn});
+    for (uint64_t step = 0; step < 5; ++step) {
+      const Microbatches batch = random_batch(4, 11, 5, step);
+      EXPECT_EQ(check_step(pipeline, model, batch, {kSeed, step}), "") << step;
+    }
+    EXPECT_EQ(pipeline.launches().replayed, 3);
+  }
+}
+
 TEST_F(Launch, WorkThatCannotBeCapturedIsRunAndNamedOnce) {
   TestModel model = chain_model(2);
   model.bodies[1].forward = [inner = model.bodies[1].forward](const Args& args,

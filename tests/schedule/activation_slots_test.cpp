@@ -37,6 +37,22 @@ TEST(ActivationSlots, GivesTheLowestFreeSlot) {
                "there is no activation of stage 0 and microbatch 2");
 }
 
+// A buffer that stages share is held from the first F to the last B of the microbatch.
+TEST(ActivationSlots, OfAMicrobatchHaveOneLifetime) {
+  const Schedule schedule = parse_csv("0F0,1F0,0F1,1F1,1B0,0B0,1B1,0B1\n");
+  const ActivationSlots pairs = activation_slots(schedule, Rank(0));
+  const ActivationSlots shared = activation_slots(schedule, Rank(0), SlotGranularity::kMicrobatch);
+  const auto span = [](const ActivationSlots& slots, int32_t stage, int32_t microbatch) {
+    const auto& activation = slots.get(StageId(stage), MicrobatchId(microbatch));
+    return std::pair(activation.first, activation.last);
+  };
+  EXPECT_EQ(span(pairs, 1, 0), std::pair(int64_t{1}, int64_t{4}));
+  for (const int32_t stage : {0, 1}) {
+    EXPECT_EQ(span(shared, stage, 0), std::pair(int64_t{0}, int64_t{5})) << stage;
+    EXPECT_EQ(span(shared, stage, 1), std::pair(int64_t{2}, int64_t{7})) << stage;
+  }
+}
+
 // An overlap is one slot of the list, so what ends in it and what begins in it do not share.
 TEST(ActivationSlots, AnOverlapIsOnePosition) {
   EXPECT_EQ(activation_slots(parse_csv("0F0,0F1,0B0,0B1\n"), Rank(0)).num_slots(), 2);

@@ -183,15 +183,21 @@ class Executor {
     return true;
   }
 
-  bool complete() const {
-    bool waits = false;
+  bool has_waits() const {
     for (const std::vector<Slot>& list : slots_) {
       for (const Slot& slot : list) {
         for (const Act& act : slot) {
-          waits = waits || act.word == kWaitSendF || act.word == kWaitSendB;
+          if (act.word == kWaitSendF || act.word == kWaitSendB) {
+            return true;
+          }
         }
       }
     }
+    return false;
+  }
+
+  bool complete() const {
+    const bool waits = has_waits();
     for (int s = 0; s < stages(); ++s) {
       const bool sends = problem_.lowered && has_far_consumer(s);
       const bool receives = problem_.lowered && has_far_producer(s);
@@ -293,10 +299,11 @@ class Executor {
           !(written ? done(s, kRecvB, m) && done(to, kSendB, m) : backward_done(to, m))) {
         return false;
       }
-      if (w == kSendF && from == s && far && !done(to, kRecvF, m)) {
+      // Where waits are written, they last until the receives are there; otherwise sends do.
+      if (w == (waits_ ? kWaitSendF : kSendF) && from == s && far && !done(to, kRecvF, m)) {
         return false;
       }
-      if (w == kSendB && to == s && far && !done(from, kRecvB, m)) {
+      if (w == (waits_ ? kWaitSendB : kSendB) && to == s && far && !done(from, kRecvB, m)) {
         return false;
       }
     }
@@ -304,6 +311,7 @@ class Executor {
   }
 
   bool executes() {
+    waits_ = has_waits();
     done_.assign(counts_.size(), false);
     std::vector<std::size_t> next(slots_.size(), 0);
     bool moved = true;
@@ -338,6 +346,7 @@ class Executor {
   const Lists& lists_;
   const Problem& problem_;
   std::vector<std::vector<Slot>> slots_;
+  bool waits_ = false;
   std::vector<int> counts_;
   std::vector<bool> done_;
   std::vector<std::string> stuck_;

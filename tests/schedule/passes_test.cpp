@@ -286,6 +286,21 @@ TEST(TorchRules, AcceptWhatTorchTakes) {
   }
 }
 
+TEST(TorchRules, TheLastStageRunsMicrobatchesInOrder) {
+  const Schedule schedule = parse_csv("0F1,0F0,0B1,0B0\n1F1,1F0,1B1,1B0\n");
+  const StageGraph chain = StageGraph::chain(2);
+  for (const LowerTarget target : {LowerTarget::kTorch213, LowerTarget::kTorch215}) {
+    const LowerOptions options{.target = target};
+    EXPECT_THAT(find_torch_refusal(lower(schedule, options), chain, options),
+                testing::Optional(testing::HasSubstr(
+                    "the forwards of the last stage have ascending microbatches, but 1F1 comes "
+                    "where 1F0 is expected")));
+  }
+  const Schedule other = parse_csv("0F1,0F0,0B1,0B0\n1F0,1F1,1B1,1B0\n");
+  const LowerOptions options{.target = LowerTarget::kTorch215};
+  EXPECT_EQ(find_torch_refusal(lower(other, options), chain, options), std::nullopt);
+}
+
 TEST(TorchRules, NeedALoweredScheduleForTorch) {
   const Schedule schedule = build_schedule("1F1B", {.ranks = 2, .microbatches = 2});
   const StageGraph chain = StageGraph::chain(2);

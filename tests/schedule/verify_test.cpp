@@ -205,8 +205,22 @@ TEST(Verify, FindsRanksThatWaitForEachOtherThroughWaits) {
   EXPECT_THAT(
       findings("0F0,0SEND_F0,0WAIT_SEND_F0,0F1,0SEND_F1,0WAIT_SEND_F1,0RECV_B0,0B0,0RECV_B1,0B1\n"
                "1RECV_F0,1F0,1B0,1SEND_B0,1WAIT_SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1WAIT_SEND_B1\n"),
-      ElementsAre(testing::HasSubstr("ranks wait for each other: rank 0 at slot 4, 0SEND_F1, waits "
-                                     "for 1RECV_F1 (rank 1, slot 5); rank 1 at slot 3, 1SEND_B0")));
+      ElementsAre(testing::HasSubstr("ranks wait for each other: rank 0 at slot 5, 0WAIT_SEND_F1, "
+                                     "waits for 1RECV_F1 (rank 1, slot 5); rank 1 at slot 4, "
+                                     "1WAIT_SEND_B0")));
+}
+
+// Both ranks send before they receive.
+TEST(Verify, ASendOnlyPostsWhereAWaitFollows) {
+  EXPECT_THAT(
+      findings("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0WAIT_SEND_F0,0WAIT_SEND_F1,0RECV_B1,0B0,0B1\n"
+               "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1,1WAIT_SEND_B0,1WAIT_SEND_B1\n"),
+      ElementsAre());
+  EXPECT_THAT(
+      findings("0F0,0SEND_F0,0F1,0SEND_F1,0RECV_B0,0RECV_B1,0B0,0B1\n"
+               "1RECV_F0,1F0,1B0,1SEND_B0,1RECV_F1,1F1,1B1,1SEND_B1\n"),
+      ElementsAre(testing::HasSubstr("ranks wait for each other: rank 0 at slot 3, 0SEND_F1, "
+                                     "waits for 1RECV_F1")));
 }
 
 TEST(Verify, JudgesForwardOnlyAndPartialSchedulesInTheirOwnMode) {

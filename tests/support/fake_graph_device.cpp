@@ -21,6 +21,7 @@
 
 #include "stagecraft/runtime/launch/graph_device.h"
 #include "stagecraft/stage/random_generators.h"
+#include "tests/support/fake_device_probe.h"
 
 namespace stagecraft {
 namespace {
@@ -163,7 +164,8 @@ class FakeGraph final : public detail::DeviceGraph {
   void replay(std::span<const uint64_t> seeds) override {
     if (seeds.size() != tape_.generators.size()) throw std::logic_error("wrong number of seeds");
     for (std::size_t i = 0; i < seeds.size(); ++i) tape_.generators[i].set_current_seed(seeds[i]);
-    const at::AutoDispatchBelowAutograd below;
+    // A device changes memory, and torch does not count it as a change in place.
+    const at::AutoDispatchBelowADInplaceOrView below;
     for (const Call& call : tape_.calls) {
       const c10::AutoGradMode mode(call.has_grad);
       torch::jit::Stack stack(call.arguments.begin(), call.arguments.end());
@@ -213,6 +215,9 @@ class FakeGraphDevice final : public detail::GraphDevice {
   void open_sequence() override { tape_.generators.push_back(at::detail::createCPUGenerator()); }
   at::Generator continue_sequence(std::size_t sequence) override {
     return tape_.generators.at(sequence);
+  }
+  std::unique_ptr<detail::DeviceMarks> make_marks(std::size_t /*limit*/) override {
+    return make_fake_graph_marks();
   }
 
  private:

@@ -292,6 +292,8 @@ int connect_one(const UniqueId& id) {
   }
 }
 
+std::atomic<int> communicators{0};  // that this process has made
+
 // Communicators are never freed, so that a call that is under way when one is aborted ends well.
 int move(void* at, std::size_t size, Comm* comm, void* stream) {
   if (comm->is_aborted) return kInvalidUsage;
@@ -305,6 +307,10 @@ int move(void* at, std::size_t size, Comm* comm, void* stream) {
 }  // namespace
 
 #define SC_EXPORT extern "C" __attribute__((visibility("default")))
+
+SC_EXPORT int sc_fake_nccl_communicators() {
+  return communicators;
+}
 
 SC_EXPORT int ncclGetVersion(int* version) {
   *version = 20099;
@@ -338,6 +344,7 @@ SC_EXPORT int ncclCommInitRank(void** comm, int ranks, UniqueId id, int rank) {
   Comm* const raw = made.release();
   raw->worker = std::thread([raw] { raw->run(); });
   *comm = raw;
+  ++communicators;
   return kSuccess;
 }
 
@@ -375,12 +382,4 @@ SC_EXPORT int ncclRecv(void* at, std::size_t size, int type, int peer, void* com
   if (type != 1 || peer != 0) return kInvalidUsage;
   if (size > 1 && behaves("fail")) return kSystemError;  // not the byte of a new communicator
   return move(at, size, static_cast<Comm*>(comm), stream);
-}
-
-SC_EXPORT int ncclGroupStart() {
-  return kSuccess;
-}
-
-SC_EXPORT int ncclGroupEnd() {
-  return kSuccess;
 }

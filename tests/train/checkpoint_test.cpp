@@ -13,6 +13,7 @@
 #include <torch/csrc/jit/serialization/pickle.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/train/checkpoint_writer.h"
 #include "stagecraft/train/durable_file.h"
 #include "tests/support/expect_error.h"
 
@@ -57,6 +58,51 @@ class CheckpointTest : public testing::Test {
 
   std::string folder_;
 };
+
+TEST_F(CheckpointTest, AWriterSavesTheValuesOfItsStart) {
+  CheckpointWriter writer(folder_, 2);
+  EXPECT_EQ(writer.newest(), "");
+  for (const int64_t step : {1, 2, 3}) {
+    Checkpoint checkpoint = sample(step);
+    at::Tensor trained = checkpoint.stages[0]["model"][0].second;
+    const at::Tensor expected = trained.clone();
+    writer.start(checkpoint);
+    EXPECT_TRUE(writer.is_started());
+    trained.fill_(-1);  // as the next update does
+    writer.finish();
+    EXPECT_FALSE(writer.is_started());
+    EXPECT_EQ(writer.newest(), path("step-0000000" + std::to_string(step)));
+    const Checkpoint loaded = load_checkpoint(writer.newest());
+    EXPECT_TRUE(at::equal(loaded.stages.at(0).at("model").at(0).second, expected));
+  }
+  EXPECT_EQ(list_checkpoints(folder_).size(), 2);
+}
+
+TEST_F(CheckpointTest, AWriterThrowsOnceAndKeepsTheLastGoodOne) {
+  CheckpointWriter writer(folder_);
+  writer.start(sample(1));
+  writer.finish();
+  const std::string good = writer.newest();
+  Checkpoint wrong = sample(2);
+  wrong.notes = "{";
+  writer.start(wrong);
+  EXPECT_THROW(writer.finish(), ArgumentError);
+  writer.finish();  // said once
+  EXPECT_EQ(writer.newest(), good);
+  writer.start(wrong);
+  EXPECT_THROW(writer.start(sample(3)), ArgumentError);
+  EXPECT_FALSE(writer.is_started());
+  writer.start(sample(3));
+  writer.finish();
+  EXPECT_EQ(writer.newest(), path("step-00000003"));
+}
+
+TEST_F(CheckpointTest, AWriterWritesNothingOfARankWithoutTheTensors) {
+  CheckpointWriter writer(folder_);
+  writer.start({.step = 1, .is_elsewhere = true});
+  EXPECT_FALSE(writer.is_started());
+  EXPECT_TRUE(list_checkpoints(folder_).empty());
+}
 
 }  // namespace
 

@@ -88,7 +88,7 @@ TEST(GlooJoin, TheWireProtocolIsCompared) {
                             [](auto& options, int32_t rank) {
                               if (rank == 1) options.fingerprint = {{"wire protocol", "SCW1"}};
                             }),
-                   "MetadataError", "wire protocol is SCW2 on rank 0, SCW1 on rank 1");
+                   "MetadataError", "wire protocol is SCW3 on rank 0, SCW1 on rank 1");
 }
 
 TEST(GlooJoin, WhatTheProgramWantsAgreedOnIsComparedToo) {

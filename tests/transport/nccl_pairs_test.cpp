@@ -23,12 +23,14 @@ using State = NcclPairState::State;
 
 // What the functions of the table return, and how often they were called.
 struct FakeTable {
+  std::atomic<int> id_result{0};
   std::atomic<int> init_result{0};
   std::atomic<int> send_result{0};
   std::atomic<int> async_error{0};
   std::atomic<bool> hangs{false};
   std::atomic<int> created{0};
   std::atomic<int> sent{0};
+  std::atomic<int> received{0};
   std::atomic<int> aborted{0};
   std::atomic<int> destroyed{0};
 };
@@ -38,7 +40,7 @@ std::shared_ptr<const NcclLibrary> make_library() {
   auto library = std::make_shared<NcclLibrary>();
   library->get_unique_id = [](NcclLibrary::UniqueId* id) {
     *id = {};
-    return NcclLibrary::kSuccess;
+    return table->id_result.load();
   };
   library->get_error_string = [](int) { return "a fake failure"; };
   library->comm_init_rank = [](void** comm, int, NcclLibrary::UniqueId, int) {
@@ -52,7 +54,10 @@ std::shared_ptr<const NcclLibrary> make_library() {
     ++table->sent;
     return table->send_result.load();
   };
-  library->receive = [](void*, std::size_t, int, int, void*, void*) { return 0; };
+  library->receive = [](void*, std::size_t, int, int, void*, void*) {
+    ++table->received;
+    return 0;
+  };
   library->comm_abort = [](void*) {
     ++table->aborted;
     return 0;
@@ -74,39 +79,107 @@ class NcclPairsTest : public testing::Test {
   // No thread of this test may use the table of the next one.
   ~NcclPairsTest() override { pairs_.close(std::chrono::seconds(20)); }
 
-  void connect(uint64_t epoch = 0,
-               std::chrono::milliseconds limit = std::chrono::milliseconds(20'000)) {
-    const auto ids = pairs_.make_ids();
-    pairs_.connect({ids, ids, ids}, epoch, Deadline::after(limit), [] { return false; });
+  // Opens the pair from this rank to `to`, as its first value does. The ids that are sent to the
+  // other rank are counted.
+  bool open(Rank to, uint64_t epoch = 0) {
+    return pairs_.open(
+        to, epoch, [&](const std::string& id) { ids_.push_back(id); }, [&] { return is_over_; });
   }
+  void accept(Rank from, uint64_t epoch = 0) { pairs_.accept(from, epoch, kId); }
   void send(uint64_t epoch = 0) { pairs_.send(Rank(1), epoch, at::zeros({8}, at::kByte)); }
-  void expect_all(State state) const {
-    for (const Rank other : {Rank(1), Rank(2)}) {
-      EXPECT_EQ(pairs_.state(other, true), state);
-      EXPECT_EQ(pairs_.state(other, false), state);
-    }
+  void receive(uint64_t epoch = 0) { pairs_.receive(Rank(1), epoch, at::zeros({8}, at::kByte)); }
+  // Both pairs with rank 1.
+  void connect(uint64_t epoch = 0) {
+    EXPECT_TRUE(open(Rank(1), epoch));
+    accept(Rank(1), epoch);
+    receive(epoch);
+    expect(State::kOpen);
+  }
+  void expect(State state) const {
+    EXPECT_EQ(pairs_.state(Rank(1), true), state);
+    EXPECT_EQ(pairs_.state(Rank(1), false), state);
   }
 
-  NcclPairs pairs_{make_library(), Rank(0), 3, c10::kCPU};
+  const std::string kId = std::string(sizeof(NcclLibrary::UniqueId), 'x');
+  bool is_over_ = false;
+  std::vector<std::string> ids_;
+  NcclPairs pairs_{make_library(), Rank(0), 3, c10::kCPU, std::chrono::seconds(20)};
 };
 
-TEST_F(NcclPairsTest, ConnectsEveryPair) {
-  expect_all(State::kIdle);
+TEST_F(NcclPairsTest, APairIsConnectedWhenItFirstTalks) {
+  expect(State::kIdle);
   send();
+  receive();
   EXPECT_EQ(table->sent, 0);
-  connect();
-  expect_all(State::kOpen);
-  EXPECT_EQ(table->created, 4);
-  EXPECT_EQ(table->sent, 2);  // the first byte of each pair
+  EXPECT_EQ(table->received, 0);
+  EXPECT_EQ(table->created, 0);
+  EXPECT_TRUE(open(Rank(1)));
+  EXPECT_EQ(pairs_.state(Rank(1), true), State::kOpen);
+  EXPECT_EQ(table->created, 1);
+  EXPECT_EQ(table->sent, 1);  // the first byte
+  ASSERT_EQ(ids_.size(), 1U);
+  EXPECT_EQ(ids_[0].size(), sizeof(NcclLibrary::UniqueId));
   send();
-  EXPECT_EQ(table->sent, 3);
+  EXPECT_EQ(table->sent, 2);
+  // The other pairs have no communicator.
+  EXPECT_EQ(pairs_.state(Rank(1), false), State::kIdle);
+  EXPECT_EQ(pairs_.state(Rank(2), true), State::kIdle);
+  EXPECT_EQ(pairs_.state(Rank(2), false), State::kIdle);
+}
+
+TEST_F(NcclPairsTest, APairIsConnectedOnce) {
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(open(Rank(1)));
+  EXPECT_EQ(ids_.size(), 1U);
+  EXPECT_EQ(table->created, 1);
+}
+
+// The id overtakes nothing: the first value follows it on the stream of frames. It may come before
+// this rank has created the communicator.
+TEST_F(NcclPairsTest, TheFirstReceiveWaitsForTheCommunicator) {
+  table->hangs = true;
+  accept(Rank(1));
+  EXPECT_EQ(pairs_.state(Rank(1), false), State::kConnecting);
+  std::thread later([] { table->hangs = false; });
+  receive();
+  later.join();
+  EXPECT_EQ(pairs_.state(Rank(1), false), State::kOpen);
+  EXPECT_EQ(table->received, 2);
+}
+
+TEST_F(NcclPairsTest, AKeyIsCheckedAndComesOnce) {
+  EXPECT_ERROR(pairs_.accept(Rank(1), 0, "short"), MetadataError,
+               "a key for NCCL has 5 bytes, expected 128");
+  accept(Rank(1));
+  EXPECT_ERROR(accept(Rank(1)), MetadataError, "rank 1 sent two keys for NCCL");
+}
+
+TEST_F(NcclPairsTest, PairsOfAnEpochThatIsOverAreNotConnected) {
+  pairs_.begin_epoch(4);
+  EXPECT_FALSE(open(Rank(1), 3));
+  accept(Rank(1), 3);
+  pairs_.cancel(4);
+  EXPECT_FALSE(open(Rank(1), 4));
+  accept(Rank(1), 4);
+  expect(State::kIdle);
+  EXPECT_EQ(table->created, 0);
+  pairs_.begin_epoch(5);
+  connect(5);
+}
+
+TEST_F(NcclPairsTest, AWaitForAPeerEndsWithItsWorld) {
+  table->hangs = true;
+  is_over_ = true;
+  EXPECT_FALSE(open(Rank(1)));
+  EXPECT_EQ(pairs_.state(Rank(1), true), State::kConnecting);
+  table->hangs = false;
 }
 
 TEST_F(NcclPairsTest, SkipsTransfersOfOtherEpochs) {
-  connect(/*epoch=*/4);
+  pairs_.begin_epoch(4);
+  connect(4);
   send(3);
   send(5);
-  EXPECT_EQ(table->sent, 2);
+  EXPECT_EQ(table->sent, 1);
 }
 
 TEST_F(NcclPairsTest, TheFirstFailureOfAPairIsNamedUntilItIsAborted) {
@@ -115,18 +188,17 @@ TEST_F(NcclPairsTest, TheFirstFailureOfAPairIsNamedUntilItIsAborted) {
   send();
   EXPECT_EQ(pairs_.state(Rank(1), true), State::kFailed);
   EXPECT_EQ(pairs_.state(Rank(1), false), State::kOpen);
-  EXPECT_EQ(pairs_.state(Rank(2), true), State::kOpen);
   const auto failure = pairs_.find_failure();
   ASSERT_TRUE(failure);
   EXPECT_EQ(failure->rank, Rank(1));
   EXPECT_EQ(failure->message, "rank 1: NCCL between it and rank 0: ncclSend: a fake failure");
   pairs_.abort();
-  expect_all(State::kIdle);
+  expect(State::kIdle);
   EXPECT_FALSE(pairs_.find_failure());
-  EXPECT_EQ(table->aborted, 4);
+  EXPECT_EQ(table->aborted, 2);
   table->send_result = 0;
-  connect();
-  expect_all(State::kOpen);
+  pairs_.begin_epoch(1);
+  connect(1);
 }
 
 TEST_F(NcclPairsTest, AnErrorThatNcclReportsLaterIsNamed) {
@@ -138,17 +210,42 @@ TEST_F(NcclPairsTest, AnErrorThatNcclReportsLaterIsNamed) {
   EXPECT_EQ(pairs_.find_failure()->rank, Rank(1));
 }
 
-TEST_F(NcclPairsTest, ARefusalLeavesNoCommunicator) {
+TEST_F(NcclPairsTest, ARefusalNamesThePair) {
   table->init_result = 5;
-  EXPECT_ERROR(connect(), ArgumentError, "ncclCommInitRank: a fake failure");
-  expect_all(State::kIdle);
+  EXPECT_ERROR(open(Rank(2)), ArgumentError,
+               "NCCL: rank 0 with rank 2: ncclCommInitRank: a fake failure");
+  EXPECT_EQ(pairs_.state(Rank(2), true), State::kFailed);
+  // This rank is to blame, not its peer.
+  const auto failure = pairs_.find_failure();
+  ASSERT_TRUE(failure);
+  EXPECT_EQ(failure->rank, Rank(0));
+  EXPECT_EQ(failure->message, "rank 0: NCCL: rank 0 with rank 2: ncclCommInitRank: a fake failure");
+}
+
+TEST_F(NcclPairsTest, ARefusalOfTheReceiverIsFoundLater) {
+  table->init_result = 5;
+  accept(Rank(1));
+  receive();
+  EXPECT_EQ(table->received, 0);
+  EXPECT_EQ(pairs_.find_failure()->message,
+            "rank 0: NCCL: rank 0 with rank 1: ncclCommInitRank: a fake failure");
+}
+
+TEST_F(NcclPairsTest, AnIdThatCannotBeMadeNamesThePair) {
+  table->id_result = 2;
+  EXPECT_ERROR(open(Rank(1)), ArgumentError,
+               "NCCL: rank 0 with rank 1: ncclGetUniqueId: a fake failure");
+  EXPECT_TRUE(ids_.empty());
 }
 
 TEST_F(NcclPairsTest, ACommunicatorThatComesTooLateIsAborted) {
+  NcclPairs pairs(make_library(), Rank(0), 2, c10::kCPU, std::chrono::milliseconds(50));
   table->hangs = true;
-  EXPECT_ERROR(connect(0, std::chrono::milliseconds(100)), TimeoutError,
-               "rank 1 to connect over NCCL");
-  expect_all(State::kIdle);
+  EXPECT_ERROR(pairs.open(
+                   Rank(1), 0, [](const std::string&) {}, [] { return false; }),
+               TimeoutError, "rank 1 to connect over NCCL");
+  pairs.abort();
+  EXPECT_EQ(pairs.state(Rank(1), true), State::kIdle);
   table->hangs = false;
   const auto deadline = Deadline::after(std::chrono::seconds(20));
   while (table->aborted == 0 && !deadline.has_passed()) {
@@ -156,16 +253,16 @@ TEST_F(NcclPairsTest, ACommunicatorThatComesTooLateIsAborted) {
   }
   EXPECT_EQ(table->aborted, 1);
   EXPECT_EQ(table->created, 1);
-  expect_all(State::kIdle);
+  EXPECT_EQ(pairs.state(Rank(1), true), State::kIdle);
 }
 
 TEST_F(NcclPairsTest, ClosingDestroysEachCommunicatorOnce) {
   connect();
   pairs_.close(std::chrono::seconds(20));
-  expect_all(State::kIdle);
-  EXPECT_EQ(table->destroyed, 4);
+  expect(State::kIdle);
+  EXPECT_EQ(table->destroyed, 2);
   pairs_.close(std::chrono::seconds(20));
-  EXPECT_EQ(table->destroyed, 4);
+  EXPECT_EQ(table->destroyed, 2);
 }
 
 TEST(NcclPairState, WhatComesAfterTheEndChangesNothing) {

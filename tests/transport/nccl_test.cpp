@@ -4,10 +4,12 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <cstring>
 #include <string>
 #include <unistd.h>
 #include <vector>
 
+#include <dlfcn.h>
 #include <gmock/gmock.h>
 
 #include <ATen/Context.h>
@@ -59,37 +61,106 @@ TEST(NcclJoin, NeedsAGpu) {
   EXPECT_ERROR(join_nccl(JoinOptions()), ArgumentError, "needs a GPU");
 }
 
-// Ranks join, one of them in a way of its own.
-std::vector<ProcessEnd> join_with(int32_t odd, const char* behaviour,
-                                  std::chrono::seconds timeout) {
+// The number of NCCL communicators that a process has made.
+int32_t num_communicators() {
+  int32_t (*count)() = nullptr;
+  void* const library = dlopen(getenv("STAGECRAFT_NCCL_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
+  void* const found = library == nullptr ? nullptr : dlsym(library, "sc_fake_nccl_communicators");
+  std::memcpy(&count, &found, sizeof(found));
+  return count == nullptr ? -1 : count();
+}
+
+TEST(NcclJoin, OnlyPairsThatTalkHaveCommunicators) {
+  use_fake_nccl();
+  const auto ends = run_nccl_ranks(4, c10::kCPU, {}, [](Transport& transport) {
+    const auto me = transport.rank().value();
+    transport.barrier(soon());
+    EXPECT_EQ(num_communicators(), 0);
+    // A pipeline: each rank sends to the next one, several times.
+    for (int32_t i = 0; i < 3; ++i) {
+      PendingPtr receive;
+      if (me > 0) receive = transport.post_receive(Rank(me - 1), values(i));
+      PendingPtr send;
+      if (me < 3) send = transport.post_send(Rank(me + 1), values(i), at::full({5000}, i));
+      if (receive) {
+        const auto got = transport.wait_receive(receive, soon()).value.toTensor();
+        EXPECT_TRUE(at::equal(got, at::full({5000}, i)));
+      }
+      if (send) transport.wait_send(send, soon());
+    }
+    transport.barrier(soon());
+    EXPECT_EQ(num_communicators(), me == 0 || me == 3 ? 1 : 2);
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+// All pairs connect at the same moment, in both directions.
+TEST(NcclJoin, AllPairsMayConnectAtTheSameTime) {
+  use_fake_nccl();
+  const auto ends = run_nccl_ranks(4, c10::kCPU, {}, [](Transport& transport) {
+    const auto me = transport.rank();
+    std::vector<PendingPtr> receives;
+    std::vector<PendingPtr> sends;
+    for (Rank other(0); other.value() < 4; ++other) {
+      if (other == me) continue;
+      receives.push_back(transport.post_receive(other, values(other.value())));
+      sends.push_back(transport.post_send(other, values(me.value()), at::ones({5000})));
+    }
+    for (const auto& receive : receives) {
+      EXPECT_TRUE(
+          at::equal(transport.wait_receive(receive, soon()).value.toTensor(), at::ones({5000})));
+    }
+    for (const auto& send : sends) transport.wait_send(send, soon());
+    transport.barrier(soon());
+    EXPECT_EQ(num_communicators(), 6);
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+// Rank 0 sends a value to rank 1; rank 2 waits in a barrier. One of them behaves in its own way.
+std::vector<ProcessEnd> send_with(int32_t odd, const char* behaviour,
+                                  std::chrono::seconds join_timeout) {
   use_fake_nccl();
   const GlooRanks world(3);
   Processes processes(3, [&](int32_t i) {
     if (i == odd) setenv("SC_FAKE_NCCL", behaviour, 1);
     auto options = world.options(i);
-    options.join_timeout = timeout;
-    detail::connect_nccl(options, c10::kCPU);
+    options.join_timeout = join_timeout;
+    const auto end = detail::connect_nccl(options, c10::kCPU);
+    if (i == 0) end->wait_send(end->post_send(Rank(1), values(0), at::ones({2048})), soon());
+    if (i == 1) end->wait_receive(end->post_receive(Rank(0), values(0)), soon());
+    end->barrier(soon());
   });
   return processes.wait();
 }
 
-TEST(NcclJoin, WhatNcclRefusesIsSaidOnEveryRank) {
-  const auto ends = join_with(2, "refuse", std::chrono::seconds(20));
-  EXPECT_EQ(ends[2].type, "ArgumentError") << ends[2].message;
-  EXPECT_THAT(ends[2].message, HasSubstr("NCCL: rank 2 with rank 0: ncclCommInitRank"));
-  for (const std::size_t i : {0, 1}) {
-    EXPECT_EQ(ends[i].type, "PeerError") << ends[i].message;
-    EXPECT_THAT(ends[i].message, HasSubstr("rank 2: NCCL: rank 2 with rank 0"));
-    EXPECT_LT(ends[i].seconds, 15);
+TEST(NcclJoin, WhatNcclRefusesToTheSenderIsSaidOnEveryRank) {
+  const auto ends = send_with(0, "refuse", std::chrono::seconds(20));
+  for (const auto& end : ends) {
+    EXPECT_THAT(end.message, HasSubstr("rank 0 cannot send values of stage 0 for stage 1"));
+    EXPECT_THAT(end.message, HasSubstr("NCCL: rank 0 with rank 1: ncclCommInitRank"));
+    EXPECT_LT(end.seconds, 15);
+  }
+}
+
+TEST(NcclJoin, WhatNcclRefusesToTheReceiverIsSaidOnEveryRank) {
+  const auto ends = send_with(1, "refuse", std::chrono::seconds(20));
+  for (const auto& end : ends) {
+    EXPECT_EQ(end.type, "PeerError") << end.message;
+    EXPECT_THAT(end.message, HasSubstr("rank 1: NCCL: rank 1 with rank 0: ncclCommInitRank"));
+    EXPECT_LT(end.seconds, 15);
   }
 }
 
 TEST(NcclJoin, ARankThatHangsInsideNcclIsNamedAtTheDeadline) {
-  const auto ends = join_with(0, "hang", std::chrono::seconds(3));
-  for (const auto& end : ends) {
-    EXPECT_EQ(end.kind, ProcessEnd::Kind::kThrew);
-    EXPECT_THAT(end.message, HasSubstr("to connect over NCCL"));
-    EXPECT_LT(end.seconds, 15);
+  for (const int32_t odd : {0, 1}) {
+    const auto ends = send_with(odd, "hang", std::chrono::seconds(3));
+    for (const auto& end : ends) {
+      EXPECT_EQ(end.kind, ProcessEnd::Kind::kThrew);
+      EXPECT_THAT(end.message, HasSubstr("rank 0 cannot send values of stage 0 for stage 1"));
+      EXPECT_THAT(end.message, HasSubstr("for rank 1 to connect over NCCL"));
+      EXPECT_LT(end.seconds, 15);
+    }
   }
 }
 

@@ -458,7 +458,7 @@ TEST(Handshake, EveryBuiltInFactIsCompared) {
         << name;
   }
   EXPECT_THAT(compare_with(message_of_rank({.fingerprint = {{"wire protocol", "SCW1"}}})),
-              testing::EndsWith("agree: wire protocol is SCW2 on rank 0, SCW1 on rank 1"));
+              testing::EndsWith("agree: wire protocol is SCW3 on rank 0, SCW1 on rank 1"));
   EXPECT_THAT(compare_with(message_of_rank({.token = "a secret"})),
               testing::HasSubstr("token is not given on rank 0, "));
 }

@@ -74,6 +74,20 @@ TEST(ReportJson, HasTheNumbers) {
   EXPECT_EQ(json["actions"][0][0]["planned_end"], 1);
 }
 
+TEST(ReportJson, HasTheHostBesideADevice) {
+  RunReport report = small_report();
+  report.ranks[0].is_device_time = true;
+  report.ranks[0].host = {.compute = 7, .late = 41, .launch_bound = 3};
+  report.ranks[0].device_memory = {.peak_allocated = 100, .reserved = 200};
+  const Json json = Json::parse(report_json(report));
+  EXPECT_EQ(json["ranks"][0]["clock"], "device");
+  EXPECT_EQ(json["ranks"][0]["host"]["late"], 41);
+  EXPECT_EQ(json["ranks"][0]["device_memory"]["reserved"], 200);
+  EXPECT_EQ(json["ranks"][1]["clock"], "host");
+  EXPECT_TRUE(json["ranks"][1]["host"].is_null());
+  EXPECT_TRUE(json["ranks"][1]["device_memory"].is_null());
+}
+
 TEST(ReportJson, HasWaits) {
   const Case made = waiting_case();
   RunReport report = small_report();

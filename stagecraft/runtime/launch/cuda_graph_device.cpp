@@ -4,9 +4,12 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include <dlfcn.h>
 
 #include <ATen/Context.h>
 #include <ATen/core/CachingHostAllocator.h>
@@ -18,6 +21,7 @@
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAStream.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
@@ -88,6 +92,49 @@ struct Sequences {
   at::Tensor seeds;             // int64, [kMaxSequences]
   at::Tensor offset;            // int64, one zero
   std::vector<uint64_t> drawn;  // by sequence: what was added to the offset
+};
+
+/// Events that are recorded by nodes of a graph. A plain record in a capture only orders streams.
+class CudaGraphMarks final : public DeviceMarks {
+ public:
+  using Record = cudaError_t (*)(cudaEvent_t, cudaStream_t, unsigned int);
+
+  /// The function of CUDA's runtime that torch has loaded; null if there is none. The runtime is
+  /// not linked.
+  static Record find_record() {
+    static const auto record =
+        reinterpret_cast<Record>(dlsym(RTLD_DEFAULT, "cudaEventRecordWithFlags"));
+    return record;
+  }
+
+  CudaGraphMarks(c10::Device device, std::size_t limit) : device_(device) {
+    const c10::Stream stream = current_of(device);
+    for (std::size_t i = 0; i < limit; ++i) {
+      events_.emplace_back(device.type(), c10::EventFlag::BACKEND_DEFAULT);
+      events_.back().record(stream);  // creates the event
+    }
+  }
+
+  void clear() override { size_ = 0; }
+  std::size_t size() const override { return size_; }
+  bool is_reached(std::size_t mark) override { return events_[mark].query(); }
+
+  std::size_t set() override {
+    require<Error>(size_ < events_.size(), "a captured step has more than {} marks", size_);
+    const cudaStream_t stream = c10::cuda::CUDAStream(current_of(device_)).stream();
+    const cudaError_t result = find_record()(static_cast<cudaEvent_t>(events_[size_].eventId()),
+                                             stream, cudaEventRecordExternal);
+    require<Error>(result == cudaSuccess, "an event of a graph cannot be recorded: CUDA error {}",
+                   static_cast<int>(result));
+    return size_++;
+  }
+
+  std::vector<int64_t> read() override { return read_events(std::span(events_).first(size_)); }
+
+ private:
+  c10::Device device_;
+  std::vector<c10::Event> events_;
+  std::size_t size_ = 0;
 };
 
 class CudaGraphDevice;
@@ -180,6 +227,11 @@ class CudaGraphDevice final : public GraphDevice {
                   .offset = sequences_.offset,
                   .draws = sequences_.drawn[sequence]});
     return generator_;
+  }
+
+  std::unique_ptr<DeviceMarks> make_marks(std::size_t limit) override {
+    if (CudaGraphMarks::find_record() == nullptr) return nullptr;
+    return std::make_unique<CudaGraphMarks>(device_, limit);
   }
 
   /// Graphs share their memory, so they run in the order of the replays, on whatever streams.

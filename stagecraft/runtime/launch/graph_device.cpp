@@ -10,6 +10,10 @@ std::atomic<GraphDeviceMaker> replaced_maker = nullptr;
 
 }  // namespace
 
+std::unique_ptr<DeviceMarks> GraphDevice::make_marks(std::size_t /*limit*/) {
+  return nullptr;
+}
+
 std::unique_ptr<GraphDevice> find_graph_device(c10::Device device) {
   if (const GraphDeviceMaker maker = replaced_maker.load()) return maker(device);
   return device.is_cuda() ? make_cuda_graph_device(device) : nullptr;

@@ -8,6 +8,8 @@
 #include <ATen/core/Generator.h>
 #include <c10/core/Device.h>
 
+#include "stagecraft/runtime/launch/device_probe.h"
+
 namespace stagecraft::detail {
 
 /// Work that a GraphDevice captured. It must not outlive the device.
@@ -56,6 +58,11 @@ class GraphDevice {
   virtual void open_sequence() = 0;
   /// While capturing: a generator that continues a sequence. Valid for one draw.
   virtual at::Generator continue_sequence(std::size_t sequence) = 0;
+
+  /// Outside of a capture: marks that are set while capturing, at most `limit` of them. The device
+  /// reaches them in every replay, and the times are those of the last one. Null if the device has
+  /// none.
+  virtual std::unique_ptr<DeviceMarks> make_marks(std::size_t limit);
 };
 
 /// A graph device for a device of the machine. Null if there is none: a CPU, or a build without

@@ -1,6 +1,7 @@
 #include "stagecraft/runtime/launch/step_key.h"
 
 #include <bit>
+#include <span>
 #include <utility>
 
 #include <ATen/Context.h>
@@ -8,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <c10/core/InferenceMode.h>
 
+#include "stagecraft/base/checksum.h"
 #include "stagecraft/tree/describe.h"
 
 namespace stagecraft::detail {
@@ -126,23 +128,42 @@ class StepKeyBuilder {
   std::string reason_;
 };
 
-KeyOrReason key_of(const StepPlan& plan, const std::vector<const Stage*>& stages) {
-  StepKeyBuilder key;
-  if (c10::InferenceMode::is_enabled()) key.refuse("inference mode is on");
-  const StepOptions& options = *plan.options;
-  key.add(int64_t{plan.is_training});
-  key.add(int64_t{plan.schedule->num_microbatches()});
+namespace {
+
+void add_batch(StepKeyBuilder& key, const Microbatches& batch, const StepOptions& options) {
   key.add(static_cast<int64_t>(options.outputs));
   key.add(int64_t{options.output_spec.has_value()});
   if (options.output_spec) key.refuse("StepOptions::output_spec is set");
-  for (const Arguments& each : plan.batch->inputs) {
+  for (const Arguments& each : batch.inputs) {
     key.add(static_cast<int64_t>(each.args.size()));
     for (const c10::IValue& value : each.args) key.add_value(value);
     key.add_kwargs(each.kwargs);
   }
-  for (const c10::IValue& target : plan.batch->targets) key.add_value(target);
-  for (const double weight : plan.batch->weights) key.add(weight);
+  for (const c10::IValue& target : batch.targets) key.add_value(target);
+  for (const double weight : batch.weights) key.add(weight);
   key.add_kwargs(options.loss_arguments);
+}
+
+}  // namespace
+
+uint64_t StepKey::checksum() const {
+  return detail::checksum(std::as_bytes(std::span(words_)));
+}
+
+uint64_t checksum_of_shapes(const Microbatches& batch, const StepOptions& options) {
+  StepKeyBuilder key;
+  add_batch(key, batch, options);
+  const KeyOrReason found = key.finish();
+  return found.key ? found.key->checksum() : 0;
+}
+
+KeyOrReason key_of(const StepPlan& plan, const std::vector<const Stage*>& stages, uint64_t shapes) {
+  StepKeyBuilder key;
+  if (c10::InferenceMode::is_enabled()) key.refuse("inference mode is on");
+  key.add(static_cast<int64_t>(shapes));
+  key.add(int64_t{plan.is_training});
+  key.add(int64_t{plan.schedule->num_microbatches()});
+  add_batch(key, *plan.batch, *plan.options);
   for (const c10::DeviceType type : {c10::kCPU, c10::kCUDA}) {
     key.add(int64_t{at::autocast::is_autocast_enabled(type)});
     key.add(static_cast<int64_t>(at::autocast::get_autocast_dtype(type)));

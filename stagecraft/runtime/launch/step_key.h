@@ -17,6 +17,7 @@ namespace stagecraft::detail {
 class StepKey {
  public:
   bool operator==(const StepKey& other) const { return words_ == other.words_; }
+  uint64_t checksum() const;
 
  private:
   friend class StepKeyBuilder;
@@ -32,7 +33,12 @@ struct KeyOrReason {
 
 /// Shapes, dtypes, devices and structure of the batch; values that are not tensors; weights,
 /// options of the step; autocast of this thread; addresses of the parameters and buffers, and of
-/// the gradients that exist. `stages`: of all ranks.
-KeyOrReason key_of(const StepPlan& plan, const std::vector<const Stage*>& stages);
+/// the gradients that exist. `stages`: of all ranks that the graph is for. `shapes`: of the batches
+/// of other processes.
+KeyOrReason key_of(const StepPlan& plan, const std::vector<const Stage*>& stages,
+                   uint64_t shapes = 0);
+
+/// A checksum of what the key has of the batch and the options of a step, for other processes.
+uint64_t checksum_of_shapes(const Microbatches& batch, const StepOptions& options);
 
 }  // namespace stagecraft::detail

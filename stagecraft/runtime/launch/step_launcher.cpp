@@ -55,12 +55,15 @@ struct StepLauncher::Captured {
   StepResult result;  // what a replay computes
   at::Tensor losses;  // all losses of the result in one tensor, if they are alike
   std::vector<std::pair<at::Tensor, at::Tensor>> grads;  // parameters, and gradients made for them
-  std::unique_ptr<DeviceGraph> graph;                    // released first
+  /// What the capture recorded, by rank, with the marks that a replay reaches.
+  std::vector<std::pair<RankRecording, DeviceTimeline>> ranks;
+  std::unique_ptr<DeviceGraph> graph;  // released first
 };
 
 StepLauncher::StepLauncher(Host host, std::unique_ptr<GraphDevice> device)
     : host_(std::move(host)),
       device_(std::move(device)),
+      probe_(find_device_probe(device_->device())),
       seen_(kMaxSeen),
       graphs_(static_cast<std::size_t>(host_.core.options.max_graphs)) {
   for (const auto& rank : host_.ranks) {
@@ -88,9 +91,6 @@ std::unique_ptr<StepLauncher> make_launcher(StepLauncher::Host host) {
   if (options.random == RandomSource::kProcess) {
     return refuse("random operators draw from the generators of the process");
   }
-  if (!options.ties.empty() && host.ranks.size() > 1) {
-    return refuse("ranks exchange the gradients of tied weights (PipelineOptions::ties)");
-  }
   std::unique_ptr<GraphDevice> graphs = find_graph_device(device);
   if (graphs == nullptr) {
     return refuse(fmt::format("this library has no graphs for the device {}", device.str()));
@@ -98,11 +98,11 @@ std::unique_ptr<StepLauncher> make_launcher(StepLauncher::Host host) {
   return std::make_unique<StepLauncher>(std::move(host), std::move(graphs));
 }
 
-// Why a step must be run, apart from its batch; empty if nothing is in the way.
-std::string StepLauncher::find_obstacle(const StepPlan& plan) const {
+std::string find_obstacle(const StepPlan& plan, const Callbacks& callbacks,
+                          const std::vector<const Stage*>& stages) {
   if (plan.meter != nullptr) return "the step measures memory";
-  if (!host_.core.callbacks.empty()) return "the pipeline has handlers or observers of actions";
-  for (const Stage* stage : stages_) {
+  if (!callbacks.empty()) return "the pipeline has handlers or observers of actions";
+  for (const Stage* stage : stages) {
     if (has_host_work(stage->options())) {
       return fmt::format("stage {} has hooks (StageOptions)", stage->index().value());
     }
@@ -118,7 +118,8 @@ StepLauncher::Outcome StepLauncher::decline(const std::string& reason) {
 
 StepLauncher::Outcome StepLauncher::launch(StepPlan& plan, StepResult& result) {
   const bool must = host_.core.options.graphs == GraphMode::kOn;
-  if (const std::string obstacle = find_obstacle(plan); !obstacle.empty()) {
+  if (const std::string obstacle = find_obstacle(plan, host_.core.callbacks, stages_);
+      !obstacle.empty()) {
     require<Error>(!must || plan.meter != nullptr, "PipelineOptions::graphs is kOn, but {}",
                    obstacle);
     return decline(obstacle);
@@ -189,6 +190,7 @@ void StepLauncher::execute_here(const StepPlan& plan) {
   for (const RankSlot& slot : one_thread_order(*plan.schedule, host_.core.graph)) {
     executor(slot.rank).run_slot_at(slot.offset);
   }
+  for (const auto& rank : host_.ranks) rank->executor().send_ties();
   for (const auto& rank : host_.ranks) rank->executor().finish();
 }
 
@@ -196,8 +198,10 @@ void StepLauncher::rehearse(const StepPlan& plan) {
   const std::unique_ptr<StreamScope> stream = device_->enter();
   release_casts();
   device_->release_unused();
+  if (probe_) probe_->reset_peak();
   try {
     execute_here(plan);
+    if (probe_) counts_.peak_run = probe_->memory().peak_allocated;
   } catch (...) {
     release_casts();
     host_.recover();
@@ -223,10 +227,16 @@ std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& pl
   StepPlan captured = plan;
   captured.batch = &step->inputs->batch();
   captured.options = &options;
+  captured.is_captured = true;
 
+  const std::shared_ptr<DeviceMarks> marks = make_marks(*plan.schedule);
+  for (const auto& rank : host_.ranks) {
+    rank->executor().set_timeline(DeviceTimeline(marks, DeviceTimeline::Kind::kChain));
+  }
   const std::unique_ptr<StreamScope> stream = device_->enter();
   release_casts();
   device_->release_unused();
+  const DeviceProbe::Memory unused = probe_ ? probe_->memory() : DeviceProbe::Memory{};
   const LastOperator watch;
   try {
     device_->begin_capture();
@@ -236,10 +246,20 @@ std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& pl
   } catch (...) {
     release_casts();
     device_->cancel_capture();
+    for (const auto& rank : host_.ranks) rank->executor().set_timeline({});
     throw;
   }
   release_casts();
-  for (const auto& rank : host_.ranks) rank->commit(plan.is_training);
+  if (probe_) {
+    pool_ += std::max<int64_t>(probe_->memory().reserved - unused.reserved, 0);
+    counts_.peak_replayed = unused.allocated + pool_;
+  }
+  for (const auto& rank : host_.ranks) {
+    Executor& executor = rank->executor();
+    if (marks) step->ranks.emplace_back(executor.recorder().view(), executor.timeline());
+    executor.set_timeline({});
+    rank->commit(plan.is_training);
+  }
   if (plan.is_training) {
     for (const auto& [parameter, grad] : before) {
       const at::Tensor now = parameter.grad();
@@ -247,6 +267,16 @@ std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& pl
     }
   }
   return step;
+}
+
+// Null if the device has none. A chain has a mark at its begin, and one for each compute action.
+std::shared_ptr<DeviceMarks> StepLauncher::make_marks(const Schedule& schedule) {
+  std::size_t limit = 1;
+  for (const ActionList& list : schedule.lists()) {
+    limit += static_cast<std::size_t>(
+        std::ranges::count_if(list, [](Action action) { return is_compute(action.type()); }));
+  }
+  return device_->make_marks(limit);
 }
 
 // In a capture: the step, and its results as tensors of the graph.
@@ -265,6 +295,10 @@ StepResult StepLauncher::replay(Captured& step, const StepPlan& plan) {
   step.graph->replay(seeds);
   ++counts_.replayed;
   counts_.reason.clear();
+  has_recording_ = !step.ranks.empty();
+  for (std::size_t r = 0; r < step.ranks.size(); ++r) {
+    host_.ranks[r]->executor().set_replayed(step.ranks[r].first, step.ranks[r].second, plan.zero);
+  }
   for (auto& [parameter, grad] : step.grads) parameter.mutable_grad() = grad;
   // The next replay writes to the same memory, and the caller may keep its results.
   const c10::NoGradGuard no_grad;

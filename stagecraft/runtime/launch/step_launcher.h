@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "stagecraft/runtime/launch/device_probe.h"
 #include "stagecraft/runtime/launch/graph_cache.h"
 #include "stagecraft/runtime/launch/graph_device.h"
 #include "stagecraft/runtime/launch/launch_counts.h"
@@ -54,6 +55,8 @@ class StepLauncher {
   Outcome launch(StepPlan& plan, StepResult& result);
 
   const LaunchCounts& counts() const { return counts_; }
+  /// Whether the executors have a recording of the step that was replayed last.
+  bool has_recording() const { return has_recording_; }
 
  private:
   struct Captured;
@@ -63,8 +66,8 @@ class StepLauncher {
     std::string reason = {};
   };
 
-  std::string find_obstacle(const StepPlan& plan) const;
   Outcome decline(const std::string& reason);
+  std::shared_ptr<DeviceMarks> make_marks(const Schedule& schedule);
   void execute_here(const StepPlan& plan);
   void rehearse(const StepPlan& plan);
   std::unique_ptr<Captured> capture(const StepPlan& plan);
@@ -74,11 +77,18 @@ class StepLauncher {
 
   Host host_;
   std::unique_ptr<GraphDevice> device_;
+  std::unique_ptr<DeviceProbe> probe_;  // null without statistics of memory
+  int64_t pool_ = 0;                    // bytes that captures have reserved
   std::vector<const Stage*> stages_;
   GraphCache<StepKey, Seen> seen_;
   GraphCache<StepKey, std::unique_ptr<Captured>> graphs_;
   LaunchCounts counts_;
+  bool has_recording_ = false;
 };
+
+/// Why a step must be run, apart from its batch; empty if nothing is in the way.
+std::string find_obstacle(const StepPlan& plan, const Callbacks& callbacks,
+                          const std::vector<const Stage*>& stages);
 
 /// A launcher for a pipeline, or null if its options or its devices do not allow graphs. Error if
 /// they do not and GraphMode::kOn is set.

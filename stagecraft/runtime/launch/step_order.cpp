@@ -12,7 +12,7 @@ std::vector<RankSlot> one_thread_order(const Schedule& schedule, const StageGrap
   require<Error>(index.add_all(schedule),
                  "an action is in the schedule twice, so no thread can execute it");
   // Ranks that are threads of one process never wait for a send.
-  const Needs needs(schedule, graph, /*blocking_sends=*/false);
+  const Needs needs(schedule, graph, Needs::Blocks::kNothing);
   ListRunner runner(schedule, index, needs);
   std::vector<RankSlot> order;
   const bool ran = runner.run([&](std::size_t rank, std::size_t offset, std::size_t /*length*/) {

@@ -17,6 +17,23 @@ void Recorder::start(std::size_t num_actions, Time zero) {
   recording_.peak_memory.reset();
   recording_.held.clear();
   recording_.held_before = 0;
+  recording_.device.clear();
+  recording_.is_replayed = false;
+  recording_.device_memory.reset();
+}
+
+void Recorder::set_replayed(RankRecording recording, Time zero) {
+  zero_ = zero;
+  around_ = kNone;
+  is_waiting_ = false;
+  set_current(kNone);
+  recording_ = std::move(recording);
+  for (RankRecording::ActionTimes& times : recording_.actions) {
+    times = {.sent = times.sent};
+  }
+  recording_.waits.clear();
+  recording_.device.clear();
+  recording_.is_replayed = true;
 }
 
 void Recorder::start_memory(int64_t held_before) {

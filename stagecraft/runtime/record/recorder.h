@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
+#include <vector>
 
 #include "stagecraft/runtime/record/recording.h"
 
@@ -61,6 +63,15 @@ class Recorder {
   void start_memory(int64_t held_before);
   /// The memory of the action at `offset`: its peak and its end. REQUIRES start_memory.
   void set_held(std::size_t offset, RankRecording::Held held) { recording_.held[offset] = held; }
+
+  /// The times and the memory of the device, which are known after the step.
+  void set_device(std::vector<RankRecording::DeviceTimes> times) {
+    recording_.device = std::move(times);
+  }
+  void set_device_memory(RankRecording::DeviceMemory memory) { recording_.device_memory = memory; }
+  /// Instead of recording: a step that was launched at `zero` as one graph. `recording` is that of
+  /// the capture; its times of the host are dropped.
+  void set_replayed(RankRecording recording, Time zero);
 
   /// Ends the current action and wait, for a step that failed.
   void stop() { stop(Clock::now()); }

@@ -43,6 +43,26 @@ struct RankRecording {
     friend bool operator==(const Held&, const Held&) = default;
   };
 
+  /// When the rank's device executed an action, on the clock of the other times. A device executes
+  /// later than the host launches.
+  struct DeviceTimes {
+    int64_t begin = -1;  ///< -1: the device did not get there
+    int64_t ready = -1;  ///< its values from other ranks were there; -1: it takes none
+    int64_t end = -1;
+
+    friend bool operator==(const DeviceTimes&, const DeviceTimes&) = default;
+  };
+
+  /// What the device's allocator had reserved and given out, in bytes. Ranks that share a process
+  /// and a device share the numbers.
+  struct DeviceMemory {
+    int64_t allocated = 0;       ///< at the end of the step
+    int64_t peak_allocated = 0;  ///< since StepOptions::measure_memory, or the start of the process
+    int64_t reserved = 0;        ///< at the end of the step
+
+    friend bool operator==(const DeviceMemory&, const DeviceMemory&) = default;
+  };
+
   std::vector<ActionTimes> actions;  ///< by offset in the rank's list
   std::vector<Wait> waits;           ///< in the order of time; no two at once
   int64_t bytes_sent = 0;
@@ -52,12 +72,19 @@ struct RankRecording {
   /// Bytes of the rank's parameters and of the gradients that they had before the step; 0 unless
   /// memory was measured.
   int64_t held_before = 0;
+  std::vector<DeviceTimes> device = {};  ///< by offset; empty for a rank without a device
+  /// The step was one launch, so `actions` has no times of the host.
+  bool is_replayed = false;
+  std::optional<DeviceMemory> device_memory = std::nullopt;
 
   friend bool operator==(const RankRecording&, const RankRecording&) = default;
 };
 
 /// What all ranks did in a step. The step may have failed: actions that did not run are left out,
 /// and an action that did not end counts until the last recorded time.
+///
+/// Everything that is made from a recording is in the time of the device for ranks that have
+/// RankRecording::device: when an action ran there, not when the host launched it.
 struct Recording {
   Schedule schedule;
   StageGraph graph;

@@ -6,6 +6,7 @@
 
 #include <fmt/format.h>
 
+#include "stagecraft/runtime/record/device_time.h"
 #include "stagecraft/runtime/record/time_use.h"
 
 namespace stagecraft {
@@ -52,6 +53,35 @@ std::string lay_out(const std::vector<Row>& rows) {
   return text;
 }
 
+/// What the device says beside the table: the host's part, and the allocator's statistics.
+std::string device_lines(const StepReport& report, const Unit& unit) {
+  const auto time = [&](double value) {
+    return fmt::format("{:.1f} {}", value / unit.microseconds, unit.name);
+  };
+  std::string text;
+  for (std::size_t r = 0; r < report.ranks.size(); ++r) {
+    const RankReport& rank = report.ranks[r];
+    if (!rank.is_device_time) continue;
+    text += fmt::format("rank {}: times of the device; ", r);
+    if (rank.host) {
+      text += fmt::format("the host took {} to launch the compute", time(rank.host->compute));
+      if (rank.host->late > 0) text += fmt::format(" and was late by {}", time(rank.host->late));
+      if (rank.host->launch_bound > 0) {
+        text += fmt::format("; launching took as long as computing for {} of the compute",
+                            time(rank.host->launch_bound));
+      }
+    } else {
+      text += "the step was one launch";
+    }
+    text += '\n';
+    if (const auto& memory = rank.device_memory) {
+      text += fmt::format("rank {}: memory of the device: peak {} allocated, {} reserved\n", r,
+                          bytes_text(memory->peak_allocated), bytes_text(memory->reserved));
+    }
+  }
+  return text;
+}
+
 }  // namespace
 
 StepReport make_report(const Recording& recording) {
@@ -77,6 +107,14 @@ StepReport make_report(const Recording& recording) {
     entry.bytes_sent = rank.bytes_sent;
     entry.bytes_received = rank.bytes_received;
     entry.peak_memory = rank.peak_memory;
+    entry.device_memory = rank.device_memory;
+    entry.is_device_time = !rank.device.empty();
+    entry.is_replayed = rank.is_replayed;
+    if (entry.is_device_time && !rank.is_replayed) {
+      const HostTime host = host_time_of(list, recording.ranks[r]);
+      entry.host = {microseconds(host.compute), microseconds(host.late),
+                    microseconds(host.launch_bound)};
+    }
     bubble += entry.bubble;
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (list[i].is_idle() || list[i].is_overlap()) continue;
@@ -107,7 +145,7 @@ std::string to_text(const StepReport& report) {
   if (report.not_run > 0) {
     text += fmt::format(", {} of {} actions did not run", report.not_run, report.actions);
   }
-  return text + '\n' + lay_out(rows);
+  return text + '\n' + lay_out(rows) + device_lines(report, unit);
 }
 
 }  // namespace stagecraft

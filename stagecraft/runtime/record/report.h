@@ -29,6 +29,17 @@ struct RankReport {
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
   std::optional<int64_t> peak_memory = std::nullopt;  ///< bytes
+
+  /// The host beside the device, for a rank whose times are those of a device, in microseconds.
+  struct Host {
+    double compute = 0;       ///< the host was in F, I, W and B, waiting excluded
+    double late = 0;          ///< the device had no work between actions, because the host was late
+    double launch_bound = 0;  ///< of the compute: launching took as long as computing
+  };
+  bool is_device_time = false;              ///< the times are those of the device
+  bool is_replayed = false;                 ///< the step was one launch
+  std::optional<Host> host = std::nullopt;  ///< nothing for a replayed step
+  std::optional<RankRecording::DeviceMemory> device_memory = std::nullopt;
 };
 
 /// Where the time of a step went.
@@ -43,7 +54,7 @@ struct StepReport {
 /// ArgumentError unless the recording has the ranks and actions of its schedule.
 StepReport make_report(const Recording& recording);
 
-/// A table with a line for each rank; every line ends with "\n".
+/// A table with a line for each rank, and lines about devices; every line ends with "\n".
 std::string to_text(const StepReport& report);
 
 }  // namespace stagecraft

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/runtime/record/device_time.h"
 
 namespace stagecraft {
 namespace {
@@ -26,6 +27,9 @@ void check(const Recording& recording) {
     require<ArgumentError>(rank.held.empty() || rank.held.size() == rank.actions.size(),
                            "rank {} has {} actions, but the memory of {}", r, rank.actions.size(),
                            rank.held.size());
+    require<ArgumentError>(rank.device.empty() || rank.device.size() == rank.actions.size(),
+                           "rank {} has {} actions, but device times of {}", r, rank.actions.size(),
+                           rank.device.size());
     for (const RankRecording::Wait& wait : rank.waits) {
       require<ArgumentError>(wait.offset < rank.actions.size(),
                              "rank {} waited in action {}, but its list has {} actions", r,
@@ -72,7 +76,7 @@ std::size_t first_compute(std::span<const Action> list, const RankRecording& ran
 
 ClosedRecording close(const Recording& recording) {
   check(recording);
-  ClosedRecording closed{.ranks = recording.ranks};
+  ClosedRecording closed{.ranks = in_device_time(recording)};
   for (const RankRecording& rank : closed.ranks) {
     closed.makespan = std::max(closed.makespan, last_time(rank));
   }

@@ -9,7 +9,8 @@
 
 namespace stagecraft {
 
-/// A recording in which everything has ended: open actions and waits end at the makespan.
+/// A recording in which everything has ended: open actions and waits end at the makespan. Ranks
+/// that have times of a device are in device time (device_time.h).
 struct ClosedRecording {
   std::vector<RankRecording> ranks;
   int64_t makespan = 0;  ///< the last time of any rank

@@ -123,7 +123,7 @@ class SendLimiter {
         graph_(graph),
         limit_(limit),
         index_(schedule),
-        needs_(schedule, graph, false) {
+        needs_(schedule, graph, Needs::Blocks::kNothing) {
     index_.add_all(schedule);
     Node node = 0;
     for (const ActionList& list : schedule.lists()) {

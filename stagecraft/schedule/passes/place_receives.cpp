@@ -97,7 +97,7 @@ ListRunner::Wait find_awaited_receive(const Schedule& schedule, const ListRunner
 std::vector<ActionList> untangle(const Schedule& schedule, const StageGraph& graph) {
   ActionIndex index(schedule);
   index.add_all(schedule);
-  const Needs needs(schedule, graph, true);
+  const Needs needs(schedule, graph, Needs::Blocks::kSends);
   ListRunner runner(schedule, index, needs);
   std::vector<ActionList> out(schedule.lists().size());
   for (std::size_t r = 0; r < out.size(); ++r) out[r].reserve(schedule.lists()[r].size());

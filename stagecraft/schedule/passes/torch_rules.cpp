@@ -67,6 +67,24 @@ Refusal refuse_counts(const Schedule& schedule) {
   return std::nullopt;
 }
 
+// torch appends the output of each forward of the last stage to a list, and its backwards index
+// that list with the microbatch.
+Refusal refuse_order_of_last_stage(const Schedule& schedule) {
+  const StageId last(schedule.num_stages() - 1);
+  int32_t next = 0;
+  for (const Action action : schedule.actions(schedule.placement().get_rank(last))) {
+    if (action.type() != ActionType::kForward || action.stage() != last) continue;
+    if (action.microbatch().value() != next) {
+      return fmt::format(
+          "the forwards of the last stage have ascending microbatches, but {} comes where {}F{} is "
+          "expected",
+          to_string(action), last.value(), next);
+    }
+    ++next;
+  }
+  return std::nullopt;
+}
+
 Refusal refuse_reductions(const Schedule& schedule) {
   for (Rank rank(0); rank.value() < schedule.num_ranks(); ++rank) {
     std::optional<StageId> pending;
@@ -117,6 +135,7 @@ std::optional<std::string> find_torch_refusal(const Schedule& schedule, const St
                          "find_torch_refusal: expected a torch as the target");
   Refusal refusal = refuse_graph(graph);
   if (!refusal) refusal = refuse_counts(schedule);
+  if (!refusal) refusal = refuse_order_of_last_stage(schedule);
   if (options.target == LowerTarget::kTorch215) {
     if (!refusal) refusal = refuse_reductions(schedule);
     if (!refusal) refusal = refuse_active_stages(schedule, options.max_active_stages);

@@ -2,9 +2,9 @@
 
 #include <chrono>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <string>
-#include <vector>
+#include <string_view>
 
 #include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
@@ -29,8 +29,11 @@ class LinkedWorld {
   virtual uint64_t epoch() const = 0;
   virtual void abort(AbortReason reason) = 0;
   virtual std::shared_ptr<const AbortReason> abort_reason() const = 0;
-  /// Every rank's text, by rank. A collective, without the link's own `settle`.
-  virtual std::vector<std::string> exchange(const std::string& mine, Deadline deadline) = 0;
+  /// A barrier, without the link's own `settle`.
+  virtual void synchronise(Deadline deadline) = 0;
+  /// Sends a key to the link of a rank: DeviceLink::accept is called there. A key that cannot be
+  /// sent is dropped.
+  virtual void send_key(Rank to, uint64_t epoch, std::string_view key) = 0;
 };
 
 /// A direct path for tensors of this rank's device, beside the host's: NCCL.
@@ -53,26 +56,38 @@ class DeviceLink {
   /// The device of this rank, with all tensors that are sent and received.
   virtual c10::Device device() const = 0;
 
-  /// Adds the transfer to the device's current stream, without waiting. A transfer of an epoch
-  /// other than the connection's is skipped, on both sides. The work is done when the stream has
-  /// reached it, and keeps `bytes` until then.
+  /// Connects to a rank, if that was not done in this epoch. Called before each value, by the
+  /// thread that sends it. Waits for the rank, until `is_closed`: so the caller holds no lock.
+  /// False if the epoch is over or `is_closed`. ArgumentError with the reason; TimeoutError. All
+  /// messages name both ranks.
+  virtual bool open(Rank to, uint64_t epoch, const std::function<bool()>& is_closed) = 0;
+  /// A rank connects to this one, with a key that its link has made. Does not wait.
+  /// MetadataError for an invalid key.
+  virtual void accept(Rank from, uint64_t epoch, std::string_view key) = 0;
+
+  /// Adds the transfer to the device's current stream, without waiting (`receive` may wait for the
+  /// end of this rank's own part of connecting). A transfer of an epoch other than the link's, or
+  /// of a pair that is not connected, is skipped. The work is done when the stream has reached it,
+  /// and keeps `bytes` until then.
   virtual WorkPtr send(Rank to, uint64_t epoch, const at::Tensor& bytes) = 0;
   virtual void receive(Rank from, uint64_t epoch, const at::Tensor& bytes) = 0;
 
   // Hooks of the world --------------------------------------------------------------------------
 
-  /// Connects to the links of all other ranks. All ranks call it, on their own threads, after they
+  /// The world that the link belongs to. Called once, before everything else.
+  virtual void attach(LinkedWorld& world) = 0;
+  /// Begins an epoch, without a connection. All ranks call it, on their own threads, after they
   /// joined and after every recovery. Transfers of earlier epochs end.
-  virtual void connect(LinkedWorld& world, Deadline deadline) = 0;
+  virtual void begin_epoch(Deadline deadline) = 0;
   /// Waits until every posted receive has arrived on the device. PeerError if the world is aborted;
   /// TimeoutError. The rank's thread calls it before and after every collective.
-  virtual void settle(LinkedWorld& world, Deadline deadline) = 0;
+  virtual void settle(Deadline deadline) = 0;
   /// Called every kTick by a separate thread: a thread may be blocked inside the link, so this
   /// thread must never wait for the link's users.
-  virtual void on_tick(LinkedWorld& world) = 0;
+  virtual void on_tick() = 0;
   /// The world of that epoch is aborted. Does not wait: `on_tick` then ends all transfers.
   virtual void cancel(uint64_t epoch) = 0;
-  /// Ends all transfers, complete or not. Nothing is sent until the next `connect`.
+  /// Ends all transfers, complete or not. Nothing is sent until the next epoch.
   virtual void abort() = 0;
   /// Ends the link. Transfers in progress get this much time to complete.
   virtual void close(std::chrono::nanoseconds limit) = 0;

@@ -36,10 +36,10 @@ std::unique_ptr<Transport> detail::connect_nccl(const JoinOptions& options, c10:
   meeting.fingerprint.emplace_back("NCCL", library->version());
   auto byte_transport = connect_gloo(meeting);
   auto link = std::make_unique<NcclLink>(library, byte_transport->rank(),
-                                         byte_transport->num_ranks(), device);
+                                         byte_transport->num_ranks(), device, options.join_timeout);
   auto transport = std::make_unique<WireTransport>(std::move(byte_transport), options.transport,
                                                    std::move(link));
-  transport->connect_link(deadline);
+  transport->begin_link(deadline);
   return transport;
 }
 

@@ -65,8 +65,6 @@ std::shared_ptr<const NcclLibrary> NcclLibrary::load() {
   find(library, path, "ncclCommGetAsyncError", found->comm_get_async_error);
   find(library, path, "ncclSend", found->send);
   find(library, path, "ncclRecv", found->receive);
-  find(library, path, "ncclGroupStart", found->group_start);
-  find(library, path, "ncclGroupEnd", found->group_end);
   return found;
 }
 

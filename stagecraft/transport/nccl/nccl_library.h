@@ -31,8 +31,6 @@ class NcclLibrary {
   Result (*comm_get_async_error)(Comm, Result*) = nullptr;
   Result (*send)(const void*, std::size_t, int type, int peer, Comm, Stream) = nullptr;
   Result (*receive)(void*, std::size_t, int type, int peer, Comm, Stream) = nullptr;
-  Result (*group_start)() = nullptr;
-  Result (*group_end)() = nullptr;
 
   /// Loads the file in STAGECRAFT_NCCL_LIBRARY; otherwise libnccl.so.2 where the loader finds it
   /// (as in a program with torch's CUDA wheel) or beside torch. It stays loaded. ArgumentError

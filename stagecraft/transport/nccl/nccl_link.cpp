@@ -19,22 +19,26 @@ constexpr auto kDeviceNap = std::chrono::microseconds(20);
 
 }  // namespace
 
-void NcclLink::connect(LinkedWorld& world, Deadline deadline) {
-  const std::lock_guard lock(connecting_);
-  // A transfer of the last epoch may keep a thread inside NCCL, and that thread the stream of
-  // frames.
-  pairs_.abort();
+bool NcclLink::open(Rank to, uint64_t epoch, const std::function<bool()>& is_closed) {
+  return pairs_.open(
+      to, epoch, [&](const std::string& key) { world_->send_key(to, epoch, key); },
+      [&] { return is_closed() || world_->abort_reason() != nullptr; });
+}
+
+void NcclLink::begin_epoch(Deadline deadline) {
+  const std::lock_guard lock(ending_);
   try {
-    const auto ids = world.exchange(pairs_.make_ids(), deadline);
-    pairs_.connect(ids, world.epoch(), deadline, [&] { return world.abort_reason() != nullptr; });
-    // After this all ranks can send, or none.
-    world.exchange({}, deadline);
+    // A transfer of the last epoch may keep a thread inside NCCL, and that thread the stream of
+    // frames.
+    pairs_.begin_epoch(world_->epoch());
+    // A key of this epoch must not reach a rank before the rank has begun the epoch.
+    world_->synchronise(deadline);
   } catch (...) {
     pairs_.abort();
-    if (!world.abort_reason()) {
+    if (!world_->abort_reason()) {
       const auto error = std::current_exception();
-      world.abort(
-          {world.rank(), fmt::format("rank {}: {}", world.rank().value(), describe(error)), error});
+      world_->abort({world_->rank(),
+                     fmt::format("rank {}: {}", world_->rank().value(), describe(error)), error});
     }
     throw;
   }
@@ -43,25 +47,25 @@ void NcclLink::connect(LinkedWorld& world, Deadline deadline) {
 // A transfer that NCCL gives up looks complete on its stream. But communicators are aborted only
 // after the world is, and an NCCL error persists until then: so both are checked after the
 // arrivals.
-void NcclLink::settle(LinkedWorld& world, Deadline deadline) {
+void NcclLink::settle(Deadline deadline) {
   const auto begin = Deadline::Clock::now();
   for (int turn = 0;; ++turn) {
     std::optional<Rank> missing = pairs_.find_missing();
     bool is_settled = false;
     if (!missing) {
-      const std::unique_lock lock(connecting_, std::try_to_lock);
+      const std::unique_lock lock(ending_, std::try_to_lock);
       const auto failure = lock.owns_lock() ? pairs_.find_failure() : std::nullopt;
       is_settled = lock.owns_lock() && !failure;
       if (failure) missing = failure->rank;
     }
-    if (const auto reason = world.abort_reason()) {
+    if (const auto reason = world_->abort_reason()) {
       throw PeerError(reason->message, reason->rank, reason->cause);
     }
     if (is_settled) return;
     if (deadline.has_passed()) {
-      throw_timeout(world.rank(), Deadline::Clock::now() - begin,
+      throw_timeout(world_->rank(), Deadline::Clock::now() - begin,
                     fmt::format("the values that rank {} sent over NCCL",
-                                missing.value_or(world.rank()).value()));
+                                missing.value_or(world_->rank()).value()));
     }
     if (turn < kBusyTurns) {
       std::this_thread::yield();
@@ -71,31 +75,31 @@ void NcclLink::settle(LinkedWorld& world, Deadline deadline) {
   }
 }
 
-void NcclLink::on_tick(LinkedWorld& world) {
-  const std::unique_lock lock(connecting_, std::try_to_lock);
-  // The thread that connects detects an abort itself.
+void NcclLink::on_tick() {
+  const std::unique_lock lock(ending_, std::try_to_lock);
+  // The thread that begins an epoch detects an abort itself.
   if (!lock.owns_lock()) return;
   // The world may have recovered between two ticks, so the reason alone is not enough.
   const bool is_over =
-      pairs_.is_cancelled() || pairs_.epoch() != world.epoch() || world.abort_reason();
+      pairs_.is_cancelled() || pairs_.epoch() != world_->epoch() || world_->abort_reason();
   if (is_over) pairs_.abort();
   auto failure = is_over ? std::nullopt : pairs_.find_failure();
   const auto now = Deadline::Clock::now();
   if (!failure) failing_since_.reset();
   if (failure && !failing_since_) failing_since_ = now;
   if (!failure || now - *failing_since_ < kGrace) return;
-  fail(world, std::move(*failure));
+  fail(std::move(*failure));
 }
 
 // The world must be aborted before the communicators: what an aborted receive leaves is not a
 // value. But notifying the peers may need the abort of the communicators, because a thread inside
 // NCCL holds the stream of frames. So the world is aborted on a separate thread.
-void NcclLink::fail(LinkedWorld& world, AbortReason reason) {
+void NcclLink::fail(AbortReason reason) {
   std::thread notifier([&] {
     name_thread("sc nccl abort");
-    world.abort(std::move(reason));
+    world_->abort(std::move(reason));
   });
-  while (!pairs_.is_cancelled() && !world.abort_reason()) {
+  while (!pairs_.is_cancelled() && !world_->abort_reason()) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
   pairs_.abort();

@@ -34,8 +34,6 @@ constexpr auto kAbortLimit = std::chrono::seconds(2);
 // communicator ends it.
 constexpr auto kCallLimit = std::chrono::milliseconds(200);
 constexpr auto kNap = std::chrono::microseconds(20);
-// How often a rank that connects looks whether the world is over.
-constexpr auto kLookIfOver = std::chrono::milliseconds(10);
 
 void* handle_of(const c10::Stream& stream) {
   return stream.native_handle();
@@ -143,25 +141,30 @@ struct NcclPairs::Pair {
   std::atomic<Comm> comm{nullptr};  ///< null in kIdle, and in kConnecting until it is created
   uint64_t epoch = 0;
   Arrivals arrivals;  ///< of the receives
+  /// Counts the ends of communicators: a thread that creates one gives up if this has changed.
+  std::atomic<uint64_t> ends{0};
+  std::atomic<bool> was_open{false};  ///< of the current communicator; for messages
 
   /// Whether transfers of that epoch are possible; others are skipped. REQUIRES the mutex.
   bool is_open(uint64_t wanted) const { return life.state() == State::kOpen && epoch == wanted; }
   void fail(const std::string& what) { life.move_to(State::kFailed, what); }
 };
 
-// The data of the thread that creates communicators; lives as long as that thread.
+// The data of a thread that creates a communicator; lives as long as that thread.
 struct NcclPairs::Connecting {
   std::shared_ptr<const NcclLibrary> library;
   c10::Device device = c10::kCPU;
   uint64_t epoch = 0;
-  std::vector<std::pair<PairPtr, UniqueId>> pairs;  ///< in the global order
-  std::atomic<std::size_t> done{0};
-  std::atomic<bool> is_given_up{false};
+  PairPtr pair;
+  UniqueId id{};
+  uint64_t ends = 0;  ///< of the pair, when it began
+
+  bool is_given_up() const { return pair->ends != ends; }
 };
 
 NcclPairs::NcclPairs(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
-                     c10::Device device)
-    : library_(std::move(library)), rank_(rank), device_(device) {
+                     c10::Device device, std::chrono::nanoseconds connect_limit)
+    : library_(std::move(library)), rank_(rank), device_(device), connect_limit_(connect_limit) {
   const c10::InferenceMode off(false);  // other threads write to these tensors
   const auto numbers = has_streams(device) ? Arrivals::make_numbers(device) : at::Tensor();
   for (Rank other(0); other.value() < ranks; ++other) {
@@ -192,6 +195,11 @@ WorkPtr NcclPairs::send(Rank to, uint64_t epoch, const at::Tensor& bytes) {
 
 void NcclPairs::receive(Rank from, uint64_t epoch, const at::Tensor& bytes) {
   auto& pair = in(from);
+  // The sender's part is done, so this rank's part does not wait for the sender any more.
+  const auto limit = Deadline::after(connect_limit_);
+  while (pair.life.state() == State::kConnecting && is_current(epoch) && !limit.has_passed()) {
+    std::this_thread::sleep_for(kNap);
+  }
   const std::lock_guard lock(pair.mutex);
   if (!pair.is_open(epoch)) return;
   void* const stream = has_streams(device_) ? handle_of(current_stream(device_)) : nullptr;
@@ -222,92 +230,95 @@ void NcclPairs::cancel(uint64_t epoch) {
 
 // Connecting -----------------------------------------------------------------------------------
 
-std::string NcclPairs::make_ids() const {
-  std::string ids;
-  for (const auto& pair : out_) {
-    UniqueId id{};
-    if (pair) {
-      const Result result = library_->get_unique_id(&id);
-      require<ArgumentError>(result == NcclLibrary::kSuccess, "NCCL: ncclGetUniqueId: {}",
-                             library_->describe(result));
-    }
-    ids.append(id.bytes.data(), id.bytes.size());
-  }
-  return ids;
+void NcclPairs::begin_epoch(uint64_t epoch) {
+  // In this order: a pair that is opened for the last epoch in between is ended, too.
+  epoch_ = epoch;
+  abort();
 }
 
-void NcclPairs::connect(const std::vector<std::string>& ids, uint64_t epoch, Deadline deadline,
-                        const std::function<bool()>& is_over) {
-  abort();
-  epoch_ = epoch;
-  if (out_.size() == 1) return;
+bool NcclPairs::open(Rank to, uint64_t epoch,
+                     const std::function<void(const std::string& id)>& send_id,
+                     const std::function<bool()>& is_over) {
+  const auto& pair = out_[to.position()];
+  std::string id;
+  {
+    const std::lock_guard lock(pair->mutex);
+    if (pair->is_open(epoch)) return true;
+    if (!is_current(epoch)) return false;
+    if (pair->life.state() == State::kIdle) {
+      UniqueId made{};
+      const Result result = library_->get_unique_id(&made);
+      require<ArgumentError>(result == NcclLibrary::kSuccess,
+                             "NCCL: rank {} with rank {}: ncclGetUniqueId: {}", rank_.value(),
+                             to.value(), library_->describe(result));
+      id.assign(made.bytes.data(), made.bytes.size());
+      start(pair, made);
+    }
+  }
+  if (!id.empty()) send_id(id);
+  const auto begin = Deadline::Clock::now();
+  const auto deadline = Deadline::after(connect_limit_);
+  State state = pair->life.state();
+  for (; state == State::kConnecting; state = pair->life.state()) {
+    if (is_over() || !is_current(epoch)) return false;
+    if (deadline.has_passed()) {
+      throw_timeout(rank_, Deadline::Clock::now() - begin,
+                    fmt::format("rank {} to connect over NCCL", to.value()));
+    }
+    std::this_thread::sleep_for(kNap);
+  }
+  const std::string failure = pair->life.failure();
+  require<ArgumentError>(failure.empty(), "NCCL: rank {} with rank {}: {}", rank_.value(),
+                         to.value(), failure);
+  return state == State::kOpen;
+}
+
+void NcclPairs::accept(Rank from, uint64_t epoch, std::string_view id) {
+  UniqueId made{};
+  require<MetadataError>(id.size() == made.bytes.size(), "a key for NCCL has {} bytes, expected {}",
+                         id.size(), made.bytes.size());
+  std::memcpy(made.bytes.data(), id.data(), id.size());
+  const auto& pair = in_[from.position()];
+  const std::lock_guard lock(pair->mutex);
+  if (!is_current(epoch)) return;
+  require<MetadataError>(pair->life.state() == State::kIdle, "rank {} sent two keys for NCCL",
+                         from.value());
+  start(pair, made);
+}
+
+void NcclPairs::start(const PairPtr& pair, const UniqueId& id) {
+  pair->life.move_to(State::kConnecting);
+  pair->was_open = false;
   auto job = std::make_shared<Connecting>();
   job->library = library_;
   job->device = device_;
-  job->epoch = epoch;
-  const std::size_t ranks = out_.size();
-  for (std::size_t from = 0; from < ranks; ++from) {
-    require<ArgumentError>(ids[from].size() == ranks * sizeof(UniqueId),
-                           "NCCL: rank {} sent {} bytes of ids, expected {}", from,
-                           ids[from].size(), ranks * sizeof(UniqueId));
-    for (std::size_t to = 0; to < ranks; ++to) {
-      const auto mine = rank_.position();
-      if (from == to || (from != mine && to != mine)) continue;
-      UniqueId id{};
-      std::memcpy(id.bytes.data(), ids[from].data() + to * sizeof(UniqueId), sizeof(UniqueId));
-      job->pairs.emplace_back(from == mine ? out_[to] : in_[from], id);
-    }
-  }
-  const auto begin = Deadline::Clock::now();
-  auto connecting = start_detached("sc nccl", [job] { run_connecting(*job); });
-  const auto has_ended = [&](std::chrono::milliseconds limit) {
-    return connecting.wait_for(limit) == std::future_status::ready;
-  };
-  while (!has_ended(kLookIfOver) && !deadline.has_passed() && !is_over()) {
-  }
-  std::string failure;
-  if (has_ended(std::chrono::milliseconds(0))) {
-    try {
-      return connecting.get();
-    } catch (...) {
-      failure = describe(std::current_exception());
-    }
-  }
-  job->is_given_up = true;
-  abort();
-  const auto& stuck = *job->pairs[std::min<std::size_t>(job->done, job->pairs.size() - 1)].first;
-  if (!failure.empty()) {
-    throw ArgumentError(
-        fmt::format("NCCL: rank {} with rank {}: {}", rank_.value(), stuck.other.value(), failure));
-  }
-  if (is_over()) return;
-  throw_timeout(rank_, Deadline::Clock::now() - begin,
-                fmt::format("rank {} to connect over NCCL", stuck.other.value()));
+  job->epoch = epoch_;
+  job->pair = pair;
+  job->id = id;
+  job->ends = pair->ends;
+  start_detached("sc nccl", [job] { run_connecting(*job); });
 }
 
 void NcclPairs::run_connecting(Connecting& job) {
-  const c10::OptionalDeviceGuard guard(job.device.is_cpu() ? std::nullopt
-                                                           : std::optional(job.device));
-  for (const auto& [pair, id] : job.pairs) {
-    if (job.is_given_up) break;
-    connect_pair(job, pair, id);
-    ++job.done;
+  try {
+    const c10::OptionalDeviceGuard guard(job.device.is_cpu() ? std::nullopt
+                                                             : std::optional(job.device));
+    connect_pair(job);
+  } catch (...) {
+    const std::lock_guard lock(job.pair->mutex);
+    if (!job.is_given_up()) job.pair->fail(describe(std::current_exception()));
   }
 }
 
-void NcclPairs::connect_pair(Connecting& job, const PairPtr& pair, const UniqueId& id) {
+void NcclPairs::connect_pair(Connecting& job) {
   const auto& library = *job.library;
+  auto& pair = *job.pair;
   const auto check = [&](Result result, const char* call) {
     require<ArgumentError>(result == NcclLibrary::kSuccess, "{}: {}", call,
                            library.describe(result));
   };
-  {
-    const std::lock_guard lock(pair->mutex);
-    if (job.is_given_up) return;
-    pair->life.move_to(State::kConnecting);
-  }
   Comm comm = nullptr;
-  check(library.comm_init_rank(&comm, 2, id, pair->is_sender ? 0 : 1), "ncclCommInitRank");
+  check(library.comm_init_rank(&comm, 2, job.id, pair.is_sender ? 0 : 1), "ncclCommInitRank");
   // NCCL connects when the first message is sent, and waits for the peer then. So a message is sent
   // now.
   SideStreams streams;
@@ -315,14 +326,14 @@ void NcclPairs::connect_pair(Connecting& job, const PairPtr& pair, const UniqueI
   const auto byte = at::empty({1}, at::TensorOptions(at::kByte).device(job.device));
   void* const stream = has_streams(job.device) ? handle_of(current_stream(job.device)) : nullptr;
   {
-    const std::lock_guard lock(pair->mutex);
-    if (job.is_given_up) {
+    const std::lock_guard lock(pair.mutex);
+    if (job.is_given_up()) {
       library.comm_abort(comm);
       return;
     }
-    pair->comm = comm;
-    pair->epoch = job.epoch;
-    if (pair->is_sender) {
+    pair.comm = comm;
+    pair.epoch = job.epoch;
+    if (pair.is_sender) {
       check(library.send(byte.const_data_ptr(), 1, NcclLibrary::kBytes, 1, comm, stream),
             "ncclSend");
     } else {
@@ -331,9 +342,11 @@ void NcclPairs::connect_pair(Connecting& job, const PairPtr& pair, const UniqueI
     }
   }
   const Mark mark(job.device);
-  while (!mark.is_done() && !job.is_given_up) std::this_thread::sleep_for(kNap);
-  const std::lock_guard lock(pair->mutex);
-  if (!job.is_given_up) pair->life.move_to(State::kOpen);
+  while (!mark.is_done() && !job.is_given_up()) std::this_thread::sleep_for(kNap);
+  const std::lock_guard lock(pair.mutex);
+  if (job.is_given_up()) return;
+  pair.was_open = true;
+  pair.life.move_to(State::kOpen);
 }
 
 // Ending ---------------------------------------------------------------------------------------
@@ -345,6 +358,7 @@ void NcclPairs::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) 
       if (!pair) continue;
       // Without the lock, too: a call that NCCL does not return from holds it for ever.
       const std::unique_lock lock(pair->mutex, kCallLimit);
+      ++pair->ends;
       if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
       pair->life.move_to(State::kIdle);
     }
@@ -375,11 +389,16 @@ std::optional<AbortReason> NcclPairs::find_failure() const {
       std::string failure = pair->life.failure();
       if (failure.empty()) {
         // Without the mutex: a call that waits may hold it. Communicators are not ended meanwhile
-        // (connecting_ of NcclLink).
+        // (ending_ of NcclLink).
         Result result = NcclLibrary::kSuccess;
         if (Comm comm = pair->comm) library_->comm_get_async_error(comm, &result);
         if (result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress) continue;
         failure = library_->describe(result);
+      }
+      if (!pair->was_open) {
+        return AbortReason{rank_,
+                           fmt::format("rank {}: NCCL: rank {} with rank {}: {}", rank_.value(),
+                                       rank_.value(), pair->other.value(), failure)};
       }
       return AbortReason{pair->other, fmt::format("rank {}: NCCL between it and rank {}: {}",
                                                   pair->other.value(), rank_.value(), failure)};

@@ -7,6 +7,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -20,51 +21,52 @@
 
 namespace stagecraft::detail {
 
-/// NCCL's communicators of one rank: one of two ranks for each directed pair, because NCCL has no
-/// tags and serialises the transfers of a communicator.
+/// NCCL's communicators of one rank: one of two ranks for each directed pair that talks, because
+/// NCCL has no tags and serialises the transfers of a communicator. The first send of a pair
+/// creates it:
+///
+///   sender    open: makes an id, sends it to the receiver, waits for its own part
+///   receiver  accept: begins its own part; the first receive waits for its end
 ///
 /// NCCL's calls can wait for a peer for ever. Calls that create, abort and destroy communicators
-/// run on detached threads; callers wait for them with a timeout.
+/// run on detached threads; callers wait for them with a timeout. Several communicators may be
+/// created at the same time: an order would need one for all ranks.
 class NcclPairs {
  public:
   NcclPairs(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
-            c10::Device device);
+            c10::Device device, std::chrono::nanoseconds connect_limit);
   /// As close(zero) does.
   ~NcclPairs();
   NcclPairs(const NcclPairs&) = delete;
   NcclPairs& operator=(const NcclPairs&) = delete;
 
   c10::Device device() const { return device_; }
-  /// As DeviceLink says.
+  /// As DeviceLink says. `send_id` passes the id to `accept` of the other rank. Returns false as
+  /// soon as `is_over`.
+  bool open(Rank to, uint64_t epoch, const std::function<void(const std::string& id)>& send_id,
+            const std::function<bool()>& is_over);
+  void accept(Rank from, uint64_t epoch, std::string_view id);
   WorkPtr send(Rank to, uint64_t epoch, const at::Tensor& bytes);
   void receive(Rank from, uint64_t epoch, const at::Tensor& bytes);
   /// A rank with a posted receive that the device has not completed. None: all receives are
   /// complete, unless the communicators were aborted or `find_failure` finds one.
   std::optional<Rank> find_missing() const;
-  /// Transfers of that epoch are to end: `is_cancelled` is true from now on, until the next
-  /// connect.
+  /// Transfers of that epoch are to end: `is_cancelled` is true from now on, until the next epoch
+  /// begins.
   void cancel(uint64_t epoch);
   bool is_cancelled() const { return cancelled_ > epoch_; }
   /// The epoch of the communicators.
   uint64_t epoch() const { return epoch_; }
 
-  /// New ids, one for each rank that this rank sends to. All ranks need them. ArgumentError with
-  /// NCCL's message.
-  std::string make_ids() const;
-  /// Creates all communicators anew and sends a byte through each, in the global order of pairs
-  /// (0, 1), (0, 2), ..., (1, 0), ... This order prevents deadlock: no cycle of ranks can each wait
-  /// for a later pair. `ids` has the ids of every rank.
-  ///
-  /// TimeoutError at the deadline; ArgumentError with NCCL's message. Returns without communicators
-  /// as soon as `is_over`.
-  void connect(const std::vector<std::string>& ids, uint64_t epoch, Deadline deadline,
-               const std::function<bool()>& is_over);
-  /// Ends all transfers, complete or not. Nothing is sent until the next connect.
+  /// Ends all communicators. Those that are opened from now on belong to this epoch.
+  void begin_epoch(uint64_t epoch);
+  /// Ends all transfers, complete or not. Pairs may be opened again, if the epoch is not
+  /// cancelled.
   void abort();
   /// The same, but transfers in progress get this much time to complete.
   void close(std::chrono::nanoseconds limit);
-  /// The first peer whose communicator reports an error since `connect`, and NCCL's message. Not
-  /// while communicators are created or ended.
+  /// The first pair that could not connect, or whose communicator reports an error: the rank that
+  /// is to blame, and NCCL's message. Not while communicators are ended.
   std::optional<AbortReason> find_failure() const;
   /// The state of the pair with that rank in which this rank sends, or receives.
   NcclPairState::State state(Rank other, bool is_sender) const;
@@ -74,8 +76,11 @@ class NcclPairs {
   using PairPtr = std::shared_ptr<Pair>;
   struct Connecting;
 
+  /// Begins to create the communicator. REQUIRES the pair's mutex, and kIdle.
+  void start(const PairPtr& pair, const NcclLibrary::UniqueId& id);
   static void run_connecting(Connecting& job);
-  static void connect_pair(Connecting& job, const PairPtr& pair, const NcclLibrary::UniqueId& id);
+  static void connect_pair(Connecting& job);
+  bool is_current(uint64_t epoch) const { return epoch == epoch_ && !is_cancelled(); }
   /// Takes all communicators out of use and passes each to a function of NCCL on its own detached
   /// thread. All at once: ending one may wait for the whole device, and so for the others.
   void end_all(NcclLibrary::Result (*finish)(NcclLibrary::Comm), std::chrono::nanoseconds limit);
@@ -85,6 +90,7 @@ class NcclPairs {
   const std::shared_ptr<const NcclLibrary> library_;
   const Rank rank_;
   const c10::Device device_;
+  const std::chrono::nanoseconds connect_limit_;
   std::atomic<uint64_t> epoch_{0};      ///< of the communicators
   std::atomic<uint64_t> cancelled_{0};  ///< all epochs below it are cancelled
   std::vector<PairPtr> out_;            ///< by receiving rank; null for this one

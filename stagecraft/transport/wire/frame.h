@@ -34,18 +34,19 @@ enum class FrameKind : uint8_t {
   kAbort,      ///< body: rank, message and is_lost of the reason
   kGoodbye,    ///< the rank is about to leave; only kSeen may follow
   kSeen,       ///< answers kGoodbye: the connection may be closed without loss
-  kHeartbeat,  ///< every 200 ms; body: progress
+  kHeartbeat,  ///< every 200 ms; `step` frames of the peer were read. Body: progress
   kRelease,    ///< asks to fill `count` receives of `layout`, of `parts` tensors each
   kReleased,   ///< answers kRelease: the next `count` are filled
   kCome,       ///< to rank 0: this rank takes part in a collective
   kWithdraw,   ///< to rank 0: this rank's deadline has passed
   kMet,        ///< from rank 0: all ranks have come. Body: what each brought
   kWithdrawn,  ///< from rank 0: not all had come. Body: the missing ranks
+  kConnect,    ///< connects the device link from this rank. Body: the link's key
 };
-constexpr auto kLastFrameKind = FrameKind::kWithdrawn;
+constexpr auto kLastFrameKind = FrameKind::kConnect;
 
 struct FrameHead {
-  static constexpr uint32_t kMagic = 0x32574353;  // "SCW2"
+  static constexpr uint32_t kMagic = 0x33574353;  // "SCW3"
 
   uint32_t magic = kMagic;
   FrameKind kind = FrameKind::kData;
@@ -54,7 +55,7 @@ struct FrameHead {
   uint8_t body_follows = 0;  ///< the body is too large for the frame and follows separately
   uint64_t number = 0;       ///< number of the frame in its stream
   uint64_t epoch = 0;        ///< number of recoveries
-  uint64_t step = 0;         ///< of the transfer; for a collective, the rank's attempt
+  uint64_t step = 0;  ///< of the transfer; for a collective, the rank's attempt; see kHeartbeat
   int32_t from = 0;
   int32_t to = 0;
   int32_t microbatch = 0;

@@ -18,7 +18,7 @@ constexpr bool kIsLittle = std::endian::native == std::endian::little;
 constexpr const char* kByteOrder = kIsLittle ? "little" : "big";
 constexpr const char* kOtherByteOrder = kIsLittle ? "big" : "little";
 
-// The magic of a frame is four characters. The last one counts the versions: "SCW2".
+// The magic of a frame is four characters. The last one counts the versions: "SCW3".
 std::string wire_protocol() {
   std::string text;
   for (unsigned shift = 0; shift < 32; shift += 8) {

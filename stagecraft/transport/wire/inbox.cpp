@@ -267,6 +267,7 @@ void Inbox::finish_message() {
   }
   spare_ = std::move(message_->frame.bytes);
   message_.reset();
+  ++num_read_;
 }
 
 void Inbox::finish_value() {

@@ -77,6 +77,8 @@ class Inbox {
   /// When the peer's last message arrived. While a message arrives: now, for as long as a message
   /// of its size may take.
   Deadline::Clock::time_point last_heard() const;
+  /// The number of frames that were read, with all that belongs to them.
+  uint64_t num_read() const { return num_read_; }
   /// Sets last_heard to now.
   void touch();
 
@@ -132,6 +134,7 @@ class Inbox {
   uint64_t next_frame_ = 0;
   bool has_ended_ = false;  ///< the peer has said goodbye
 
+  std::atomic<uint64_t> num_read_{0};
   std::atomic<int64_t> last_heard_{0};
   std::atomic<int64_t> arriving_bytes_{0};  ///< size of the arriving message; 0: none
   std::mutex mutex_;

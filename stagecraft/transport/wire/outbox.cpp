@@ -51,13 +51,12 @@ Outbox::Outbox(ByteTransport& byte_transport, DeviceLink* link, Rank to, bool us
       to_(to),
       use_checksums_(use_checksums),
       on_sent_(std::move(on_sent)),
-      on_failed_(std::move(on_failed)),
-      thread_([this] { run(); }) {}
+      on_failed_(std::move(on_failed)) {}
 
 Outbox::~Outbox() {
   close();
   send_queue_.reset();
-  thread_.join();
+  if (thread_.joinable()) thread_.join();
 }
 
 void Outbox::require_open() const {
@@ -69,15 +68,16 @@ SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   std::size_t bytes = 0;
   bool waits = std::any_of(value.tensors.begin(), value.tensors.end(),
                            [](const at::Tensor& tensor) { return !tensor.is_cpu(); });
+  bool uses_link = false;
   WayPlan plan;
   for (std::size_t i = 0; i < value.tensors.size(); ++i) {
     const auto way = plan.next(num_bytes(value.tensors[i]), value.by_link[i]);
     if (way != Way::kFrame) ++parts;
     if (way == Way::kMessage) bytes += num_bytes(value.tensors[i]);
-    waits = waits || way == Way::kLink;
+    uses_link = uses_link || way == Way::kLink;
   }
-  waits =
-      waits || (bytes >= kCopiedElsewhere && (use_checksums_ || byte_transport_.copies_in_send()));
+  waits = waits || uses_link ||
+          (bytes >= kCopiedElsewhere && (use_checksums_ || byte_transport_.copies_in_send()));
   SendingPtr sending;
   // A value that waits has one part more, until it is posted.
   if (parts > 0 || waits) sending = std::make_shared<Sending>(waits ? parts + 1 : parts);
@@ -87,12 +87,15 @@ SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
   }
   require_open();
   auto ready = copy_to_host(value.tensors, value.by_link, value.sources, copies_);
-  const auto on_ready = [this, head, value = std::move(value),
-                         sending](const SendQueue::Outcome& outcome) {
+  const auto on_ready = [this, head, value = std::move(value), sending,
+                         uses_link](const SendQueue::Outcome& outcome) {
     std::string failure = outcome.failure;
     bool is_posted = false;
     try {
-      if (outcome.is_ready) {
+      const auto is_closed = [this] { return closed_.load(); };
+      const bool is_linked =
+          !uses_link || !outcome.is_ready || link_->open(to_, head.epoch, is_closed);
+      if (outcome.is_ready && is_linked) {
         post_value(head, value, sending);
         is_posted = true;
       }
@@ -267,15 +270,47 @@ void Outbox::keep(Item item) {
     return finish(item, false);
   }
   wanted_ = wanted_ || item.value != nullptr || queue_.size() >= kMaxUnseen;
+  item.frame_number = frames_ - 1;
   queue_.push_back(std::move(item));
-  if (wanted_) changed_.notify_all();
+  if (!wanted_) return;
+  if (!thread_.joinable()) thread_ = std::thread([this] { run(); });
+  changed_.notify_all();
 }
 
-void Outbox::tick(uint64_t epoch, std::string_view progress) {
+std::vector<Outbox::Item> Outbox::take_read() {
+  std::vector<Item> items;
+  while (!queue_.empty() && queue_.front().frame_number < read_) {
+    items.push_back(std::move(queue_.front()));
+    queue_.pop_front();
+  }
+  num_seen_ += items.size();
+  return items;
+}
+
+void Outbox::tick(uint64_t epoch, std::string_view progress, uint64_t frames_read) {
+  std::vector<Item> read;
   {
     const std::lock_guard lock(queue_mutex_);
-    wanted_ = !queue_.empty();
-    if (wanted_) changed_.notify_all();
+    if (thread_.joinable()) {
+      wanted_ = !queue_.empty();
+      if (wanted_) changed_.notify_all();
+    } else {
+      read = take_read();
+    }
+  }
+  for (auto& item : read) {
+    try {
+      // The peer has the bytes, so this does not wait for the peer.
+      if (!item.work->wait()) continue;
+    } catch (const std::exception&) {
+      // The inbox detects a lost connection, too, and reports it.
+      continue;
+    }
+    const std::lock_guard lock(queue_mutex_);
+    take_back(std::move(item.frame));
+  }
+  {
+    const std::lock_guard lock(queue_mutex_);
     // Queued sends serve as heartbeats while they make progress. If they do not, a new send may
     // make the library report a lost connection.
     const bool moves = std::exchange(seen_at_tick_, num_seen_) != num_seen_;
@@ -287,6 +322,7 @@ void Outbox::tick(uint64_t epoch, std::string_view progress) {
     FrameHead head;
     head.kind = FrameKind::kHeartbeat;
     head.epoch = epoch;
+    head.step = frames_read;
     post_frame(head, {progress});
   }
   frames_at_tick_ = frames_;

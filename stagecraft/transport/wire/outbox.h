@@ -1,5 +1,6 @@
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <condition_variable>
 #include <cstddef>
@@ -36,8 +37,12 @@ class ConnectionLost : public std::runtime_error {
 
 /// The sending end of the stream of frames (frame.h) to one peer. Sends are posted on the calling
 /// thread and do not block. A value that takes long to post (large, or still being computed by a
-/// device) is posted by a separate thread (send_queue.h). The outbox's own thread waits for posted
-/// sends and releases their memory.
+/// device) is posted by a separate thread (send_queue.h).
+///
+/// A communication library may be unable to say whether a send is done, other than by a wait. So
+/// the outbox's own thread waits for posted sends and releases their memory. It is started by the
+/// first value with a message of its own, and when many sends have accumulated: most peers only
+/// exchange heartbeats. Their sends are done when the peer says that it has read them.
 ///
 /// Thread-safe. Every call that sends throws ConnectionLost if the connection is lost or closed.
 class Outbox {
@@ -62,9 +67,12 @@ class Outbox {
   /// Answers kRelease: completes posted receives that the peer no longer needs.
   void release(const FrameHead& request);
 
-  /// Sends a heartbeat with this rank's progress. If `progress` is empty, only if nothing was sent
-  /// since the last tick. Also releases the memory of completed sends.
-  void tick(uint64_t epoch, std::string_view progress);
+  /// Sends a heartbeat with this rank's progress and the number of frames that it has read from the
+  /// peer. If `progress` is empty, only if nothing was sent since the last tick. Also releases the
+  /// memory of completed sends.
+  void tick(uint64_t epoch, std::string_view progress, uint64_t frames_read);
+  /// The peer has read this many frames.
+  void on_read(uint64_t frames) { read_ = std::min<uint64_t>(frames, frames_); }
   /// Waits until all values are posted. False at the deadline; values that are not posted by then
   /// never are.
   bool flush(Deadline deadline);
@@ -78,6 +86,7 @@ class Outbox {
     at::Tensor frame;  ///< its memory is reused
     SendingPtr value;
     std::optional<FrameHead> link_head = {};  ///< set for a send over the device link
+    uint64_t frame_number = 0;                ///< of the frame that it belongs to
   };
 
   void post_value(FrameHead head, const EncodedValue& value, const SendingPtr& sending);
@@ -86,6 +95,9 @@ class Outbox {
   void post_frame(FrameHead& head, const std::vector<std::string_view>& body);
   void post(ByteTransport::Tag tag, const at::Tensor& bytes, at::Tensor frame, SendingPtr value);
   void keep(Item item);
+  /// Takes the items that the peer has read out of the queue. REQUIRES queue_mutex_, and that the
+  /// thread was not started.
+  std::vector<Item> take_read();
   /// Takes back the memory of a frame that was sent. REQUIRES queue_mutex_.
   void take_back(at::Tensor frame);
   uint32_t number_of(const Edge& edge, const std::string& layout, FrameHead& head);
@@ -101,7 +113,7 @@ class Outbox {
   const OnFailed on_failed_;
 
   std::mutex sending_;  ///< held from the first to the last message of a frame
-  uint64_t frames_ = 0;
+  std::atomic<uint64_t> frames_{0};
   uint64_t frames_at_tick_ = 0;
   std::unordered_map<std::string, uint32_t> layouts_;  ///< by edge and layout
   std::deque<std::string> layouts_by_age_;
@@ -115,11 +127,12 @@ class Outbox {
   bool wanted_ = false;    ///< the thread is to wait for sends now
   uint64_t num_seen_ = 0;  ///< number of completed items
   uint64_t seen_at_tick_ = 0;
+  std::atomic<uint64_t> read_{0};  ///< number of frames that the peer has read
   std::atomic<bool> closed_{false};
   SideStreams copies_;                     ///< copies to the host run on these
   SideStreams sends_;                      ///< sends of the device link run on these
   std::unique_ptr<SendQueue> send_queue_;  ///< created with the first value that must wait
-  std::thread thread_;
+  std::thread thread_;                     ///< started with queue_mutex_ held
 };
 
 }  // namespace stagecraft::detail

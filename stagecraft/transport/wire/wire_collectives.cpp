@@ -51,7 +51,7 @@ at::Tensor part_of(const at::Tensor& flat, int64_t i, int64_t n) {
 }  // namespace
 
 void WireTransport::settle(Deadline deadline) {
-  if (link_) link_->settle(*this, deadline);
+  if (link_) link_->settle(deadline);
 }
 
 void WireTransport::barrier(Deadline deadline) {

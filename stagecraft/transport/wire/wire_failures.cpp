@@ -101,7 +101,12 @@ void WireTransport::on_control(Rank from, const FrameHead& head, std::string_vie
     case FrameKind::kMet:
     case FrameKind::kWithdrawn:
       return meetings_.on_frame(from, head, body);
+    case FrameKind::kConnect:
+      require<MetadataError>(link_ != nullptr,
+                             "a frame connects a device link, which is not available");
+      return link_->accept(from, head.epoch, body);
     case FrameKind::kHeartbeat:
+      peer(from).outbox.on_read(head.step);
       return on_progress(from, body);
     case FrameKind::kData:
     case FrameKind::kReleased:
@@ -193,7 +198,7 @@ void WireTransport::on_tick() {
     // A thread that reads inline may have a deadline.
     peer(other).inbox.cancel_poll();
     try {
-      peer(other).outbox.tick(epoch_, progress);
+      peer(other).outbox.tick(epoch_, progress, peer(other).inbox.num_read());
     } catch (const ConnectionLost&) {
       // The inbox detects a lost connection, too, but may miss it inside a message.
       if (++peer(other).failed_ticks > 1 && !world().has_left(other)) on_lost(other, kEnded);

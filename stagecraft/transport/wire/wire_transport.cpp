@@ -15,18 +15,25 @@ namespace {
 // A send to a different process.
 class WireSend final : public Pending {
  public:
-  WireSend(uint64_t world, Rank to, const TransferId& id, SendingPtr sending)
-      : world_(world), to_(to), id_(id), sending_(std::move(sending)) {}
+  WireSend(uint64_t world, uint64_t epoch, Rank to, const TransferId& id, SendingPtr sending)
+      : world_(world), epoch_(epoch), to_(to), id_(id), sending_(std::move(sending)) {}
 
   uint64_t world() const { return world_; }
   Rank to() const { return to_; }
   const TransferId& id() const { return id_; }
+  FrameHead head() const {
+    FrameHead head;
+    head.epoch = epoch_;
+    head.set_transfer(id_);
+    return head;
+  }
   bool is_done() const override { return !sending_ || sending_->is_done(); }
   bool is_lost() const { return sending_ && sending_->is_lost(); }
   std::string failure() const { return is_lost() ? sending_->failure() : std::string(); }
 
  private:
   uint64_t world_;
+  uint64_t epoch_;
   Rank to_;
   TransferId id_;
   SendingPtr sending_;
@@ -59,6 +66,7 @@ WireTransport::WireTransport(std::unique_ptr<ByteTransport> byte_transport,
             send_frame(to, head, body);
           },
           [this] { on_recovered(); }) {
+  if (link_) link_->attach(*this);
   peers_.resize(static_cast<std::size_t>(num_ranks()));
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
@@ -69,8 +77,7 @@ WireTransport::WireTransport(std::unique_ptr<ByteTransport> byte_transport,
   }
   watchdog_ = std::make_unique<Watchdog>(kTick, [this] { on_tick(); });
   if (link_) {
-    link_watchdog_ =
-        std::make_unique<Watchdog>(DeviceLink::kTick, [this] { link_->on_tick(*this); });
+    link_watchdog_ = std::make_unique<Watchdog>(DeviceLink::kTick, [this] { link_->on_tick(); });
   }
   byte_transport_->watch({[this](Rank other) { return world().has_left(other); },
                           [this](Rank other) { on_process_ended(other); }});
@@ -144,7 +151,7 @@ PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue v
   auto encoded = encode(value, link_ ? std::optional(link_->device()) : std::nullopt);
   try {
     auto sending = peer(to).outbox.send_value(head, std::move(encoded));
-    return std::make_shared<WireSend>(world().number(), to, id, std::move(sending));
+    return std::make_shared<WireSend>(world().number(), head.epoch, to, id, std::move(sending));
   } catch (const ConnectionLost&) {
     throw_gone(to, "it to receive " + to_string(id));
   }
@@ -183,6 +190,8 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
     }
   }
   if (!wire->failure().empty()) {
+    // The thread that could not send does the same, but perhaps after this rank has left.
+    on_unsent(wire->head(), wire->failure());
     throw Error(describe_unsent(wire->id(), wire->failure()));
   }
   if (wire->is_lost() || !wire->is_done())
@@ -297,15 +306,22 @@ WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call
 
 void WireTransport::recover(Deadline deadline) {
   meet(/*is_recovery=*/true, "recover", {}, deadline);
-  connect_link(deadline);
+  begin_link(deadline);
 }
 
-void WireTransport::connect_link(Deadline deadline) {
-  if (link_) link_->connect(*this, deadline);
+void WireTransport::begin_link(Deadline deadline) {
+  if (link_) link_->begin_epoch(deadline);
 }
 
-std::vector<std::string> WireTransport::exchange(const std::string& mine, Deadline deadline) {
-  return meet(/*is_recovery=*/false, "connect", mine, deadline)->bytes;
+void WireTransport::synchronise(Deadline deadline) {
+  meet(/*is_recovery=*/false, "connect", {}, deadline);
+}
+
+void WireTransport::send_key(Rank to, uint64_t epoch, std::string_view key) {
+  FrameHead head;
+  head.kind = FrameKind::kConnect;
+  head.epoch = epoch;
+  send_frame(to, head, key);
 }
 
 void WireTransport::on_recovered() {

@@ -33,7 +33,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   /// The period of the watchdog, which sends heartbeats.
   static constexpr std::chrono::milliseconds kTick{200};
 
-  /// With a link, call connect_link before anything else.
+  /// With a link, call begin_link before anything else.
   WireTransport(std::unique_ptr<ByteTransport> byte_transport, const WireOptions& options,
                 std::unique_ptr<DeviceLink> link = nullptr);
   ~WireTransport() override;
@@ -58,9 +58,8 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   void publish(std::function<RankProgress()> tell) override;
   std::vector<HeardProgress> progress() const override;
 
-  /// Connects the device link with those of all ranks, which do the same. Throws as
-  /// DeviceLink::connect does, and PeerError with what a different rank threw there.
-  void connect_link(Deadline deadline);
+  /// DeviceLink::begin_epoch on all ranks. Throws as a barrier does.
+  void begin_link(Deadline deadline);
 
   /// The number of recoveries.
   uint64_t epoch() const override { return epoch_; }
@@ -103,7 +102,8 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   void on_recovered();
   void on_progress(Rank from, std::string_view body);
   void on_tick();
-  std::vector<std::string> exchange(const std::string& mine, Deadline deadline) override;
+  void synchronise(Deadline deadline) override;
+  void send_key(Rank to, uint64_t epoch, std::string_view key) override;
 
   Peer& peer(Rank rank) { return *peers_[rank.position()]; }
   const WorldState& world() const { return exchange_.world(); }

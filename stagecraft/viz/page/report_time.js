@@ -42,6 +42,22 @@ function fillReportHead(report) {
     `${plan ? plan.note + " " : ""}Zoom with Ctrl and the wheel, or after a click with the wheel alone; ? lists the keys.`;
 }
 
+// A rank whose times are those of a device: what the host did meanwhile.
+function deviceNote(rank) {
+  const parts = [`Rank ${rank.rank}: times of the device.`];
+  if (rank.is_replayed) parts.push("The step was one launch.");
+  if (rank.host) {
+    const { compute, late, launch_bound } = rank.host;
+    parts.push(`The host took ${timeText(compute)} to launch the compute${late > 0 ? ` and was late by ${timeText(late)}` : ""}.`);
+    if (launch_bound > 0) parts.push(`Launching took as long as computing for ${timeText(launch_bound)} of the compute.`);
+  }
+  if (rank.device_memory) {
+    const { peak_allocated, reserved } = rank.device_memory;
+    parts.push(`Memory of the device: peak ${memoryText(peak_allocated)} allocated, ${memoryText(reserved)} reserved.`);
+  }
+  return parts.join(" ");
+}
+
 function addTime(report) {
   const section = addSection("time", "Where the time went",
     "Each rank's time from the start of the step to its end. Bubble is start-up, waiting for what another rank had not sent yet, and run-out; " +
@@ -81,4 +97,10 @@ function addTime(report) {
     column("Other", (rank) => rank.other),
     { title: "Bubble", unit: "of the step", cell: (rank) => percentText(rank.bubble / makespan) },
   ], [...report.ranks, mean], (rank) => (rank.isMean ? "total" : ""));
+  const devices = report.ranks.filter((rank) => rank.clock === "device");
+  if (devices.length > 0) {
+    const notes = make("ul", undefined, "notes");
+    for (const rank of devices) notes.append(make("li", deviceNote(rank)));
+    section.append(notes);
+  }
 }

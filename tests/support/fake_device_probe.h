@@ -1,0 +1,34 @@
+#pragma once
+
+#include <cstdint>
+
+#include "stagecraft/runtime/launch/device_probe.h"
+
+namespace stagecraft {
+
+/// While it lives, stages on the CPU have a device to ask: one that needs a fixed time from mark to
+/// mark, begins when the host has set the mark before, has the memory that a test sets
+/// as allocated, and 1 MiB free.
+class FakeDeviceProbes {
+ public:
+  /// The time from mark to mark, in nanoseconds.
+  explicit FakeDeviceProbes(int64_t cost);
+  ~FakeDeviceProbes();
+  FakeDeviceProbes(const FakeDeviceProbes&) = delete;
+  FakeDeviceProbes& operator=(const FakeDeviceProbes&) = delete;
+
+  static void set_memory(const detail::DeviceProbe::Memory& memory);
+  /// From now on every call of the device throws this; null: no more.
+  static void set_failure(const char* message);
+  /// The device does not get further than this number of marks.
+  static void set_reached(int64_t marks);
+  /// How often reset_peak and release_unused were called.
+  static int64_t num_resets();
+  static int64_t num_releases();
+};
+
+/// Marks in a captured step of such a device, which reaches them when they are read. Null if no
+/// FakeDeviceProbes lives.
+std::unique_ptr<detail::DeviceMarks> make_fake_graph_marks();
+
+}  // namespace stagecraft
