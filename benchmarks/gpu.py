@@ -9,6 +9,8 @@ which stagecraft trains from a .pt2 that this script exports; it is left out if 
 
 Memory, in MiB: of the whole device while the process runs (with CUDA's own), and the most that torch's allocator had reserved
 (PyTorch) or the peaks of a step that is run and of one that is replayed (stagecraft).
+
+Where tests/gpu_attention of the same build is there, it adds attention in bf16 beside torch's.
 """
 
 import argparse
@@ -241,6 +243,9 @@ def main():
                 print("llama: transformers is not installed, so there is nothing to export")
                 continue
             run_model(name, updates, options, pathlib.Path(folder))
+    attention = pathlib.Path(options.program).parents[1] / "tests" / "gpu_attention"
+    if attention.exists():
+        return subprocess.run([str(attention), "5" if options.quick else "15"]).returncode
     return 0
 
 

@@ -9,6 +9,7 @@
 #include <ATen/ops/empty.h>
 
 #include "stagecraft/attention/block_lists.h"
+#include "stagecraft/attention/half_plan.h"
 #include "stagecraft/base/check.h"
 
 namespace stagecraft {
@@ -52,7 +53,8 @@ BlockList move_list(const BlockList& list, at::Device device) {
 
 }  // namespace
 
-BlockMask::BlockMask(Parts parts) : parts_(std::move(parts)) {}
+BlockMask::BlockMask(Parts parts)
+    : parts_(std::move(parts)), plans_(std::make_shared<detail::MaskPlans>()) {}
 
 c10::intrusive_ptr<BlockMask> BlockMask::from_kv_blocks(at::Tensor kv_num_blocks,
                                                         at::Tensor kv_indices,

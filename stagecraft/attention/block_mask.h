@@ -2,6 +2,7 @@
 
 #include <array>
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -13,6 +14,10 @@
 #include "stagecraft/tree/opaque.h"
 
 namespace stagecraft {
+
+namespace detail {
+class MaskPlans;
+}  // namespace detail
 
 /// How many queries and keys one block spans.
 struct BlockSize {
@@ -101,6 +106,9 @@ class BlockMask final : public Opaque {
   /// The kind of every block, on the host.
   const BlockGrid& grid() const { return parts_.grid; }
 
+  /// What attention has derived from the mask; for this library only.
+  detail::MaskPlans& plans() const { return *plans_; }
+
   /// int32 [batch, heads, rows, columns]: 1 for every block that is kept, in part or in full.
   at::Tensor to_dense() const;
 
@@ -137,6 +145,7 @@ class BlockMask final : public Opaque {
   };
 
   Parts parts_;
+  std::shared_ptr<detail::MaskPlans> plans_;
 };
 
 }  // namespace stagecraft

@@ -4,6 +4,7 @@
 
 #include <ATen/ops/add.h>
 
+#include "stagecraft/attention/half_plan.h"
 #include "stagecraft/base/check.h"
 
 namespace stagecraft {
@@ -29,15 +30,17 @@ std::vector<c10::intrusive_ptr<BlockMask>> split_block_mask(
                     mask->describe(), chunks, batch));
   }
 
-  std::vector<c10::intrusive_ptr<BlockMask>> parts;
-  parts.reserve(static_cast<std::size_t>(chunks));
-  int64_t begin = 0;
-  for (int64_t i = 0; i < chunks; ++i) {
-    const int64_t size = batch / chunks + (i < batch % chunks ? 1 : 0);
-    parts.push_back(mask->narrow_batch(begin, size, shift_batch(mask->mask_fn(), begin)));
-    begin += size;
-  }
-  return parts;
+  return mask->plans().chunks(chunks, [&] {
+    std::vector<c10::intrusive_ptr<BlockMask>> parts;
+    parts.reserve(static_cast<std::size_t>(chunks));
+    int64_t begin = 0;
+    for (int64_t i = 0; i < chunks; ++i) {
+      const int64_t size = batch / chunks + (i < batch % chunks ? 1 : 0);
+      parts.push_back(mask->narrow_batch(begin, size, shift_batch(mask->mask_fn(), begin)));
+      begin += size;
+    }
+    return parts;
+  });
 }
 
 std::optional<int64_t> BlockMask::max_chunks() const {

@@ -9,6 +9,7 @@
 #include "stagecraft/attention/attention_composite.h"
 #include "stagecraft/attention/attention_grad.h"
 #include "stagecraft/attention/attention_plan.h"
+#include "stagecraft/attention/half_attention.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/tree/tensor_meta.h"
 
@@ -122,6 +123,9 @@ at::Tensor flex_attention(const at::Tensor& query, const at::Tensor& key, const 
 
   if (options.score_fn && has_scores(*problem)) {
     return detail::attention_composite(*problem, options.score_fn, query, key, value);
+  }
+  if (detail::takes_half_attention(query) && has_scores(*problem)) {
+    return detail::half_attention(problem, query, key, value);
   }
   return detail::attention_with_grad(problem, query, key, value);
 }

@@ -40,13 +40,18 @@ struct FlexAttentionOptions {
 ///   query [batch, heads, q_len, size]   key [batch, kv_heads, kv_len, size]
 ///   value [batch, kv_heads, kv_len, value_size]   result [batch, heads, q_len, value_size]
 ///
-/// all of one floating dtype on one device; key and value may have batch 1 for any batch. Half
-/// types are computed in float32. A query that no key is kept for gives 0 and gets no gradient;
-/// without score_fn, one whose kept scores all overflow to -infinity gives NaN. Autocast changes
-/// nothing, here and in backward.
+/// all of one floating dtype on one device; key and value may have batch 1 for any batch. A query
+/// that no key is kept for gives 0 and gets no gradient; without score_fn, one whose kept scores
+/// all overflow to -infinity gives NaN. Autocast changes nothing, here and in backward.
 ///
 /// Differentiable any number of times. Without score_fn the first backward computes the scores
 /// again instead of keeping them and calls the mask function again, perhaps on a different thread.
+///
+/// Half types with score_fn, or not on CUDA, are computed in float32. On CUDA without score_fn they
+/// are multiplied as they are, with sums in float32, by torch's fused attention where the mask
+/// allows it. The first call with a mask then calls the mask function for all scores and waits for
+/// the device; later calls use what it found. Such a result is differentiable once, its gradients
+/// may differ in their last bits from call to call, and scores that overflow are not specified.
 ///
 /// Throws ArgumentError for tensors and masks that do not fit together, and for tensors that are
 /// nested, sparse or on the meta device.

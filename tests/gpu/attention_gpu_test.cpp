@@ -1,18 +1,31 @@
 #include <array>
+#include <exception>
+#include <string>
+#include <utility>
+#include <vector>
 
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/index.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/ones.h>
 #include <ATen/ops/rand.h>
 #include <ATen/ops/randn.h>
 #include <ATen/ops/randn_like.h>
+#include <ATen/ops/stack.h>
+#include <c10/core/StreamGuard.h>
+#include <c10/core/impl/VirtualGuardImpl.h>
+#include <c10/util/StringUtil.h>
+#include <torch/csrc/autograd/autograd.h>
 
 #include "stagecraft/attention/create_block_mask.h"
 #include "stagecraft/attention/flex_attention.h"
 #include "stagecraft/attention/mask_fns.h"
+#include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/stage/callable.h"
+#include "stagecraft/tree/opaque.h"
 #include "tests/gpu/gpu_test.h"
 
 namespace stagecraft {
@@ -103,15 +116,172 @@ TEST_F(AttentionGpu, EqualsTheCpuWithScoresGroupsAndNoMask) {
               attend(x, grad_out, at::kCPU, {.enable_gqa = true}), 1e-4);
 }
 
-TEST_F(AttentionGpu, HalfTypesStayClose) {
-  const at::Tensor grad_out = at::randn({2, 4, kLength, 48});
-  auto x = inputs(4);
-  const auto mask = create_block_mask(causal_mask(), 1, 1, kLength, kLength, 32, gpu_);
-  const auto expected = attend(x, grad_out, gpu_, {.block_mask = mask});
-  for (auto& tensor : x) tensor = tensor.to(at::kBFloat16);
-  const auto half = attend(x, grad_out.to(at::kBFloat16), gpu_, {.block_mask = mask});
-  EXPECT_EQ(half.out.scalar_type(), at::kBFloat16);
-  expect_same(half, expected, 0.1);
+/// |a - b| / |b| in float64.
+double relative_error(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor wide = b.to(at::kDouble);
+  return a.to(at::kDouble).sub(wide).norm().item<double>() / wide.norm().item<double>();
+}
+
+// Attention of half types on the device against float64 on the CPU with the same inputs.
+void expect_half_close(const MaskFn& on_cpu, const MaskFn& on_gpu, at::IntArrayRef q_shape,
+                       at::IntArrayRef k_shape, int64_t value_size, int64_t mask_batch = 1,
+                       int64_t mask_heads = 1) {
+  const at::Device gpu(at::kCUDA, 0);
+  const auto cpu_mask =
+      create_block_mask(on_cpu, mask_batch, mask_heads, q_shape[2], k_shape[2], 32);
+  const auto gpu_mask =
+      create_block_mask(on_gpu, mask_batch, mask_heads, q_shape[2], k_shape[2], 32, gpu);
+  for (const auto type : {at::kBFloat16, at::kHalf}) {
+    for (const bool positions_first : {false, true}) {
+      SCOPED_TRACE(c10::str(type, positions_first ? ", positions before heads" : ""));
+      const auto make = [&](at::IntArrayRef shape, int64_t size) {
+        at::Tensor x = at::randn({shape[0], shape[1], shape[2], size}).to(type);
+        return positions_first ? x.transpose(1, 2).contiguous().transpose(1, 2) : x;
+      };
+      const std::array<at::Tensor, 3> half = {make(q_shape, q_shape[3]), make(k_shape, k_shape[3]),
+                                              make(k_shape, value_size)};
+      const at::Tensor grad_out = make(q_shape, value_size);
+      std::array<at::Tensor, 3> wide;
+      for (std::size_t i = 0; i < 3; ++i) wide[i] = half[i].to(at::kDouble);
+      FlexAttentionOptions options{.block_mask = cpu_mask, .scale = 0.2, .enable_gqa = true};
+      const Result expected = attend(wide, grad_out.to(at::kDouble), at::kCPU, options);
+      options.block_mask = gpu_mask;
+      const Result found = attend(half, grad_out, gpu, options);
+      // Two roundings of a probability and one of the result.
+      const double limit = type == at::kBFloat16 ? 1.2e-2 : 1.5e-3;
+      EXPECT_EQ(found.out.scalar_type(), type);
+      EXPECT_LT(relative_error(found.out, expected.out), limit);
+      for (std::size_t i = 0; i < 3; ++i) {
+        EXPECT_EQ(found.grads[i].scalar_type(), type);
+        EXPECT_LT(relative_error(found.grads[i], expected.grads[i]), limit) << "input " << i;
+      }
+    }
+  }
+}
+
+TEST_F(AttentionGpu, HalfTypesAreCloseToFloat64ForEveryKindOfMask) {
+  const at::Tensor ids = documents();
+  const at::Tensor gpu_ids = ids.to(gpu_);
+  const MaskFn prefix = [](const at::Tensor&, const at::Tensor&, const at::Tensor& q,
+                           const at::Tensor& kv) { return kv.lt(50).logical_or(kv.le(q)); };
+  const MaskFn some_dead = [](const at::Tensor&, const at::Tensor&, const at::Tensor& q,
+                              const at::Tensor& kv) {
+    return q.remainder(3).ne(0).logical_and(kv.add(q).remainder(5).eq(0));
+  };
+  const struct {
+    const char* name;
+    MaskFn cpu, gpu;
+    int64_t batch = 1;
+    int64_t heads = 1;
+  } masks[] = {{"all", no_mask(), no_mask()},
+               {"causal", causal_mask(), causal_mask()},
+               {"documents", document_mask(ids), document_mask(gpu_ids)},
+               {"causal documents", and_masks({causal_mask(), document_mask(ids)}),
+                and_masks({causal_mask(), document_mask(gpu_ids)})},
+               {"window", sliding_window_mask(40), sliding_window_mask(40)},
+               {"window in documents", and_masks({sliding_window_mask(40), document_mask(ids)}),
+                and_masks({sliding_window_mask(40), document_mask(gpu_ids)})},
+               {"documents without a partner", document_mask(ids, ids.add(1)),
+                document_mask(gpu_ids, gpu_ids.add(1))},
+               {"prefix", prefix, prefix},
+               {"some queries keep nothing", some_dead, some_dead},
+               {"by member and head", scattered(), scattered(), 2, 4}};
+  for (const auto& mask : masks) {
+    SCOPED_TRACE(mask.name);
+    const auto check = [&](at::IntArrayRef q, at::IntArrayRef k, int64_t value_size) {
+      SCOPED_TRACE(c10::str(q, " ", k, " ", value_size));
+      expect_half_close(mask.cpu, mask.gpu, q, k, value_size, mask.batch, mask.heads);
+    };
+    check({2, 4, kLength, 64}, {2, 4, kLength, 64}, 64);
+    check({2, 4, kLength, 32}, {2, 2, kLength, 32}, 48);
+    check({2, 4, kLength, 20}, {1, 1, kLength, 20}, 20);
+  }
+  // Documents of each member; other numbers of keys than queries.
+  const at::Tensor two = at::stack({ids, ids.add(1).floor_divide(2)});
+  expect_half_close(document_mask(two), document_mask(two.to(gpu_)), {2, 4, kLength, 64},
+                    {2, 4, kLength, 64}, 64, 2);
+  expect_half_close(causal_mask(), causal_mask(), {2, 4, 200, 128}, {2, 4, kLength, 128}, 128);
+  expect_half_close(causal_mask(), causal_mask(), {2, 4, kLength, 64}, {2, 4, 200, 64}, 64);
+}
+
+TEST_F(AttentionGpu, HalfTypesOnASecondStreamAndAfterTheMaskIsGone) {
+  const auto x = inputs(4);
+  std::array<at::Tensor, 3> half;
+  for (std::size_t i = 0; i < 3; ++i) half[i] = x[i].to(at::kBFloat16);
+  const at::Tensor grad_out = at::randn({2, 4, kLength, 48}).to(at::kBFloat16);
+  const auto mask_of = [&] {
+    return create_block_mask(document_mask(documents().to(gpu_)), 1, 1, kLength, kLength, 32, gpu_);
+  };
+  const auto expected = attend(half, grad_out, gpu_, {.block_mask = mask_of()});
+  const auto mask = mask_of();
+  attend(half, grad_out, gpu_, {.block_mask = mask});
+  const c10::impl::VirtualGuardImpl impl(gpu_.type());
+  const c10::StreamGuard guard(impl.getStreamFromGlobalPool(gpu_));
+  const auto found = attend(half, grad_out, gpu_, {.block_mask = mask});
+  EXPECT_TRUE(at::equal(found.out, expected.out));
+}
+
+// A mask for each member of the batch, which is split into microbatches, in steps that are
+// captured.
+TEST_F(AttentionGpu, HalfTypesAreReplayedAsGraphs) {
+  const at::Tensor ids = at::stack({documents(), documents().add(1).floor_divide(2)});
+  const auto documents_mask =
+      create_block_mask(document_mask(ids.to(gpu_)), 2, 1, kLength, kLength, 32, gpu_);
+  const auto any_mask =
+      create_block_mask([](const at::Tensor& b, const at::Tensor&, const at::Tensor& q,
+                           const at::Tensor& kv) { return kv.lt(b.add(20)).logical_or(kv.le(q)); },
+                        2, 1, kLength, kLength, 32, gpu_);
+  for (const auto& mask : {documents_mask, any_mask}) {
+    SCOPED_TRACE(mask->describe());
+    const at::Tensor weight = at::randn({64, 64}).to(gpu_).requires_grad_();
+    const at::Tensor x = at::randn({2, kLength, 64}).to(gpu_);
+    const auto run = [&](GraphMode graphs) {
+      std::vector<Stage> stages;
+      stages.emplace_back(StageId(0), 1,
+                          stage_body(
+                              [weight](const at::Tensor& input, const c10::IValue& keep) {
+                                const at::Tensor y = at::linear(input, weight)
+                                                         .to(at::kBFloat16)
+                                                         .view({input.size(0), -1, 4, 16})
+                                                         .transpose(1, 2);
+                                return flex_attention(y, y, y,
+                                                      {.block_mask = find_opaque<BlockMask>(keep)})
+                                    .to(at::kFloat);
+                              },
+                              {{"w", weight}}),
+                          StageOptions{.device = gpu_});
+      PipelineOptions options{.schedule = "GPipe", .ranks = 1, .graphs = graphs};
+      options.loss = [](const at::Tensor& y, const at::Tensor&) { return y.mul(y).mean(); };
+      Pipeline pipeline(std::move(stages), options);
+      std::vector<at::Tensor> grads;
+      for (int step = 0; step < 5; ++step) {
+        pipeline.step({x, make_opaque(mask)}, {}, x, {.microbatches = 2});
+        grads.push_back(weight.grad().clone());
+        weight.mutable_grad().reset();
+      }
+      return std::pair(grads, pipeline.launches());
+    };
+    const auto [expected, run_counts] = run(GraphMode::kOff);
+    const auto [found, counts] = run(GraphMode::kAuto);
+    EXPECT_EQ(counts.replayed, 3) << counts.reason;
+    for (std::size_t i = 0; i < found.size(); ++i) {
+      EXPECT_LT(relative_error(found[i], expected[i]), 1e-2) << "step " << i;
+    }
+  }
+}
+
+TEST_F(AttentionGpu, TheSecondDerivativeOfHalfTypesIsRefusedByName) {
+  const at::Tensor q = at::randn({1, 2, 64, 32}, at::TensorOptions(gpu_)).to(at::kBFloat16);
+  const at::Tensor x = q.detach().set_requires_grad(true);
+  const auto mask = create_block_mask(causal_mask(), 1, 1, 64, 64, 32, gpu_);
+  const at::Tensor out = flex_attention(x, x, x, {.block_mask = mask});
+  const auto first = torch::autograd::grad({out.sum()}, {x}, {}, true, /*create_graph=*/true);
+  try {
+    torch::autograd::grad({first[0].sum()}, {x});
+    ADD_FAILURE() << "no error";
+  } catch (const std::exception& error) {
+    EXPECT_NE(std::string(error.what()).find("attention"), std::string::npos) << error.what();
+  }
 }
 
 TEST_F(AttentionGpu, IsTheSameTwice) {

@@ -1,0 +1,19 @@
+#pragma once
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/attention/attention_plan.h"
+#include "stagecraft/attention/half_plan.h"
+
+namespace stagecraft::detail {
+
+/// Whether half_attention is for these tensors: half types on a CUDA device.
+bool takes_half_attention(const at::Tensor& q);
+
+/// Attention without a score function in the dtype of the tensors, on matrix units, with gradients.
+/// The problem has scores. See HalfWay for how. Differentiable once, as torch's fused attention is,
+/// except for kFloat.
+at::Tensor half_attention(const c10::intrusive_ptr<AttentionProblem>& problem, const at::Tensor& q,
+                          const at::Tensor& k, const at::Tensor& v);
+
+}  // namespace stagecraft::detail

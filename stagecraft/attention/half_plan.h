@@ -1,0 +1,71 @@
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <tuple>
+#include <vector>
+
+#include <ATen/core/ivalue.h>
+
+#include "stagecraft/attention/packed_attention.h"
+
+namespace stagecraft::detail {
+
+/// How attention of half types is computed on a device.
+enum class HalfWay : uint8_t {
+  kDense,   ///< Every score is kept: torch's fused attention.
+  kCausal,  ///< A square up to the diagonal: torch's fused causal attention.
+  kPacked,  ///< Documents, windows: torch's fused attention of packed sequences.
+  kMasked,  ///< Any mask: torch's fused attention with a dense mask.
+  kFloat,   ///< Too large for a dense mask: blocks as float32 (attention_kernel.h).
+};
+
+struct HalfPlan : torch::CustomClassHolder {
+  HalfWay way = HalfWay::kFloat;
+  /// For kPacked.
+  PackedLayout layout = PackedLayout::kAsHeads;
+  PackedSequences packed;
+  /// For kMasked: bool [batch, heads, queries, keys] of the mask, with all keys for queries that
+  /// keep nothing, and bool [batch, heads, queries, 1] that says which these are, undefined if
+  /// there are none.
+  at::Tensor keep;
+  at::Tensor dead;
+  /// Which stream of the device made the tensors.
+  int64_t stream = 0;
+};
+
+/// Decides by the scores that the mask keeps, not by its function. Waits for the device.
+c10::intrusive_ptr<HalfPlan> make_half_plan(const AttentionProblem& problem, const at::Tensor& q,
+                                            const at::Tensor& v);
+
+/// What has been derived from a mask: a mask is immutable, so this is done once. Thread-safe; what
+/// several threads make at the same time is made several times.
+class MaskPlans {
+ public:
+  /// The plan for these tensors. Waits for the device if it is the first for tensors of this kind,
+  /// so a step that is captured as a graph needs a step before it that was run.
+  c10::intrusive_ptr<HalfPlan> get(const AttentionProblem& problem, const at::Tensor& q,
+                                   const at::Tensor& v);
+
+  /// The chunks of the mask, made by `make` on the first call with this number: their plans outlive
+  /// a step, too.
+  std::vector<c10::intrusive_ptr<BlockMask>> chunks(
+      int64_t count, const std::function<std::vector<c10::intrusive_ptr<BlockMask>>()>& make);
+
+ private:
+  using Key = std::tuple<at::DeviceType, at::DeviceIndex, at::ScalarType, PackedLayout, bool,
+                         int64_t, int64_t, int64_t>;
+
+  std::mutex mutex_;
+  std::map<Key, c10::intrusive_ptr<HalfPlan>> plans_;
+  std::map<int64_t, std::vector<c10::intrusive_ptr<BlockMask>>> chunks_;
+};
+
+/// The plan of a problem, from its mask if it has one.
+c10::intrusive_ptr<HalfPlan> find_half_plan(const AttentionProblem& problem, const at::Tensor& q,
+                                            const at::Tensor& v);
+
+}  // namespace stagecraft::detail
