@@ -1,6 +1,5 @@
 #include "stagecraft/attention/half_attention.h"
 
-#include <ATen/ops/masked_fill.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
@@ -33,10 +32,9 @@ at::Tensor whole_attention(const AttentionProblem& problem, bool causal, const a
 
 at::Tensor masked_attention(const AttentionProblem& problem, const HalfPlan& plan,
                             const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  const at::Tensor out = at::scaled_dot_product_attention(
-      q, for_all_heads(problem, k), for_all_heads(problem, v), plan.keep, /*dropout_p=*/0,
-      /*is_causal=*/false, problem.scale);
-  return plan.dead.defined() ? out.masked_fill(plan.dead, 0) : out;
+  return at::scaled_dot_product_attention(q, for_all_heads(problem, k), for_all_heads(problem, v),
+                                          plan.keep, /*dropout_p=*/0,
+                                          /*is_causal=*/false, problem.scale);
 }
 
 }  // namespace

@@ -157,9 +157,16 @@ TEST(HalfAttention, PackedMasksEqualDenseAttention) {
   check(causal_mask(), 1, 13, 30);
   check(document_mask(at::arange(60).view({2, 30}).mul(3).remainder(61).floor_divide(20).cumsum(1)),
         2, 30, 30);
-  // Some queries keep nothing, and some keys are kept by no query.
-  check(document_mask(at::arange(21).floor_divide(7), at::arange(30).floor_divide(10).add(1)), 1,
-        21, 30);
+}
+
+// Some queries keep nothing, and some keys are kept by no query.
+TEST(HalfAttention, AQueryThatKeepsNothingIsNotForTorchsKernels) {
+  const MaskFn mask_fn =
+      document_mask(at::arange(21).floor_divide(7), at::arange(30).floor_divide(10).add(1));
+  const auto mask = create_block_mask(mask_fn, 1, 1, 21, 30, 8);
+  const Problem x(4, {2, 4, 21, 8}, {2, 2, 30, 8}, mask);
+  EXPECT_EQ(x.way(), HalfWay::kFloat);
+  x.expect_equals_dense(create_mask(mask_fn, 1, 1, 21, 30), 1e-10);
 }
 
 TEST(HalfAttention, OneCallServesAllSegments) {
