@@ -16,4 +16,8 @@ bool takes_half_attention(const at::Tensor& q);
 at::Tensor half_attention(const c10::intrusive_ptr<AttentionProblem>& problem, const at::Tensor& q,
                           const at::Tensor& k, const at::Tensor& v);
 
+/// `x`, whose gradient gets the strides of `x` before it is passed on. cuDNN's attention
+/// (torch 2.11) reads a gradient with different strides than its result as if they were equal.
+at::Tensor with_grad_layout(const at::Tensor& x);
+
 }  // namespace stagecraft::detail

@@ -3,10 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-#include <ATen/ops/any.h>
 #include <ATen/ops/cat.h>
-#include <ATen/ops/logical_not.h>
-#include <ATen/ops/logical_or.h>
 #include <c10/core/Stream.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
 
@@ -29,10 +26,9 @@ void use_on(const HalfPlan& plan, const c10::Stream& stream) {
   use(plan.packed.cumulative_q);
   use(plan.packed.cumulative_kv);
   use(plan.keep);
-  use(plan.dead);
 }
 
-void add_mask(HalfPlan& found, const BlockMask& mask, bool has_dead, at::Device device) {
+void add_mask(HalfPlan& found, const BlockMask& mask, at::Device device) {
   std::vector<at::Tensor> parts;
   for_each_part(mask, 1, device, [&](int64_t, int64_t, const IndexRange&, const at::Tensor& kept) {
     parts.push_back(kept.flatten(0, 2));
@@ -40,9 +36,6 @@ void add_mask(HalfPlan& found, const BlockMask& mask, bool has_dead, at::Device 
   const auto [batch, heads, q_len, kv_len] = mask.shape();
   found.way = HalfWay::kMasked;
   found.keep = at::cat(parts).view({batch, heads, q_len, kv_len});
-  if (!has_dead) return;
-  found.dead = found.keep.any(-1, /*keepdim=*/true).logical_not();
-  found.keep = found.keep.logical_or(found.dead);
 }
 
 bool is_packed(const PackedPlan& plan, HalfPlan& found, const AttentionProblem& problem,
@@ -72,14 +65,17 @@ c10::intrusive_ptr<HalfPlan> make_half_plan(const AttentionProblem& problem, con
   }
   const BlockMask& mask = *problem.mask;
   const KeptKeys kept = find_kept_keys(mask, device);
-  if (const auto plan = plan_packed(kept)) {
-    if (is_packed(*plan, *found, problem, q, v)) return found;
-  }
-  const auto [batch, heads, q_len, kv_len] = mask.shape();
-  if (batch * heads * q_len > kMaxMaskScores / kv_len) return found;
   const bool has_dead =
       std::ranges::any_of(kept.ranges, [](const IndexRange& range) { return range.size() == 0; });
-  add_mask(*found, mask, has_dead, device);
+  if (!has_dead) {
+    const auto plan = plan_packed(kept);
+    if (plan && is_packed(*plan, *found, problem, q, v)) return found;
+  }
+  // torch's fused attention gave wrong gradients where some queries keep nothing (torch 2.11,
+  // H200).
+  const auto [batch, heads, q_len, kv_len] = mask.shape();
+  if (has_dead || batch * heads * q_len > kMaxMaskScores / kv_len) return found;
+  add_mask(*found, mask, device);
   // A different stream may be the next to read it.
   if (!device.is_cpu()) current_stream(device).synchronize();
   return found;

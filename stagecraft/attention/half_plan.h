@@ -20,7 +20,7 @@ enum class HalfWay : uint8_t {
   kCausal,  ///< A square up to the diagonal: torch's fused causal attention.
   kPacked,  ///< Documents, windows: torch's fused attention of packed sequences.
   kMasked,  ///< Any mask: torch's fused attention with a dense mask.
-  kFloat,   ///< Too large for a dense mask: blocks as float32 (attention_kernel.h).
+  kFloat,   ///< The rest, in float32 (attention_kernel.h).
 };
 
 struct HalfPlan : torch::CustomClassHolder {
@@ -28,11 +28,8 @@ struct HalfPlan : torch::CustomClassHolder {
   /// For kPacked.
   PackedLayout layout = PackedLayout::kAsHeads;
   PackedSequences packed;
-  /// For kMasked: bool [batch, heads, queries, keys] of the mask, with all keys for queries that
-  /// keep nothing, and bool [batch, heads, queries, 1] that says which these are, undefined if
-  /// there are none.
+  /// For kMasked: bool [batch, heads, queries, keys] of the mask.
   at::Tensor keep;
-  at::Tensor dead;
   /// Which stream of the device made the tensors.
   int64_t stream = 0;
 };
