@@ -1,13 +1,33 @@
 #include "stagecraft/attention/half_attention.h"
 
+#include <ATen/ops/empty_strided.h>
 #include <ATen/ops/scaled_dot_product_attention.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "stagecraft/attention/attention_grad.h"
 #include "stagecraft/attention/packed_attention.h"
 
 namespace stagecraft::detail {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+class GradLayout : public torch::autograd::Function<GradLayout> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x) {
+    context->saved_data["strides"] = x.strides().vec();
+    return x;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const at::Tensor& grad = grads[0];
+    const auto strides = context->saved_data.at("strides").toIntVector();
+    if (!grad.defined() || grad.strides() == at::IntArrayRef(strides)) return {grad};
+    return {at::empty_strided(grad.sizes(), strides, grad.options()).copy_(grad)};
+  }
+};
 
 /// One of key and value for each member of the batch.
 at::Tensor for_all_members(const AttentionProblem& problem, const at::Tensor& x) {
@@ -25,19 +45,23 @@ at::Tensor for_all_heads(const AttentionProblem& problem, const at::Tensor& x) {
 
 at::Tensor whole_attention(const AttentionProblem& problem, bool causal, const at::Tensor& q,
                            const at::Tensor& k, const at::Tensor& v) {
-  return at::scaled_dot_product_attention(
+  return with_grad_layout(at::scaled_dot_product_attention(
       q, for_all_members(problem, k), for_all_members(problem, v), /*attn_mask=*/{},
-      /*dropout_p=*/0, causal, problem.scale, /*enable_gqa=*/problem.group != 1);
+      /*dropout_p=*/0, causal, problem.scale, /*enable_gqa=*/problem.group != 1));
 }
 
 at::Tensor masked_attention(const AttentionProblem& problem, const HalfPlan& plan,
                             const at::Tensor& q, const at::Tensor& k, const at::Tensor& v) {
-  return at::scaled_dot_product_attention(q, for_all_heads(problem, k), for_all_heads(problem, v),
-                                          plan.keep, /*dropout_p=*/0,
-                                          /*is_causal=*/false, problem.scale);
+  return with_grad_layout(at::scaled_dot_product_attention(
+      q, for_all_heads(problem, k), for_all_heads(problem, v), plan.keep, /*dropout_p=*/0,
+      /*is_causal=*/false, problem.scale));
 }
 
 }  // namespace
+
+at::Tensor with_grad_layout(const at::Tensor& x) {
+  return GradLayout::apply(x);
+}
 
 bool takes_half_attention(const at::Tensor& q) {
   return q.is_cuda() && (q.scalar_type() == at::kHalf || q.scalar_type() == at::kBFloat16);

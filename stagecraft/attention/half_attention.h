@@ -16,4 +16,9 @@ bool takes_half_attention(const at::Tensor& q);
 at::Tensor half_attention(const c10::intrusive_ptr<AttentionProblem>& problem, const at::Tensor& q,
                           const at::Tensor& k, const at::Tensor& v);
 
+/// `x`, whose gradient gets the strides of `x` before it is passed on: torch's fused attention
+/// (2.11, cuDNN) gave wrong gradients where those of its result had different strides than the
+/// result.
+at::Tensor with_grad_layout(const at::Tensor& x);
+
 }  // namespace stagecraft::detail

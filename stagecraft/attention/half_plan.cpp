@@ -65,16 +65,16 @@ c10::intrusive_ptr<HalfPlan> make_half_plan(const AttentionProblem& problem, con
   }
   const BlockMask& mask = *problem.mask;
   const KeptKeys kept = find_kept_keys(mask, device);
-  // On a device, torch's backward was seen to be wrong for inputs with positions before heads if
-  // a query keeps nothing.
   const bool has_dead =
       std::ranges::any_of(kept.ranges, [](const IndexRange& range) { return range.size() == 0; });
-  if (has_dead) return found;
-  if (const auto plan = plan_packed(kept)) {
-    if (is_packed(*plan, *found, problem, q, v)) return found;
+  if (!has_dead) {
+    const auto plan = plan_packed(kept);
+    if (plan && is_packed(*plan, *found, problem, q, v)) return found;
   }
+  // torch's fused attention gave wrong gradients where some queries keep nothing (torch 2.11,
+  // H200).
   const auto [batch, heads, q_len, kv_len] = mask.shape();
-  if (batch * heads * q_len > kMaxMaskScores / kv_len) return found;
+  if (has_dead || batch * heads * q_len > kMaxMaskScores / kv_len) return found;
   add_mask(*found, mask, device);
   // A different stream may be the next to read it.
   if (!device.is_cpu()) current_stream(device).synchronize();

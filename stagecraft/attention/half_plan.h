@@ -20,8 +20,7 @@ enum class HalfWay : uint8_t {
   kCausal,  ///< A square up to the diagonal: torch's fused causal attention.
   kPacked,  ///< Documents, windows: torch's fused attention of packed sequences.
   kMasked,  ///< Any mask: torch's fused attention with a dense mask.
-  kFloat,   ///< Too large for a dense mask, or a query keeps nothing: blocks as float32
-            ///< (attention_kernel.h).
+  kFloat,   ///< The rest, in float32 (attention_kernel.h).
 };
 
 struct HalfPlan : torch::CustomClassHolder {

@@ -108,8 +108,13 @@ TEST(HalfAttention, ChoosesByTheScoresThatAreKept) {
   EXPECT_EQ(way(sliding_window_mask(5), 40, 40), HalfWay::kPacked);
   EXPECT_EQ(way(prefix_mask(4), 40, 40), HalfWay::kMasked);
   const MaskFn by_head = [](const at::Tensor&, const at::Tensor& h, const at::Tensor& q,
-                            const at::Tensor& kv) { return kv.le(q.sub(h)); };
+                            const at::Tensor& kv) { return kv.le(q.add(h)); };
   EXPECT_EQ(way(by_head, 40, 40, 2), HalfWay::kMasked);
+  // Queries that keep nothing: not by torch's fused attention.
+  EXPECT_EQ(
+      way(document_mask(at::arange(40).floor_divide(20), at::arange(40).floor_divide(20).add(1)),
+          40, 40),
+      HalfWay::kFloat);
   // No fused kernel has heads of this size.
   const auto mask = create_block_mask(documents_of(40, 13), 1, 1, 40, 40, 16);
   EXPECT_EQ(Problem(1, {1, 1, 40, 264}, {1, 1, 40, 264}, mask).way(), HalfWay::kMasked);
@@ -157,16 +162,8 @@ TEST(HalfAttention, PackedMasksEqualDenseAttention) {
   check(causal_mask(), 1, 13, 30);
   check(document_mask(at::arange(60).view({2, 30}).mul(3).remainder(61).floor_divide(20).cumsum(1)),
         2, 30, 30);
-}
-
-// Some queries keep nothing, and some keys are kept by no query.
-TEST(HalfAttention, AQueryThatKeepsNothingIsNotForTorchsKernels) {
-  const MaskFn mask_fn =
-      document_mask(at::arange(21).floor_divide(7), at::arange(30).floor_divide(10).add(1));
-  const auto mask = create_block_mask(mask_fn, 1, 1, 21, 30, 8);
-  const Problem x(4, {2, 4, 21, 8}, {2, 2, 30, 8}, mask);
-  EXPECT_EQ(x.way(), HalfWay::kFloat);
-  x.expect_equals_dense(create_mask(mask_fn, 1, 1, 21, 30), 1e-10);
+  // Some keys are kept by no query.
+  check(document_mask(at::arange(21).floor_divide(7), at::arange(40).floor_divide(10)), 1, 21, 40);
 }
 
 TEST(HalfAttention, OneCallServesAllSegments) {
@@ -214,7 +211,7 @@ TEST(HalfAttention, QueriesThatKeepNothingGiveZeroAndGetNoGradient) {
   };
   const auto mask = create_block_mask(scattered, 1, 1, 70, 80, 16);
   const Problem x(8, {1, 2, 70, 8}, {1, 2, 80, 8}, mask);
-  EXPECT_EQ(x.way(), HalfWay::kMasked);
+  EXPECT_EQ(x.way(), HalfWay::kFloat);
   const at::Tensor out = x.attend();
   const auto grads = gradients(out, {x.q, x.k, x.v}, x.weight);
   EXPECT_EQ(out.select(2, 3).abs().max().item<double>(), 0);
@@ -272,6 +269,19 @@ TEST(HalfAttention, ChunksOfAMaskKeepTheirPlans) {
   const auto second = split_block_mask(mask, 2);
   EXPECT_EQ(first[1].get(), second[1].get());
   EXPECT_NE(split_block_mask(mask, 4)[0].get(), first[0].get());
+}
+
+TEST(HalfAttention, FusedAttentionGetsGradientsInTheLayoutOfItsResult) {
+  at::Generator generator = seeded(15);
+  const at::Tensor x = leaf(random(generator, {2, 5, 3, 4})).transpose(1, 2).mul(1);
+  ASSERT_FALSE(x.is_contiguous());
+  at::Tensor seen;
+  x.register_hook([&seen](const at::Tensor& grad) { seen = grad; });
+  const at::Tensor weight = random(generator, x.sizes());
+  ASSERT_TRUE(weight.is_contiguous());
+  with_grad_layout(x).backward(weight);
+  EXPECT_EQ(seen.strides(), x.strides());
+  EXPECT_TRUE(at::equal(seen, weight));
 }
 
 TEST(HalfAttention, AutocastChangesNothing) {
