@@ -59,8 +59,8 @@ DueDates mutated(const DueDates& dates, Random& random) {
     d.memory_share = std::clamp(d.memory_share + .4 * w * random.normal(), .4, 1.0);
   }
   if (random.chance(.15)) d.balance = !d.balance;
-  if (random.chance(.15)) {
-    d.jitter = random.chance(.5) ? 0 : random.uniform(0, 4 * w);
+  if (random.chance(.4)) {
+    d.jitter = random.chance(.3) ? 0 : random.uniform(0, 4 * w);
     d.jitter_seed = random.next();
   }
   return d;
