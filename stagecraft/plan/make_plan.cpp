@@ -131,6 +131,10 @@ class Planner {
     row.schedule = "synthesised";
     row.result = evaluate_schedule(composer_, row.choice, *found.schedule);
     row.value = row.result.value(options_.objective);
+    // Where the plan is optimal, both are the same sum in a different order of rounding.
+    if (row.bound.value <= row.value * (1 + 1e-9)) {
+      row.bound.value = std::min(row.bound.value, row.value);
+    }
     candidate.score = row.value;
     // Rows of one choice: the better one stays.
     for (std::size_t i = 0; i < found_.size(); ++i) {

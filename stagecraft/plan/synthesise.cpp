@@ -48,6 +48,10 @@ Synthesis synthesise(const ScheduleProblem& problem, const SynthesisOptions& opt
   result.makespan = score.makespan;
   result.span = score.span;
   result.value = score.value;
+  // Where the order is optimal, both are the same sum in a different order of rounding.
+  if (result.bound.value <= result.value * (1 + 1e-9)) {
+    result.bound.value = std::min(result.bound.value, result.value);
+  }
   result.peaks = evaluator.peaks();
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
     result.peaks[r] += problem.ranks[r].fixed;

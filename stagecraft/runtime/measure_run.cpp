@@ -73,7 +73,7 @@ class RunTimes {
   std::vector<double> makespans_;
 };
 
-void set_memory(MeasuredStage& stage, const StageMemory& memory) {
+void set_run_memory(MeasuredStage& stage, const StageMemory& memory) {
   const auto measured = [&](ActionType type) { return memory.of(type).is_measured; };
   const auto change = [&](ActionType type) { return static_cast<double>(memory.of(type).change); };
   const auto beside = [&](ActionType type) {
@@ -162,7 +162,7 @@ MeasuredRun measure_run(const Pipe& pipe, const Schedule& schedule,
     stage.backward_input = actions.input.value();
     stage.backward_weight = actions.weight.value();
     stage.backward = actions.backward.value();
-    if (!with_memory->memory.empty()) set_memory(stage, with_memory->memory[s]);
+    if (!with_memory->memory.empty()) set_run_memory(stage, with_memory->memory[s]);
   }
   return result;
 }

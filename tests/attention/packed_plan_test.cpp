@@ -19,7 +19,7 @@ namespace {
 
 /// "causal window 3: 0-2/0-2 2-5/2-5; 0-5/0-5": queries/keys of the segments, a member after the
 /// other.
-std::string text(const std::optional<PackedPlan>& plan) {
+std::string text_of_plan(const std::optional<PackedPlan>& plan) {
   if (!plan) return "none";
   std::string out = plan->causal ? "causal" : "all";
   if (plan->window) out += fmt::format(" window {}", *plan->window);
@@ -36,7 +36,7 @@ std::string text(const std::optional<PackedPlan>& plan) {
 std::string plan_text(const MaskFn& mask_fn, int64_t batch, int64_t heads, int64_t q_len,
                       int64_t kv_len) {
   const auto mask = create_block_mask(mask_fn, batch, heads, q_len, kv_len, 4);
-  return text(plan_packed(find_kept_keys(*mask, at::kCPU)));
+  return text_of_plan(plan_packed(find_kept_keys(*mask, at::kCPU)));
 }
 
 /// The scores that a plan keeps for one member.
@@ -56,7 +56,7 @@ at::Tensor dense(const PackedPlan& plan, std::size_t member, int64_t q_len, int6
   return keep;
 }
 
-MaskFn documents(const std::vector<int64_t>& ids) {
+MaskFn documents_by_id(const std::vector<int64_t>& ids) {
   return document_mask(at::tensor(ids, at::kLong));
 }
 
@@ -71,21 +71,23 @@ TEST(PackedPlan, KnowsCausalMasksWhateverTheirFunction) {
 }
 
 TEST(PackedPlan, KnowsDocuments) {
-  EXPECT_EQ(plan_text(documents({0, 0, 7, 7, 7, 2}), 1, 1, 6, 6), "all: 0-2/0-2 2-5/2-5 5-6/5-6;");
-  EXPECT_EQ(plan_text(and_masks({causal_mask(), documents({0, 0, 7, 7, 7, 2})}), 1, 1, 6, 6),
+  EXPECT_EQ(plan_text(documents_by_id({0, 0, 7, 7, 7, 2}), 1, 1, 6, 6),
+            "all: 0-2/0-2 2-5/2-5 5-6/5-6;");
+  EXPECT_EQ(plan_text(and_masks({causal_mask(), documents_by_id({0, 0, 7, 7, 7, 2})}), 1, 1, 6, 6),
             "causal: 0-2/0-2 2-5/2-5 5-6/5-6;");
   EXPECT_EQ(
       plan_text(document_mask(at::tensor({0, 0, 1, 0, 1, 1}, at::kLong).view({2, 3})), 2, 1, 3, 3),
       "all: 0-2/0-2 2-3/2-3; 0-1/0-1 1-3/1-3;");
   // The first document comes back: its keys have a gap.
-  EXPECT_EQ(plan_text(documents({0, 0, 1, 1, 0}), 1, 1, 5, 5), "none");
+  EXPECT_EQ(plan_text(documents_by_id({0, 0, 1, 1, 0}), 1, 1, 5, 5), "none");
 }
 
 TEST(PackedPlan, KnowsWindows) {
   EXPECT_EQ(plan_text(sliding_window_mask(2), 1, 1, 9, 9), "causal window 2: 0-9/0-9;");
   EXPECT_EQ(plan_text(sliding_window_mask(20), 1, 1, 9, 9), "causal: 0-9/0-9;");
-  EXPECT_EQ(plan_text(and_masks({sliding_window_mask(1), documents({0, 0, 0, 1, 1})}), 1, 1, 5, 5),
-            "causal window 1: 0-3/0-3 3-5/3-5;");
+  EXPECT_EQ(
+      plan_text(and_masks({sliding_window_mask(1), documents_by_id({0, 0, 0, 1, 1})}), 1, 1, 5, 5),
+      "causal window 1: 0-3/0-3 3-5/3-5;");
 }
 
 TEST(PackedPlan, QueriesAndKeysWithoutAPartnerAreSegments) {
