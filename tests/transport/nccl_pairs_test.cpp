@@ -4,6 +4,8 @@
 
 #include <atomic>
 #include <chrono>
+#include <filesystem>
+#include <iterator>
 #include <memory>
 #include <string>
 #include <thread>
@@ -13,6 +15,7 @@
 
 #include <ATen/ops/zeros.h>
 
+#include "stagecraft/base/deadline.h"
 #include "stagecraft/base/error.h"
 #include "tests/support/expect_error.h"
 
@@ -58,9 +61,8 @@ std::shared_ptr<const NcclLibrary> make_library() {
     ++table->received;
     return 0;
   };
-  // A call that hung in an earlier test may end in this one.
-  library->comm_abort = [](void* comm) {
-    if (comm == table.get()) ++table->aborted;
+  library->comm_abort = [](void*) {
+    ++table->aborted;
     return 0;
   };
   library->comm_destroy = [](void*) {
@@ -77,8 +79,21 @@ std::shared_ptr<const NcclLibrary> make_library() {
 class NcclPairsTest : public testing::Test {
  protected:
   NcclPairsTest() { table = std::make_shared<FakeTable>(); }
-  // No thread of this test may use the table of the next one.
-  ~NcclPairsTest() override { pairs_.close(std::chrono::seconds(20)); }
+  // No thread of this test may use the table of the next one, also none that was left behind.
+  ~NcclPairsTest() override {
+    table->hangs = false;
+    pairs_.close(std::chrono::seconds(20));
+    const auto deadline = Deadline::after(std::chrono::seconds(20));
+    while (num_threads() > threads_ && !deadline.has_passed()) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(num_threads(), threads_);
+  }
+
+  static std::ptrdiff_t num_threads() {
+    const std::filesystem::directory_iterator tasks("/proc/self/task");
+    return std::distance(begin(tasks), end(tasks));
+  }
 
   // Opens the pair from this rank to `to`, as its first value does. The ids that are sent to the
   // other rank are counted.
@@ -101,6 +116,7 @@ class NcclPairsTest : public testing::Test {
     EXPECT_EQ(pairs_.state(Rank(1), false), state);
   }
 
+  const std::ptrdiff_t threads_ = num_threads();
   const std::string kId = std::string(sizeof(NcclLibrary::UniqueId), 'x');
   bool is_over_ = false;
   std::vector<std::string> ids_;
