@@ -159,14 +159,8 @@ std::vector<PlanRank> make_ranks(const PlanCommand& command, const LayerFile& fi
     if (!rank.memory) rank.memory = file.memory;
   }
   if (!command.memory) return ranks;
-  const std::vector<double> memory = parse_memory("--memory", *command.memory, bytes);
-  if (memory.size() != 1 && memory.size() != ranks.size()) {
-    throw BadUsage(fmt::format("--memory has {} amounts for {} ranks: give one, or one for each",
-                               memory.size(), ranks.size()));
-  }
-  for (std::size_t r = 0; r < ranks.size(); ++r) {
-    ranks[r].memory = memory[memory.size() == 1 ? 0 : r];
-  }
+  const std::vector<double> memory = parse_memory("--memory", *command.memory, ranks.size(), bytes);
+  for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].memory = memory[r];
   return ranks;
 }
 

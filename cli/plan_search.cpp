@@ -20,9 +20,7 @@ Quantity quantity_of(const std::string& option, const std::string& text) {
   }
 }
 
-}  // namespace
-
-std::vector<double> parse_memory(const std::string& option, const std::string& text, bool& bytes) {
+std::vector<double> parse_amounts(const std::string& option, const std::string& text, bool& bytes) {
   std::vector<double> amounts;
   std::size_t begin = 0;
   while (true) {
@@ -38,6 +36,19 @@ std::vector<double> parse_memory(const std::string& option, const std::string& t
     if (comma == text.size()) return amounts;
     begin = comma + 1;
   }
+}
+
+}  // namespace
+
+std::vector<double> parse_memory(const std::string& option, const std::string& text,
+                                 std::size_t ranks, bool& bytes) {
+  std::vector<double> memory = parse_amounts(option, text, bytes);
+  if (memory.size() == 1) memory.resize(ranks, memory.front());
+  if (memory.size() != ranks) {
+    throw BadUsage(fmt::format("{} has {} amounts for {} ranks: give one, or one for each", option,
+                               memory.size(), ranks));
+  }
+  return memory;
 }
 
 std::chrono::nanoseconds parse_time_limit(const std::string& option, const std::string& text) {

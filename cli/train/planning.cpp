@@ -79,14 +79,9 @@ PlanProblem problem_of(const TrainCommand& command) {
   problem.units = {"ms", true};
   if (command.memory) {
     bool bytes = true;
-    const std::vector<double> memory = parse_memory("--memory", *command.memory, bytes);
-    if (memory.size() != 1 && memory.size() != problem.ranks.size()) {
-      throw BadUsage(fmt::format("--memory has {} amounts for {} ranks: give one, or one for each",
-                                 memory.size(), problem.ranks.size()));
-    }
-    for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
-      problem.ranks[r].memory = memory[memory.size() == 1 ? 0 : r];
-    }
+    const std::vector<double> memory =
+        parse_memory("--memory", *command.memory, problem.ranks.size(), bytes);
+    for (std::size_t r = 0; r < memory.size(); ++r) problem.ranks[r].memory = memory[r];
   }
   return problem;
 }

@@ -356,7 +356,7 @@ int train_on_processes(const TrainCommand& command, int argc, char** argv) {
   if (const auto launch = detail::find_launch()) {
     throw BadUsage(
         fmt::format("--processes starts the ranks itself, but {} has started this "
-                    "process: leave one of them away",
+                    "process: use one of the two",
                     detail::name_of(launch->kind)));
   }
   note_interrupts();

@@ -41,16 +41,17 @@ void Saving::finish() {
 }
 
 void Saving::say_failed(const std::string& cause) {
-  print_error(fmt::format(
-      "the checkpoint of step {} was not written: {}; training continues, {}", step_, cause,
-      newest().empty() ? "and no checkpoint is there yet" : fmt::format("and {} stays", newest())));
+  print_error(fmt::format("the checkpoint of step {} was not written: {}; training continues, {}",
+                          step_, cause,
+                          newest().empty() ? "and the run has no checkpoint yet"
+                                           : fmt::format("and {} stays", newest())));
 }
 
 std::string Saving::describe_loss() const {
   if (lost_.empty()) return {};
   return fmt::format(
       "the last checkpoint, of step {}, was not written; {}", step_,
-      newest().empty() ? "there is none of this run" : fmt::format("the newest is {}", newest()));
+      newest().empty() ? "the run has no checkpoint" : fmt::format("the newest is {}", newest()));
 }
 
 std::optional<Checkpoint> newest_readable(const std::string& folder, std::string& path) {

@@ -6,9 +6,11 @@ owns modules and losses, never the schedule or its stages, so that both die when
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from collections import defaultdict
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -182,6 +184,15 @@ class _Engine:
 
         return handle
 
+    @contextlib.contextmanager
+    def _alone(self) -> Iterator[None]:
+        if not self._lock.acquire(blocking=False):
+            raise ArgumentError("a step of this schedule is in progress: stages and other threads cannot start another")
+        try:
+            yield
+        finally:
+            self._lock.release()
+
     def run(
         self,
         schedule: Any,
@@ -194,111 +205,94 @@ class _Engine:
         loss_kwargs: Any,
     ) -> None:
         """One step at a time: a second one, on another thread or inside a stage, is refused."""
-        if not self._lock.acquire(blocking=False):
-            raise ArgumentError("a step of this schedule is in progress: stages and other threads cannot start another")
-        try:
-            self._run(schedule, training, arg_mbs, kwarg_mbs, target_mbs, losses, return_outputs, loss_kwargs)
-        finally:
-            self._lock.release()
+        with self._alone():
+            stages = schedule._local_stages()
+            count = schedule._n_microbatches
+            if any(not hasattr(stage, "_call") for stage in stages):
+                return _compare.run_stand_ins(schedule, stages, arg_mbs, kwarg_mbs)
+            if not schedule._is_initialized():
+                for stage in stages:
+                    stage._forget_look()
+            first = next((s for s in stages if s.is_first), None)
+            last = next((s for s in stages if s.is_last), None)
+            if first is not None and first._runtime_validate:
+                _compare.validate_first(first, arg_mbs, kwarg_mbs)
+            world = self._prepare(schedule)
+            has_kwargs = kwarg_mbs is not None and any(kwarg_mbs)
+            options: dict[str, Any] = {
+                "microbatches": count,
+                "weights": _weights(
+                    schedule,
+                    arg_mbs if first is not None else None,
+                    kwarg_mbs if first is not None else None,
+                    target_mbs if last is not None else None,
+                ),
+                "measure_memory": schedule.measure_memory,
+                "reduce_grads": self.reduces,
+            }
+            for stage in stages:
+                call = stage._call
+                call.clear()
+                call.abroad = world.size > 1
+                call.kwargs = [dict(each) for each in kwarg_mbs] if has_kwargs else None
+                stage._has_backward = training
+                stage._begin_look(training)
+                stage.chunks = count
+                stage.fwd_cache.clear()
+                stage.bwd_cache.clear()
+                stage.output_chunks.clear()
+            if last is not None:
+                call = last._call
+                call.loss_fn = schedule._loss_fn
+                call.targets = target_mbs
+                call.loss_kwargs = dict(loss_kwargs or {})
+                call.keeps_outputs = return_outputs
+                call.wants_loss = schedule._loss_fn is not None and (training or target_mbs is not None)
+                options["has_target"] = not training and call.wants_loss
+            inputs: list[Any] = []
+            if _sources.has_ports(schedule):
+                # Model inputs enter at each stage that reads them.
+                given = zip(arg_mbs or [()] * count, kwarg_mbs or [{}] * count)
+                inputs = [(tuple(args), kwargs) for args, kwargs in given]
+                if not any(args or kwargs for args, kwargs in inputs):
+                    inputs = []
+                for stage in stages:
+                    stage._call.kwargs = None
+            elif first is not None and arg_mbs is not None:
+                inputs = [(tuple(args), {}) for args in arg_mbs]
+            if self._key[4]:
+                from stagecraft.schedules import _PipelineContext
 
-    def _run(
-        self,
-        schedule: Any,
-        training: bool,
-        arg_mbs: Any,
-        kwarg_mbs: Any,
-        target_mbs: Any,
-        losses: Any,
-        return_outputs: bool,
-        loss_kwargs: Any,
-    ) -> None:
-        stages = schedule._local_stages()
-        count = schedule._n_microbatches
-        if any(not hasattr(stage, "_call") for stage in stages):
-            return _compare.run_stand_ins(schedule, stages, arg_mbs, kwarg_mbs)
-        if not schedule._is_initialized():
+                self._context = _PipelineContext(
+                    schedule,
+                    arg_mbs if arg_mbs is not None else [()] * count,
+                    kwarg_mbs if kwarg_mbs is not None else [{}] * count,
+                    target_mbs,
+                    losses,
+                )
+                if not hasattr(schedule, "backward_counter"):
+                    schedule.backward_counter = defaultdict(int)
+                schedule.backward_counter.clear()
+                schedule._internal_losses.clear()
+            try:
+                result = self._runner.run(training, inputs, options)
+                if last is not None and return_outputs:
+                    outputs = last._call.outputs
+                    last.output_chunks.extend(outputs[m] for m in sorted(outputs))
+            except BaseException:
+                self._failed = True
+                raise
+            finally:
+                self._context = None
+                schedule._internal_losses.clear()
+                for stage in stages:
+                    stage._call.clear()
+                deliver_log()
             for stage in stages:
-                stage._forget_look()
-        first = next((s for s in stages if s.is_first), None)
-        last = next((s for s in stages if s.is_last), None)
-        if first is not None and first._runtime_validate:
-            _compare.validate_first(first, arg_mbs, kwarg_mbs)
-        world = self._prepare(schedule)
-        has_kwargs = kwarg_mbs is not None and any(kwarg_mbs)
-        options: dict[str, Any] = {
-            "microbatches": count,
-            "weights": _weights(
-                schedule,
-                arg_mbs if first is not None else None,
-                kwarg_mbs if first is not None else None,
-                target_mbs if last is not None else None,
-            ),
-            "measure_memory": schedule.measure_memory,
-            "reduce_grads": self.reduces,
-        }
-        for stage in stages:
-            call = stage._call
-            call.clear()
-            call.abroad = world.size > 1
-            call.kwargs = [dict(each) for each in kwarg_mbs] if has_kwargs else None
-            stage._has_backward = training
-            stage._begin_look(training)
-            stage.chunks = count
-            stage.fwd_cache.clear()
-            stage.bwd_cache.clear()
-            stage.output_chunks.clear()
-        if last is not None:
-            call = last._call
-            call.loss_fn = schedule._loss_fn
-            call.targets = target_mbs
-            call.loss_kwargs = dict(loss_kwargs or {})
-            call.keeps_outputs = return_outputs
-            call.wants_loss = schedule._loss_fn is not None and (training or target_mbs is not None)
-            options["has_target"] = not training and call.wants_loss
-        inputs: list[Any] = []
-        if _sources.has_ports(schedule):
-            # Model inputs enter at each stage that reads them.
-            given = zip(arg_mbs or [()] * count, kwarg_mbs or [{}] * count)
-            inputs = [(tuple(args), kwargs) for args, kwargs in given]
-            if not any(args or kwargs for args, kwargs in inputs):
-                inputs = []
-            for stage in stages:
-                stage._call.kwargs = None
-        elif first is not None and arg_mbs is not None:
-            inputs = [(tuple(args), {}) for args in arg_mbs]
-        if self._key[4]:
-            from stagecraft.schedules import _PipelineContext
-
-            self._context = _PipelineContext(
-                schedule,
-                arg_mbs if arg_mbs is not None else [()] * count,
-                kwarg_mbs if kwarg_mbs is not None else [{}] * count,
-                target_mbs,
-                losses,
-            )
-            if not hasattr(schedule, "backward_counter"):
-                schedule.backward_counter = defaultdict(int)
-            schedule.backward_counter.clear()
-            schedule._internal_losses.clear()
-        try:
-            result = self._runner.run(training, inputs, options)
-            if last is not None and return_outputs:
-                outputs = last._call.outputs
-                last.output_chunks.extend(outputs[m] for m in sorted(outputs))
-        except BaseException:
-            self._failed = True
-            raise
-        finally:
-            self._context = None
-            schedule._internal_losses.clear()
-            for stage in stages:
-                stage._call.clear()
-            deliver_log()
-        for stage in stages:
-            stage._end_look(training)
-        schedule._set_initialized(training)
-        if losses is not None and last is not None:
-            losses[:] = result["losses"]
+                stage._end_look(training)
+            schedule._set_initialized(training)
+            if losses is not None and last is not None:
+                losses[:] = result["losses"]
 
 
 # What schedules.py calls.

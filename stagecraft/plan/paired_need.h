@@ -15,8 +15,8 @@ namespace stagecraft::plan {
 /// second lap begins.
 ///
 /// `choice` says the placement. Nothing if no split needs less than `known`, for other than two
-/// stages a rank, and if the model has so many layers that it would take too long (a second or two;
-/// about 200 layers in a V, 90 in a loop).
+/// stages a rank, and for models with more layers than it can examine in a second or two (about 200
+/// in a V, 90 in a loop).
 std::optional<LeastMemory> least_paired_need(const StageComposer& composer,
                                              const std::vector<double>& shares,
                                              RecomputeChoice recompute, const PlanChoice& choice,

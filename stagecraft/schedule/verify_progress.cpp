@@ -78,7 +78,7 @@ class CycleFinder {
 
 void verify_progress(const Schedule& schedule, const StageGraph& graph, const ActionIndex& index,
                      Findings& findings) {
-  // Whoever writes waits knows when a send must be over: before that it only posts.
+  // In a schedule with waits, the wait says when a send must be complete. The send only posts.
   const bool has_waits =
       has_any(schedule, {ActionType::kWaitSendForward, ActionType::kWaitSendBackward});
   const Needs needs(schedule, graph, has_waits ? Needs::Blocks::kWaits : Needs::Blocks::kSends);

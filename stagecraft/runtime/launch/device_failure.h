@@ -12,7 +12,7 @@
 
 namespace stagecraft::detail {
 
-/// What one stage of a rank keeps for the microbatches whose backward has not run.
+/// The memory that a stage holds for microbatches between their forward and their backward.
 struct InFlight {
   StageId stage;
   int32_t microbatches = 0;
