@@ -120,6 +120,18 @@ void Executor::guarded(Part&& part) {
   }
 }
 
+void Executor::connect(Deadline deadline) {
+  std::vector<Rank> peers = wiring_.peers();
+  const std::vector<Rank> tied = ties_.peers();
+  peers.insert(peers.end(), tied.begin(), tied.end());
+  for (int32_t replica = 0; replica < place_.replicas; ++replica) {
+    if (replica != place_.replica()) peers.push_back(place_.in_replica(replica));
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  transport_.connect(peers, deadline);
+}
+
 void Executor::run(const StepPlan& plan) {
   start_list(plan);
   guarded([&] {

@@ -58,6 +58,9 @@ class Executor {
            std::span<Stage> stages, const Placement& placement, const PipelineOptions& options,
            const Callbacks& callbacks);
 
+  /// Connects to all ranks that this rank sends values to in a step: Transport::connect.
+  void connect(Deadline deadline);
+
   /// Executes this rank's part of a step. A failure on this rank is thrown as StageError or
   /// TimeoutError, a failure of a different rank as PeerError. Before that, the world is aborted
   /// and everything that the step had in flight is released.

@@ -200,6 +200,8 @@ class Runner::Impl final : public PipelineCore {
     if (is_new) {
       const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin");
       compare_pipelines(transport_, *this, driver_->stages(), deadline());
+      // All ranks are connected before the first of them begins to execute: announce_step follows.
+      executor_.connect(deadline());
     }
     const std::shared_ptr<const Schedule> before = schedule;
     choose_schedule(batch, step, is_training);

@@ -2,6 +2,7 @@
 // bits as over threads.
 
 #include <cstdint>
+#include <cstdlib>
 
 #include <gtest/gtest.h>
 
@@ -18,6 +19,15 @@ TEST(NcclPipeline, EverySchedulesBitsAreThoseOfThreads) {
     const auto ends = run_nccl_ranks(ranks, c10::kCPU, {}, expect_all_schedules_bits);
     for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
   }
+}
+
+// Every communicator waits for the transfers of all others, as CUDA may make it.
+TEST(NcclPipeline, RanksThatConnectWaitForNothingThatWaitsForThem) {
+  use_fake_nccl();
+  setenv("SC_FAKE_NCCL", "wait", 1);
+  const auto ends = run_nccl_ranks(4, c10::kCPU, {}, expect_all_schedules_bits);
+  unsetenv("SC_FAKE_NCCL");
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
 }
 
 }  // namespace
