@@ -89,14 +89,16 @@ std::function<void()> both(const Attend& attend, const Tensors& x) {
 }
 
 // The same as one launch. Null if there are no graphs.
-std::function<void()> as_graph(detail::GraphDevice* device, const std::function<void()>& work) {
+std::function<void()> as_graph(stagecraft::detail::GraphDevice* device,
+                               const std::function<void()>& work) {
   if (device == nullptr) return {};
   const auto stream = device->enter();
   for (int i = 0; i < 3; ++i) work();
   device->begin_capture();
   work();
-  return
-      [graph = std::shared_ptr<detail::DeviceGraph>(device->end_capture())] { graph->replay({}); };
+  return [graph = std::shared_ptr<stagecraft::detail::DeviceGraph>(device->end_capture())] {
+    graph->replay({});
+  };
 }
 
 void compare(const std::string& what, const std::string& reference, int rounds,
@@ -155,7 +157,7 @@ int main(int argc, char** argv) {
                {"window of 512", sliding_window_mask(512), std::nullopt},
                {"prefix of 700, then causal", prefix, std::nullopt},
                {"every fourth block, 4 of 5 scores", scattered, std::nullopt}};
-  const auto graphs = detail::find_graph_device(kDevice);
+  const auto graphs = stagecraft::detail::find_graph_device(kDevice);
   std::printf("attention in bfloat16, %ld heads of %ld, length %ld; milliseconds\n",
               static_cast<long>(kHeads), static_cast<long>(kSize), static_cast<long>(kLength));
   const Attend engine_causal = [](const Tensors& t) {
