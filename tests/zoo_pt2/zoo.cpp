@@ -31,6 +31,22 @@ bool same_bits(const at::Tensor& a, const at::Tensor& b) {
          std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 
+std::string difference(const std::string& what, const c10::IValue& expected,
+                       const c10::IValue& got) {
+  const bool both = expected.isTensor() && got.isTensor() && expected.toTensor().defined() &&
+                    got.toTensor().defined();
+  if (both && same_bits(expected.toTensor(), got.toTensor())) return "";
+  if (!both && !expected.isTensor() && !got.isTensor() && tree::leaf_equal(expected, got))
+    return "";
+  std::string far;
+  if (both && expected.toTensor().sizes() == got.toTensor().sizes() &&
+      expected.toTensor().is_floating_point()) {
+    far = fmt::format(", by up to {}",
+                      expected.toTensor().sub(got.toTensor()).abs().max().item().toDouble());
+  }
+  return fmt::format("{}: expected {}, got {}{}", what, describe(expected), describe(got), far);
+}
+
 c10::IValue copy_of(const c10::IValue& value) {
   return tree::map(value, [](const c10::IValue& leaf) -> c10::IValue {
     if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
@@ -97,22 +113,6 @@ std::string compare_states(const oracle::Case& one, const Graph& graph) {
 }
 
 }  // namespace
-
-std::string difference(const std::string& what, const c10::IValue& expected,
-                       const c10::IValue& got) {
-  const bool both = expected.isTensor() && got.isTensor() && expected.toTensor().defined() &&
-                    got.toTensor().defined();
-  if (both && same_bits(expected.toTensor(), got.toTensor())) return "";
-  if (!both && !expected.isTensor() && !got.isTensor() && tree::leaf_equal(expected, got))
-    return "";
-  std::string far;
-  if (both && expected.toTensor().sizes() == got.toTensor().sizes() &&
-      expected.toTensor().is_floating_point()) {
-    far = fmt::format(", by up to {}",
-                      expected.toTensor().sub(got.toTensor()).abs().max().item().toDouble());
-  }
-  return fmt::format("{}: expected {}, got {}{}", what, describe(expected), describe(got), far);
-}
 
 std::string zoo_path(const std::string& file) {
   const char* folder = std::getenv("SC_ZOO_FOLDER");

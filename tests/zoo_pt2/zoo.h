@@ -37,10 +37,6 @@ std::string compare_with_case(const Graph& graph, const oracle::Case& one);
 std::string compare_with_case(const Graph& graph, const oracle::Case& one,
                               const std::function<c10::IValue(const Arguments&)>& run);
 
-/// How the two differ, bit for bit, in one line that begins with `what`; nothing if they are equal.
-std::string difference(const std::string& what, const c10::IValue& expected,
-                       const c10::IValue& got);
-
 /// Every two values that share memory when the graph runs must have a common number. The first two
 /// that have not, or nothing.
 std::string check_shared_memory(const Graph& graph, const Arguments& arguments);
