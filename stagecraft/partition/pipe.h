@@ -4,6 +4,7 @@
 #include <memory>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -29,6 +30,16 @@ struct StageSummary {
   int64_t parameter_bytes = 0;
   int64_t flops = 0;       ///< of a forward
   int64_t bytes_sent = 0;  ///< of a microbatch, forward, to all later stages
+};
+
+/// Makes the bodies of a pipe's stages, for stages that do not run their graphs operator by
+/// operator. May be called on several threads at the same time.
+class StageBodies {
+ public:
+  virtual ~StageBodies() = default;
+  /// The body of a stage. Its parameters and buffers are the tensors of `graph`, which are on the
+  /// device where the stage computes.
+  virtual StageBody body(StageId stage, const Graph& graph) const = 0;
 };
 
 /// A model as a pipeline of stages that read each other's values.
@@ -64,6 +75,9 @@ class Pipe {
   /// With options, whose device is replaced by that of the stage's tensors.
   Stage build_stage(StageId stage, StageOptions options) const;
   std::vector<Stage> build_stages(std::optional<c10::Device> device = std::nullopt) const;
+  /// The same pipe, whose stages are built from other bodies. run() still runs the graphs.
+  Pipe with_bodies(std::shared_ptr<const StageBodies> bodies) const;
+
   /// The same pipe on a device. Every tensor that is on a different device is copied once.
   Pipe to(c10::Device device) const;
   /// The same for several pipes. Tensors that they share are moved once and stay shared: a model
@@ -99,10 +113,12 @@ class Pipe {
   struct Planned {};
   Pipe(Planned, Graph graph, PipePlan plan);
   const StagePlan& plan(StageId stage) const;
+  StageBody body_of(StageId stage, const Graph& graph) const;
 
   Graph graph_;
   std::shared_ptr<const PipePlan> plan_;
   std::shared_ptr<const Ports> ports_;
+  std::shared_ptr<const StageBodies> bodies_;  // null: run the graphs
 };
 
 /// Options of pipeline().
@@ -125,6 +141,10 @@ Pipe pipeline(M model, const Arguments& example, const Split& split = {},
 /// Makes random numbers depend on `draw` and on the name of each operator, and therefore not on the
 /// split.
 RunOptions draw_by_name(uint64_t draw);
+
+/// The number of an operator's name in the derivation of its seed: RandomScope(draw, place). It
+/// never changes: saved runs rely on it.
+uint64_t random_place(std::string_view name);
 
 /// The body of a stage that runs a graph. In a pipeline it runs with draw_by_name.
 StageBody stage_body(const Graph& graph);
