@@ -81,8 +81,7 @@ void ZipFile::map() {
   }
   if (!S_ISREG(info.st_mode)) fail("is not a file");
   const auto size = static_cast<std::size_t>(info.st_size);
-  if (size < kEndSize)
-    fail(fmt::format("is not {}: it has {} bytes", what_, size));
+  if (size < kEndSize) fail(fmt::format("is not {}: it has {} bytes", what_, size));
   // Private and writable: training changes weights in place, and not in the file.
   void* start = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.get(), 0);
   if (start == MAP_FAILED) {
