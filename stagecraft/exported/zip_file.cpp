@@ -156,10 +156,8 @@ void ZipFile::read_directory() {
       e = field_end;
     }
     if ((flags & kEncrypted) != 0 || method != kStored || packed != unpacked) {
-      fail(
-          fmt::format("{} is compressed, so it cannot be mapped; write the archive with "
-                      "torch.export.save",
-                      name));
+      fail(fmt::format("{} is compressed, so it cannot be mapped; {} has members that are stored",
+                       name, what_));
     }
     if (local > bytes_.size() || bytes_.size() - local < kLocalSize ||
         read_at<uint32_t>(bytes_, local) != kLocal) {
