@@ -42,34 +42,14 @@ void check_options(const TrainCommand& command, const CompiledPipe& pipe) {
 /// The graph of the model with the sizes that the stages were compiled for.
 Graph with_compiled_sizes(const CompiledPipe& pipe) {
   GraphParts parts = pipe.graph().parts();
-  const PackageInfo& package = pipe.package();
-  const auto narrow = [&](const SizeExpr& size, const SizeExpr& compiled) {
-    for (std::size_t k = 0; k < parts.sizes.size(); ++k) {
-      if (size != SizeExpr::of_size(static_cast<int>(k))) continue;
-      GraphSize& own = parts.sizes[k];
-      if (compiled.is_number()) {
-        own.least = own.greatest = own.example = compiled.number();
-        return;
-      }
-      for (std::size_t s = 0; s < package.sizes.size(); ++s) {
-        if (compiled != SizeExpr::of_size(static_cast<int>(s))) continue;
-        own.least = std::max(own.least, package.sizes[s].least);
-        own.greatest = std::min(own.greatest, package.sizes[s].greatest);
-      }
+  for (GraphSize& size : parts.sizes) {
+    for (const FixedSize& fixed : pipe.package().fixed) {
+      if (fixed.name == size.name) size.least = size.greatest = size.example = fixed.value;
     }
-  };
-  for (const CompiledStageInfo& stage : package.stages) {
-    const ProgramInfo* forward = stage.find(ProgramKind::kForward);
-    for (const ProgramSlot& slot : forward->inputs) {
-      if (slot.kind != ProgramSlot::Kind::kInput) continue;
-      for (const Argument& input : parts.inputs) {
-        if (input.value() == nullptr) continue;
-        const GraphValue& value = parts.values[input.value()->position()];
-        if (value.name != stage.inputs[slot.index]) continue;
-        for (std::size_t d = 0; d < std::min(slot.sizes.size(), value.shape.size()); ++d) {
-          if (slot.sizes[d]) narrow(value.shape[d], *slot.sizes[d]);
-        }
-      }
+    for (const CompiledSize& range : pipe.package().sizes) {
+      if (range.name != size.name) continue;
+      size.least = std::max(size.least, range.least);
+      size.greatest = std::min(size.greatest, range.greatest);
     }
   }
   return Graph(std::move(parts));

@@ -143,56 +143,62 @@ Ptr new_compiled_node() {
 Graph with_dtypes(const Graph& graph, const CompiledStageInfo& info) {
   GraphParts parts = graph.parts();
   bool is_changed = false;
-  for (const Argument& input : parts.inputs) {
-    if (input.value() == nullptr) continue;
-    GraphValue& value = parts.values[input.value()->position()];
-    for (std::size_t i = 0; i < info.inputs.size(); ++i) {
-      const ProgramSlot* slot = detail::find_slot(info, Kind::kInput, i);
-      if (info.inputs[i] != value.name || slot == nullptr || slot->dtype == value.dtype) continue;
-      value.dtype = slot->dtype;
-      is_changed = true;
-    }
+  for (std::size_t i = 0; i < parts.inputs.size(); ++i) {
+    const ProgramSlot* slot = detail::find_slot(info, Kind::kInput, i);
+    if (slot == nullptr || parts.inputs[i].value() == nullptr) continue;
+    GraphValue& value = parts.values[parts.inputs[i].value()->position()];
+    is_changed = is_changed || value.dtype != slot->dtype;
+    value.dtype = slot->dtype;
   }
   return is_changed ? Graph(std::move(parts)) : graph;
+}
+
+/// FileError unless the description has the leaves of the graph.
+Graph checked(const Graph& graph, const CompiledStageInfo& info, const std::string& path) {
+  const auto name_of_leaf = [&](const Argument& leaf) {
+    return leaf.value() == nullptr ? std::string() : graph.value(*leaf.value()).name;
+  };
+  const auto check = [&](const std::vector<Argument>& leaves, const std::vector<std::string>& names,
+                         const char* what) {
+    bool fits = leaves.size() == names.size();
+    for (std::size_t i = 0; fits && i < names.size(); ++i) {
+      fits = name_of_leaf(leaves[i]) == names[i];
+    }
+    require<FileError>(fits, "{}: is damaged: the {} of a stage are not those of its graph", path,
+                       what);
+  };
+  check(graph.parts().inputs, info.inputs, "inputs");
+  check(graph.parts().outputs, info.outputs, "outputs");
+  std::vector<bool> is_made(info.outputs.size(), false);
+  for (const ProgramSlot& slot : info.find(ProgramKind::kForward)->outputs) {
+    if (slot.kind == Kind::kOutput) is_made[slot.index] = true;
+  }
+  for (std::size_t o = 0; o < info.outputs.size(); ++o) {
+    require<FileError>(info.outputs[o].empty() || is_made[o],
+                       "{}: is damaged: no program makes output {} of a stage", path, o);
+  }
+  return graph;
 }
 
 class CompiledForward {
  public:
   CompiledForward(std::shared_ptr<CompiledBackward> backward, const Graph& graph,
                   const std::string& path)
-      : backward_(std::move(backward)), graph_(graph), binding_(with_dtypes(graph, info())) {
-    const GraphParts& parts = graph_.parts();
-    leaf_of_.assign(info().inputs.size(), parts.inputs.size());
-    for (std::size_t leaf = 0; leaf < parts.inputs.size(); ++leaf) {
-      const ValueId* value = parts.inputs[leaf].value();
-      if (value == nullptr) continue;
-      for (std::size_t i = 0; i < leaf_of_.size(); ++i) {
-        if (info().inputs[i] == graph_.value(*value).name) leaf_of_[i] = leaf;
-      }
-    }
-    for (std::size_t i = 0; i < leaf_of_.size(); ++i) {
-      require<FileError>(leaf_of_[i] < parts.inputs.size(),
-                         "{}: is damaged: a stage has no input '{}'", path, info().inputs[i]);
-    }
-    check_outputs(path);
+      : backward_(std::move(backward)),
+        graph_(checked(graph, info(), path)),
+        binding_(with_dtypes(graph, info())),
+        has_input_grad_(info().inputs.size(), false) {
     for (const std::string& name : info().draws) places_.push_back(random_place(name));
-    has_input_grad_.assign(info().inputs.size(), false);
-    if (const ProgramInfo* program = info().find(ProgramKind::kBackward)) {
-      for (const ProgramSlot& slot : program->outputs) {
-        if (slot.kind == Kind::kInputGrad) has_input_grad_[slot.index] = true;
-      }
-      has_output_grad_.assign(parts.outputs.size(), false);
-      for (const ProgramSlot& slot : program->inputs) {
-        if (slot.kind == Kind::kOutputGrad) has_output_grad_.at(slot.index) = true;
-      }
-    }
+    for (const std::size_t input : info().input_grads) has_input_grad_[input] = true;
   }
 
   c10::IValue operator()(const Args& args, const Kwargs& kwargs) const {
     const std::vector<c10::IValue> leaves = binding_.leaves(args, kwargs);
     const std::vector<int64_t> sizes = binding_.sizes(leaves);
     Tensors inputs;
-    for (const std::size_t leaf : leaf_of_) inputs.push_back(leaves[leaf].toTensor());
+    for (std::size_t i = 0; i < leaves.size(); ++i) {
+      inputs.push_back(info().inputs[i].empty() ? at::Tensor() : leaves[i].toTensor());
+    }
     const StageContext* context = current_stage();
     StagePrograms& programs = backward_->programs();
     const bool records = c10::GradMode::is_enabled() && programs.has(ProgramKind::kBackward);
@@ -208,7 +214,7 @@ class CompiledForward {
     node.owner = backward_;
     torch::autograd::edge_list edges;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (!inputs[i].requires_grad()) continue;
+      if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
       require<ArgumentError>(has_input_grad_[i],
                              "input '{}' requires a gradient, but the stage was compiled without "
                              "one for it",
@@ -218,11 +224,11 @@ class CompiledForward {
     }
     node.set_next_edges(std::move(edges));
     Flight flight;
-    Tensors outputs = programs.forward(plain(std::move(inputs)), std::move(seeds), &flight);
+    Tensors outputs =
+        programs.forward({plain(std::move(inputs)), sizes, std::move(seeds)}, &flight);
     node.flight = std::move(flight);
     node.num_outputs = outputs.size();
-    for (std::size_t o = 0; o < outputs.size(); ++o) {
-      if (!outputs[o].defined() || !has_output_grad_[o]) continue;
+    for (const std::size_t o : info().output_grads) {
       const auto number = static_cast<uint32_t>(node.add_input_metadata(outputs[o]));
       torch::autograd::impl::set_gradient_edge(outputs[o], GradEdge(pointer, number));
       node.outputs.push_back(o);
@@ -233,26 +239,10 @@ class CompiledForward {
  private:
   const CompiledStageInfo& info() const { return backward_->programs().info(); }
 
-  /// Every output that is a tensor must be one of a program.
-  void check_outputs(const std::string& path) const {
-    const std::vector<Argument>& outputs = graph_.parts().outputs;
-    std::vector<bool> is_made(outputs.size(), false);
-    for (const ProgramSlot& slot : info().find(ProgramKind::kForward)->outputs) {
-      if (slot.kind != Kind::kOutput) continue;
-      require<FileError>(slot.index < outputs.size(), "{}: is damaged: a stage has no output {}",
-                         path, slot.index);
-      is_made[slot.index] = true;
-    }
-    for (std::size_t o = 0; o < outputs.size(); ++o) {
-      require<FileError>(outputs[o].value() == nullptr || is_made[o],
-                         "{}: is damaged: no program makes output {} of a stage", path, o);
-    }
-  }
-
   /// Without history: programs do not record, and saved inputs must not keep the graph alive.
   static Tensors plain(Tensors inputs) {
     for (at::Tensor& input : inputs) {
-      if (input.requires_grad()) input = input.detach();
+      if (input.defined() && input.requires_grad()) input = input.detach();
     }
     return inputs;
   }
@@ -286,10 +276,8 @@ class CompiledForward {
   std::shared_ptr<CompiledBackward> backward_;
   Graph graph_;
   InputBinding binding_;
-  std::vector<std::size_t> leaf_of_;  // by input
+  std::vector<bool> has_input_grad_;  // by input
   std::vector<uint64_t> places_;      // by seed
-  std::vector<bool> has_input_grad_;
-  std::vector<bool> has_output_grad_;
 };
 
 }  // namespace

@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include <ATen/Version.h>
+#include <c10/util/hash.h>
 #include <torch/version.h>
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/json_text.h"
-#include "stagecraft/base/sha256.h"
 #include "stagecraft/compiled/cuda_capability.h"
 #include "stagecraft/compiled/package_json.h"
 #include "stagecraft/exported/json_field.h"
@@ -24,19 +24,12 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kDescription = "stagecraft.json";
+constexpr const char* kChecksum = "checksum";
 constexpr const char* kPipe = "pipe";
 constexpr int64_t kFormat = 1;
 
-std::string hex_sha256(std::string_view bytes) {
-  std::string text;
-  for (const char byte : detail::sha256(bytes)) {
-    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
-  }
-  return text;
-}
-
-std::string_view text_of(std::span<const std::byte> bytes) {
-  return {reinterpret_cast<const char*>(bytes.data()), bytes.size()};
+std::string hex_sha1(std::span<const std::byte> bytes) {
+  return c10::sha1(bytes.data(), bytes.size()).str();
 }
 
 constexpr const char* processor_here() {
@@ -81,31 +74,27 @@ std::string_view name_of(ProgramKind kind) {
 }
 
 struct CompiledPackage::Impl {
-  explicit Impl(const std::string& path) : file(path, "a package of compiled stages") {
+  explicit Impl(const std::string& path)
+      : file(path, "a package of compiled stages", exported::ZipFile::Folder::kNone) {
     try {
       read();
     } catch (const FileError& error) {
       const std::string message = error.what();
       if (message.starts_with(path)) throw;
-      throw FileError(fmt::format("{}: {}", path, message));
+      throw FileError(fmt::format("{}: is damaged: {}", path, message));
     }
   }
 
   void read() {
-    if (!file.has(kDescription)) {
-      file.fail(fmt::format("is not a package of compiled stages: it has no {}", kDescription));
+    for (const char* name : {kDescription, kChecksum, kPipe}) {
+      if (!file.has(name)) {
+        file.fail(fmt::format("is not a package of compiled stages: it has no {}", name));
+      }
     }
-    json description = try_json_from_text(file.text(kDescription));
-    if (!description.is_object()) file.fail(fmt::format("is damaged: {}", kDescription));
-    check_format(description);
-    info = detail::package_info_of(description);
-    check_members(description.at("members"));
-    for (const CompiledStageInfo& stage : info.stages) {
-      if (!file.has(stage.code)) file.fail(fmt::format("is damaged: it has no {}", stage.code));
+    if (hex_sha1(file.member(kDescription)) != file.text(kChecksum)) {
+      file.fail(fmt::format("is damaged: {} does not have its checksum", kDescription));
     }
-  }
-
-  void check_format(json& description) const {
+    const json description = try_json_from_text(file.text(kDescription));
     const exported::JsonField root(description, kDescription);
     const int64_t format = root.at("format").integer();
     if (format != kFormat) {
@@ -113,33 +102,31 @@ struct CompiledPackage::Impl {
           "has format {}, but this version of Stagecraft reads format {}; compile the model again",
           format, kFormat));
     }
-    const std::string checksum = root.at("checksum").text();
-    json rest = description;
-    rest.erase("checksum");
-    if (hex_sha256(json_to_text(rest)) != checksum) {
-      file.fail(fmt::format("is damaged: {} does not have its checksum", kDescription));
+    info = detail::package_info_of(description);
+    check_members(root.at("members"));
+    for (const CompiledStageInfo& stage : info.stages) {
+      if (!file.has(stage.code)) file.fail(fmt::format("is damaged: it has no {}", stage.code));
     }
   }
 
-  void check_members(const json& members) const {
-    const exported::JsonField field(members, "stagecraft.json.members");
-    field.for_each_member([&](const std::string& name, const exported::JsonField& member) {
+  // The pipe has checksums inside, which are compared when it is read.
+  void check_members(const exported::JsonField& members) const {
+    members.for_each_member([&](const std::string& name, const exported::JsonField& member) {
       if (!file.has(name)) file.fail(fmt::format("is damaged: it has no {}", name));
       const auto bytes = file.member(name);
       if (static_cast<int64_t>(bytes.size()) != member.at("bytes").integer()) {
         file.fail(fmt::format("is damaged: {} has {} bytes, expected {}", name, bytes.size(),
                               member.at("bytes").integer()));
       }
-      if (hex_sha256(text_of(bytes)) != member.at("sha256").text()) {
+      if (name != kPipe && hex_sha1(bytes) != member.at("sha1").text()) {
         file.fail(fmt::format("is damaged: {} does not have its checksum", name));
       }
     });
     for (const std::string& name : file.names()) {
-      if (name != kDescription && !members.contains(name)) {
-        file.fail(fmt::format("is damaged: {} has no checksum", name));
+      if (name != kDescription && name != kChecksum && !members.has(name)) {
+        file.fail(fmt::format("is damaged: {} is not in its list of members", name));
       }
     }
-    if (!members.contains(kPipe)) file.fail(fmt::format("is damaged: it has no {}", kPipe));
   }
 
   exported::ZipFile file;

@@ -3,6 +3,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -18,12 +19,18 @@
 
 namespace stagecraft {
 
-/// A size that may change from call to call in the programs of a package.
+/// A size of the graphs (GraphSize) that may change from call to call.
 struct CompiledSize {
-  std::string name;  ///< "s0"
+  std::string name;
   int64_t least = 1;
-  int64_t greatest = 0;
+  int64_t greatest = std::numeric_limits<int64_t>::max();
   int64_t example = 1;
+};
+
+/// A size of the graphs that was fixed when the stages were compiled.
+struct FixedSize {
+  std::string name;
+  int64_t value = 1;
 };
 
 /// An input or output of a compiled program.
@@ -34,7 +41,7 @@ struct ProgramSlot {
     kBuffer,
     kInput,     ///< of the stage
     kSeeds,     ///< int64, one for each operator that draws
-    kSizesOf,   ///< a tensor without memory that has the sizes of an input
+    kSizes,     ///< a tensor without memory, of which only the sizes are read
     kPrepared,  ///< output of `prepare`: depends on parameters alone
     kSaved,     ///< output of `forward` that a backward reads
     kKept,      ///< output of `input_backward` that `weight_backward` reads
@@ -43,11 +50,12 @@ struct ProgramSlot {
     kInputGrad,
     kParameterGrad,
     kBufferUpdate,  ///< the new value of a buffer
-    kNone,
   };
 
-  Kind kind = Kind::kNone;
-  std::size_t index = 0;  ///< the number of the parameter, buffer, input, output, ...
+  Kind kind = Kind::kInput;
+  /// The number of the parameter, buffer, saved value, ...; of an input or output, the leaf of the
+  /// stage's graph.
+  std::size_t index = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
   /// In the package's sizes; nothing where the size or stride is not known.
   std::vector<std::optional<SizeExpr>> sizes = {};
@@ -77,11 +85,17 @@ std::string_view name_of(ProgramKind kind);
 struct CompiledStageInfo {
   std::string code;  ///< the member with its programs; identical stages have the same
   std::vector<std::string> parameters = {};
+  std::vector<std::size_t> trained = {};  ///< numbers of the parameters that get gradients
   std::vector<std::string> buffers = {};  ///< also constants of the graph
-  std::vector<std::string> inputs = {};   ///< names of the tensors that the stage's graph takes
-  std::vector<std::string> draws = {};    ///< names of the operators that draw random numbers
-  int64_t saved_bytes = 0;  ///< that a microbatch holds after F, at the sizes of the example
-  int64_t kept_bytes = 0;   ///< and after I
+  /// Names of the leaves of the graph's inputs and outputs; empty for a leaf that is no tensor.
+  std::vector<std::string> inputs = {};
+  std::vector<std::string> outputs = {};
+  std::vector<std::size_t> input_grads = {};   ///< inputs that get gradients
+  std::vector<std::size_t> output_grads = {};  ///< outputs whose gradients are read
+  std::vector<std::string> draws = {};         ///< names of the operators that draw random numbers
+  int64_t saved_bytes = 0;     ///< that a microbatch holds after F, at the sizes of the example
+  int64_t kept_bytes = 0;      ///< and after I
+  int64_t prepared_bytes = 0;  ///< that the stage holds from `prepare` on
   std::array<std::optional<ProgramInfo>, kNumProgramKinds> programs = {};
 
   const ProgramInfo* find(ProgramKind kind) const {
@@ -98,6 +112,7 @@ struct PackageInfo {
   std::string capability;  ///< "AVX2", "SVE256", "sm_90"
   std::string autocast;    ///< "bfloat16", "float16"; empty: none
   std::vector<CompiledSize> sizes = {};
+  std::vector<FixedSize> fixed = {};
   std::vector<CompiledStageInfo> stages = {};
 };
 

@@ -27,19 +27,18 @@ constexpr std::array<KindName, 9> kInputKinds = {{{"parameter", Kind::kParameter
                                                   {"buffer", Kind::kBuffer},
                                                   {"input", Kind::kInput},
                                                   {"seeds", Kind::kSeeds},
-                                                  {"sizes_of", Kind::kSizesOf},
+                                                  {"sizes", Kind::kSizes},
                                                   {"prepared", Kind::kPrepared},
                                                   {"saved", Kind::kSaved},
                                                   {"kept", Kind::kKept},
                                                   {"output_grad", Kind::kOutputGrad}}};
-constexpr std::array<KindName, 8> kOutputKinds = {{{"output", Kind::kOutput},
+constexpr std::array<KindName, 7> kOutputKinds = {{{"output", Kind::kOutput},
                                                    {"saved", Kind::kSaved},
                                                    {"prepared", Kind::kPrepared},
                                                    {"kept", Kind::kKept},
                                                    {"input_grad", Kind::kInputGrad},
                                                    {"parameter_grad", Kind::kParameterGrad},
-                                                   {"buffer_update", Kind::kBufferUpdate},
-                                                   {"none", Kind::kNone}}};
+                                                   {"buffer_update", Kind::kBufferUpdate}}};
 
 // A slot's number is an index of a vector later.
 constexpr int64_t kMostIndex = 1 << 20;
@@ -48,6 +47,28 @@ std::vector<std::string> texts_of(const JsonField& field) {
   std::vector<std::string> texts;
   field.for_each([&](const JsonField& each) { texts.push_back(each.text()); });
   return texts;
+}
+
+/// The same; null is an empty text.
+std::vector<std::string> leaves_of(const JsonField& field) {
+  std::vector<std::string> texts;
+  field.for_each([&](const JsonField& each) {
+    texts.push_back(each.is_null() ? std::string() : each.text());
+  });
+  return texts;
+}
+
+/// Numbers below `limit`.
+std::vector<std::size_t> numbers_of(const JsonField& field, std::size_t limit) {
+  std::vector<std::size_t> numbers;
+  field.for_each([&](const JsonField& each) {
+    const int64_t number = each.integer();
+    if (number < 0 || number >= static_cast<int64_t>(limit)) {
+      each.fail(fmt::format("expected a number below {}, got {}", limit, number));
+    }
+    numbers.push_back(static_cast<std::size_t>(number));
+  });
+  return numbers;
 }
 
 std::vector<std::optional<SizeExpr>> sizes_of(const JsonField& field,
@@ -84,7 +105,6 @@ ProgramSlot slot_of(const JsonField& field, std::span<const KindName> kinds,
     if (index < 0 || index > kMostIndex) field.at("index").fail(fmt::format("is {}", index));
     slot.index = static_cast<std::size_t>(index);
   }
-  if (slot.kind == Kind::kNone) return slot;
   const auto dtype = find_dtype(field.at("dtype").text());
   if (!dtype) field.at("dtype").fail("is not known");
   slot.dtype = *dtype;
@@ -136,9 +156,10 @@ void check_slots(const CompiledStageInfo& stage, const JsonField& field) {
       case Kind::kBufferUpdate:
         return slot.index < stage.buffers.size() && !is_prepare;
       case Kind::kInput:
-      case Kind::kSizesOf:
       case Kind::kInputGrad:
-        return slot.index < stage.inputs.size() && !is_prepare;
+        return slot.index < stage.inputs.size() && !stage.inputs[slot.index].empty() && !is_prepare;
+      case Kind::kOutput:
+        return slot.index < stage.outputs.size();
       case Kind::kSeeds:
         return !stage.draws.empty() && !is_prepare;
       case Kind::kPrepared:
@@ -148,10 +169,11 @@ void check_slots(const CompiledStageInfo& stage, const JsonField& field) {
       case Kind::kKept:
         return kept.contains(slot.index) && is_backward;
       case Kind::kOutputGrad:
-        return is_backward;
-      default:
-        return true;
+        return is_backward && std::ranges::count(stage.output_grads, slot.index) == 1;
+      case Kind::kSizes:
+        return std::ranges::all_of(slot.sizes, [](const auto& size) { return size.has_value(); });
     }
+    return false;
   };
   for (std::size_t k = 0; k < kNumProgramKinds; ++k) {
     const auto kind = static_cast<ProgramKind>(k);
@@ -177,10 +199,15 @@ CompiledStageInfo stage_of(const JsonField& field, const std::vector<std::string
   stage.code = field.at("code").text();
   stage.parameters = texts_of(field.at("parameters"));
   stage.buffers = texts_of(field.at("buffers"));
-  stage.inputs = texts_of(field.at("inputs"));
+  stage.trained = numbers_of(field.at("trained"), stage.parameters.size());
+  stage.inputs = leaves_of(field.at("inputs"));
+  stage.outputs = leaves_of(field.at("outputs"));
+  stage.input_grads = numbers_of(field.at("input_grads"), stage.inputs.size());
+  stage.output_grads = numbers_of(field.at("output_grads"), stage.outputs.size());
   stage.draws = texts_of(field.at("draws"));
   stage.saved_bytes = field.at("bytes").at("saved").integer();
   stage.kept_bytes = field.at("bytes").at("kept").integer();
+  stage.prepared_bytes = field.at("bytes").at("prepared").integer();
   field.at("programs").for_each_member([&](const std::string& name, const JsonField& program) {
     stage.programs[static_cast<std::size_t>(kind_of(name, program))] =
         ProgramInfo{slots_of(program.at("inputs"), kInputKinds, names),
@@ -206,8 +233,13 @@ PackageInfo package_info_of(const nlohmann::json& text) {
   std::vector<std::string> names;
   root.at("symbols").for_each_member([&](const std::string& name, const JsonField& field) {
     names.push_back(name);
-    info.sizes.push_back({name, field.at("min").integer(), field.at("max").integer(),
-                          field.at("example").integer()});
+    CompiledSize& size = info.sizes.emplace_back(CompiledSize{.name = name});
+    size.least = field.at("min").integer();
+    if (field.has("max")) size.greatest = field.at("max").integer();
+    size.example = field.at("example").integer();
+  });
+  root.at("fixed").for_each_member([&](const std::string& name, const JsonField& field) {
+    info.fixed.push_back({name, field.integer()});
   });
   if (names.size() > static_cast<std::size_t>(SizeExpr::kMaxSizes)) {
     root.at("symbols").fail(

@@ -18,14 +18,6 @@ namespace {
 // What Inductor assumes of memory on a GPU.
 constexpr std::uintptr_t kAlignment = 16;
 
-/// The number of the size that the expression consists of; nothing for any other expression.
-std::optional<std::size_t> plain_size(const SizeExpr& expr) {
-  if (expr.terms().size() != 1 || expr.terms()[0].factor != 1) return std::nullopt;
-  const SizeSet sizes = expr.terms()[0].sizes;
-  if (std::popcount(sizes) != 1) return std::nullopt;
-  return static_cast<std::size_t>(std::countr_zero(sizes));
-}
-
 bool is_known(const SizeExpr& expr, std::span<const int64_t> sizes) {
   for (SizeSet left = expr.sizes(); left != 0; left &= left - 1) {
     if (sizes[static_cast<std::size_t>(std::countr_zero(left))] == 0) return false;
@@ -73,51 +65,74 @@ const ProgramSlot* find_slot(const CompiledStageInfo& stage, ProgramSlot::Kind k
   return nullptr;
 }
 
-StageSizes::StageSizes(const PackageInfo& package, std::size_t stage)
-    : package_(package), stage_(stage) {
+StageSizes::StageSizes(const PackageInfo& package, std::size_t stage, const Graph& graph)
+    : package_(package), stage_(stage), graph_(graph) {
+  const std::vector<std::string> names = graph.size_names();
+  const auto number_of = [&](const std::string& name) {
+    const auto found = std::ranges::find(names, name);
+    return found == names.end() ? kNone : static_cast<std::size_t>(found - names.begin());
+  };
+  for (const CompiledSize& size : package.sizes) sizes_.push_back(number_of(size.name));
+  for (const FixedSize& size : package.fixed) fixed_.push_back(number_of(size.name));
   const CompiledStageInfo& own = package.stages[stage];
   for (std::size_t i = 0; i < own.inputs.size(); ++i) {
-    const ProgramSlot* slot = find_slot(own, ProgramSlot::Kind::kInput, i);
-    slots_.push_back(slot != nullptr ? slot : find_slot(own, ProgramSlot::Kind::kSizesOf, i));
+    slots_.push_back(find_slot(own, ProgramSlot::Kind::kInput, i));
   }
 }
 
-std::string StageSizes::place(std::size_t input, std::size_t dim) const {
+std::string StageSizes::dimension(std::size_t input, std::size_t dim) const {
   return fmt::format("stage {}, input '{}', dimension {}", stage_,
                      package_.stages[stage_].inputs[input], dim);
 }
 
-std::vector<int64_t> StageSizes::of(std::span<const at::Tensor> inputs) const {
-  std::vector<int64_t> sizes(package_.sizes.size(), 0);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
-    if (slots_[i] == nullptr) continue;
-    const auto given = inputs[i].sizes();
-    const auto& expected = slots_[i]->sizes;
-    require<MetadataError>(given.size() == expected.size(),
-                           "stage {}, input '{}': expected {} dimensions, got {}", stage_,
-                           package_.stages[stage_].inputs[i], expected.size(), describe(inputs[i]));
-    for (std::size_t d = 0; d < given.size(); ++d) {
-      const auto size = expected[d] ? plain_size(*expected[d]) : std::nullopt;
-      if (!size || sizes[*size] != 0) continue;
-      const CompiledSize& range = package_.sizes[*size];
-      require<MetadataError>(given[d] >= range.least && given[d] <= range.greatest,
-                             "{}: the stage was compiled for sizes from {} to {}, got {}; compile "
-                             "the model for that size (stagecraft compile)",
-                             place(i, d), range.least, range.greatest, given[d]);
-      sizes[*size] = given[d];
+std::string StageSizes::place(std::size_t size) const {
+  const GraphParts& parts = graph_.parts();
+  for (std::size_t i = 0; i < parts.inputs.size(); ++i) {
+    const ValueId* value = parts.inputs[i].value();
+    if (value == nullptr) continue;
+    const std::vector<SizeExpr>& shape = graph_.value(*value).shape;
+    for (std::size_t d = 0; d < shape.size(); ++d) {
+      if (shape[d] == SizeExpr::of_size(static_cast<int>(size))) return dimension(i, d);
     }
+  }
+  return fmt::format("stage {}", stage_);
+}
+
+std::vector<int64_t> StageSizes::of(std::span<const int64_t> graph_sizes,
+                                    std::span<const at::Tensor> inputs) const {
+  std::vector<int64_t> sizes;
+  for (std::size_t s = 0; s < sizes_.size(); ++s) {
+    const CompiledSize& size = package_.sizes[s];
+    const int64_t value = sizes_[s] == kNone ? 0 : graph_sizes[sizes_[s]];
+    sizes.push_back(value);
+    if (value == 0) continue;
+    require<MetadataError>(value >= size.least && value <= size.greatest,
+                           "{}: {} is {}, but the stages were compiled for {} to {}; compile the "
+                           "model for that size (stagecraft compile)",
+                           place(sizes_[s]), size.name, value, size.least, size.greatest);
+  }
+  for (std::size_t f = 0; f < fixed_.size(); ++f) {
+    const FixedSize& size = package_.fixed[f];
+    const int64_t value = fixed_[f] == kNone ? 0 : graph_sizes[fixed_[f]];
+    require<MetadataError>(value == 0 || value == size.value,
+                           "{}: {} is {}, but the stages were compiled for {} alone; compile the "
+                           "model so that {} may change (stagecraft compile --dynamic {})",
+                           place(fixed_[f]), size.name, value, size.value, size.name, size.name);
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i] == nullptr) continue;
-    for (std::size_t d = 0; d < slots_[i]->sizes.size(); ++d) {
-      const std::optional<SizeExpr>& expected = slots_[i]->sizes[d];
-      if (!expected || !is_known(*expected, sizes)) continue;
-      const int64_t wanted = expected->at(sizes);
+    const auto& expected = slots_[i]->sizes;
+    require<MetadataError>(static_cast<std::size_t>(inputs[i].dim()) == expected.size(),
+                           "stage {}, input '{}': expected {} dimensions, got {}", stage_,
+                           package_.stages[stage_].inputs[i], expected.size(), describe(inputs[i]));
+    for (std::size_t d = 0; d < expected.size(); ++d) {
+      if (!expected[d] || !is_known(*expected[d], sizes)) continue;
+      const int64_t wanted = expected[d]->at(sizes);
       require<MetadataError>(
           wanted == inputs[i].sizes()[d],
-          "{}: the stage was compiled for the size {}, got {}; compile the model for that size, or "
-          "so that the size may change (stagecraft compile --dynamic)",
-          place(i, d), wanted, inputs[i].sizes()[d]);
+          "{}: the stage was compiled for the size {}, got {}; compile the model "
+          "for that size (stagecraft compile)",
+          dimension(i, d), wanted, inputs[i].sizes()[d]);
     }
   }
   return sizes;

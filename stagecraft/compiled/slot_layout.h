@@ -9,26 +9,35 @@
 #include <ATen/core/Tensor.h>
 
 #include "stagecraft/compiled/package.h"
+#include "stagecraft/graph/graph.h"
 
 namespace stagecraft::detail {
 
-/// The sizes of the inputs of a compiled stage: whether the stage was compiled for them, and the
-/// values of the package's sizes that follow from them.
+/// The sizes of the inputs of a compiled stage: whether the stage was compiled for them.
 class StageSizes {
  public:
-  /// `package` must outlive it. `stage` is for messages.
-  StageSizes(const PackageInfo& package, std::size_t stage);
+  /// `package` must outlive it. `graph` is that of the stage.
+  StageSizes(const PackageInfo& package, std::size_t stage, const Graph& graph);
 
   /// One value for each of PackageInfo::sizes; 0 where the inputs do not determine it.
   /// MetadataError, with the input, its dimension and how to compile for it, for sizes that the
-  /// stage was not compiled for. `inputs`: by number, undefined if no program reads it.
-  std::vector<int64_t> of(std::span<const at::Tensor> inputs) const;
+  /// stage was not compiled for. `graph_sizes`: of InputBinding::sizes. `inputs`: by leaf,
+  /// undefined for a leaf that is no tensor.
+  std::vector<int64_t> of(std::span<const int64_t> graph_sizes,
+                          std::span<const at::Tensor> inputs) const;
 
  private:
-  std::string place(std::size_t input, std::size_t dim) const;
+  static constexpr std::size_t kNone = SIZE_MAX;
+
+  /// Where the caller gives a size of the graph.
+  std::string place(std::size_t size) const;
+  std::string dimension(std::size_t input, std::size_t dim) const;
 
   const PackageInfo& package_;
   std::size_t stage_;
+  Graph graph_;
+  std::vector<std::size_t> sizes_;  // of the graph, by number of PackageInfo::sizes; or kNone
+  std::vector<std::size_t> fixed_;  // the same for PackageInfo::fixed
   std::vector<const ProgramSlot*> slots_;  // by input; null if no program reads it
 };
 

@@ -69,7 +69,7 @@ StagePrograms::StagePrograms(std::shared_ptr<const CompiledPackage> package, Sta
       stage_(stage.position()),
       info_(package_->info().stages.at(stage_)),
       device_(device),
-      sizes_(package_->info(), stage_) {
+      sizes_(package_->info(), stage_, graph) {
   for (const std::string& name : info_.parameters) {
     parameters_.push_back(state_of(graph, name, *package_));
   }
@@ -123,23 +123,13 @@ void StagePrograms::check_states() const {
 
 void StagePrograms::mark_last_reads() {
   keeps_input_.assign(info_.inputs.size(), false);
-  keeps_sizes_.assign(info_.inputs.size(), false);
-  copies_buffer_.assign(info_.buffers.size(), false);
   const ProgramInfo* forward = info_.find(ProgramKind::kForward);
   for (const ProgramKind kind : kBackwards) {
     const ProgramInfo* info = info_.find(kind);
     if (info == nullptr) continue;
     for (const ProgramSlot& slot : info->inputs) {
       if (slot.kind == Kind::kInput) keeps_input_[slot.index] = true;
-      if (slot.kind == Kind::kSizesOf) keeps_sizes_[slot.index] = true;
       if (slot.kind == Kind::kSeeds) keeps_seeds_ = true;
-      if (slot.kind == Kind::kBuffer) {
-        copies_buffer_[slot.index] =
-            copies_buffer_[slot.index] ||
-            std::ranges::any_of(forward->outputs, [&](const ProgramSlot& output) {
-              return output.kind == Kind::kBufferUpdate && output.index == slot.index;
-            });
-      }
     }
   }
   num_saved_ = count_of(forward, Kind::kSaved);
@@ -189,14 +179,16 @@ std::shared_ptr<const Tensors> StagePrograms::prepared() {
   return prepared_;
 }
 
-at::Tensor StagePrograms::sizes_tensor(const ProgramSlot& slot, const at::Tensor& input) {
+at::Tensor StagePrograms::sizes_tensor(const ProgramSlot& slot, std::span<const int64_t> sizes) {
   auto scalar = std::ranges::find_if(
       scalars_, [&](const at::Tensor& each) { return each.scalar_type() == slot.dtype; });
   if (scalar == scalars_.end()) {
     scalars_.push_back(at::empty({}, at::TensorOptions(device_).dtype(slot.dtype)));
     scalar = scalars_.end() - 1;
   }
-  return scalar->expand(input.sizes());
+  std::vector<int64_t> shape;
+  for (const std::optional<SizeExpr>& size : slot.sizes) shape.push_back(size->at(sizes));
+  return scalar->expand(shape);
 }
 
 at::Tensor StagePrograms::take(const ProgramSlot& slot, Flight& flight, bool is_last) {
@@ -207,14 +199,11 @@ at::Tensor StagePrograms::take(const ProgramSlot& slot, Flight& flight, bool is_
     case Kind::kParameter:
       return parameters_[slot.index];
     case Kind::kBuffer:
-      if (slot.index < flight.buffers.size() && flight.buffers[slot.index].defined()) {
-        return from(flight.buffers);
-      }
       return buffers_[slot.index];
     case Kind::kInput:
       return from(flight.inputs);
-    case Kind::kSizesOf:
-      return from(flight.sizes_of);
+    case Kind::kSizes:
+      return sizes_tensor(slot, flight.sizes);
     case Kind::kSeeds:
       return flight.seeds;
     case Kind::kPrepared:
@@ -246,36 +235,28 @@ Tensors StagePrograms::run(ProgramKind kind, Flight& flight) {
   return results;
 }
 
-Tensors StagePrograms::forward(Tensors inputs, at::Tensor seeds, Flight* flight, bool is_eval) {
+Tensors StagePrograms::forward(Given given, Flight* flight, bool is_eval) {
   Flight now;
-  now.sizes = sizes_.of(inputs);
-  now.seeds = std::move(seeds);
+  now.sizes = sizes_.of(given.graph_sizes, given.inputs);
+  now.seeds = std::move(given.seeds);
   now.prepared = prepared();
-  now.sizes_of.resize(inputs.size());
-  now.inputs.resize(inputs.size());
+  now.inputs.resize(given.inputs.size());
   const bool uses_eval = flight == nullptr && is_eval && has(ProgramKind::kEval);
   const ProgramKind kind = uses_eval ? ProgramKind::kEval : ProgramKind::kForward;
   const ProgramInfo& program = *info_.find(kind);
   for (const ProgramSlot& slot : program.inputs) {
     if (slot.kind == Kind::kInput && !now.inputs[slot.index].defined()) {
-      now.inputs[slot.index] = laid_out(inputs[slot.index], slot, now.sizes);
-    } else if (slot.kind == Kind::kSizesOf) {
-      now.sizes_of[slot.index] = sizes_tensor(slot, inputs[slot.index]);
+      now.inputs[slot.index] = laid_out(given.inputs[slot.index], slot, now.sizes);
     }
   }
   if (flight != nullptr) {
-    flight->inputs.resize(inputs.size());
-    flight->sizes_of.resize(inputs.size());
-    for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (keeps_input_[i]) {
-        flight->inputs[i] =
-            now.inputs[i].defined()
-                ? now.inputs[i]
-                : laid_out(inputs[i], *find_slot(info_, Kind::kInput, i), now.sizes);
-      }
-      if (keeps_sizes_[i]) {
-        flight->sizes_of[i] = sizes_tensor(*find_slot(info_, Kind::kSizesOf, i), inputs[i]);
-      }
+    flight->inputs.resize(given.inputs.size());
+    for (std::size_t i = 0; i < given.inputs.size(); ++i) {
+      if (!keeps_input_[i]) continue;
+      flight->inputs[i] =
+          now.inputs[i].defined()
+              ? now.inputs[i]
+              : laid_out(given.inputs[i], *find_slot(info_, Kind::kInput, i), now.sizes);
     }
     if (keeps_seeds_) flight->seeds = now.seeds;
     flight->sizes = now.sizes;
@@ -285,9 +266,9 @@ Tensors StagePrograms::forward(Tensors inputs, at::Tensor seeds, Flight* flight,
     flight->parameter_version = parameter_version();
     for (const at::Tensor& input : flight->inputs) flight->versions.push_back(version_of(input));
   }
-  inputs.clear();
+  given.inputs.clear();
   Tensors results = run(kind, now);
-  Tensors outputs(count_of(&program, Kind::kOutput));
+  Tensors outputs(info_.outputs.size());
   const c10::NoGradGuard no_grad;
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ProgramSlot& slot = program.outputs[i];
@@ -297,10 +278,6 @@ Tensors StagePrograms::forward(Tensors inputs, at::Tensor seeds, Flight* flight,
     } else if (slot.kind == Kind::kSaved && flight != nullptr) {
       flight->saved[slot.index] = std::move(results[i]);
     } else if (slot.kind == Kind::kBufferUpdate) {
-      if (flight != nullptr && copies_buffer_[slot.index]) {
-        flight->buffers.resize(buffers_.size());
-        flight->buffers[slot.index] = buffers_[slot.index].clone();
-      }
       buffers_[slot.index].copy_(results[i]);
     }
   }

@@ -25,12 +25,10 @@ using Tensors = std::vector<at::Tensor>;
 /// What one microbatch holds between the programs of a stage. Any number may exist at a time.
 struct Flight {
   std::vector<int64_t> sizes;  ///< the values of PackageInfo::sizes
-  Tensors inputs;              ///< by number; undefined where no later program reads them
-  Tensors sizes_of;
+  Tensors inputs;              ///< by leaf; undefined where no later program reads them
   Tensors saved;
   Tensors kept;
   Tensors output_grads;
-  Tensors buffers;  ///< values from before this forward changed them
   at::Tensor seeds;
   std::shared_ptr<const Tensors> prepared;
   /// Gradients of parameters, by number, that are not added yet.
@@ -43,15 +41,23 @@ struct Flight {
 /// one thread at a time.
 ///
 ///   Flight flight;
-///   Tensors outputs = programs.forward(inputs, seeds, &flight);
+///   Tensors outputs = programs.forward({inputs, sizes, seeds}, &flight);
 ///   Tensors input_grads = programs.backward(flight, output_grads);          B, or
 ///   Tensors input_grads = programs.input_backward(flight, output_grads);    I
 ///   programs.weight_backward(flight);                                       W
+///   programs.add_grads(flight);                                             B and W
 ///
 /// Tensors are by number, as in the package; undefined where there is none. Nothing waits for the
 /// device.
 class StagePrograms {
  public:
+  /// What a forward is given.
+  struct Given {
+    Tensors inputs;                        ///< by leaf
+    std::span<const int64_t> graph_sizes;  ///< of InputBinding::sizes
+    at::Tensor seeds;
+  };
+
   /// Loads the programs. The stage's parameters and buffers are those of `graph`, by name. Error if
   /// a program cannot be loaded, FileError if the graph does not fit.
   StagePrograms(std::shared_ptr<const CompiledPackage> package, StageId stage, const Graph& graph,
@@ -64,7 +70,7 @@ class StagePrograms {
   /// Runs `forward` and keeps in `flight` what the backwards read. Without a flight nothing is
   /// kept; `is_eval` then says whether the program `eval` may be used, whose results may differ in
   /// the last bits. MetadataError for sizes that the stage was not compiled for.
-  Tensors forward(Tensors inputs, at::Tensor seeds, Flight* flight, bool is_eval = false);
+  Tensors forward(Given given, Flight* flight, bool is_eval = false);
 
   /// The gradients of the inputs. Gradients of parameters are left in the flight: call `add_grads`.
   Tensors backward(Flight& flight, Tensors output_grads);
@@ -95,7 +101,7 @@ class StagePrograms {
   void mark_last_reads();
   void check_states() const;
   at::Tensor take(const ProgramSlot& slot, Flight& flight, bool is_last);
-  at::Tensor sizes_tensor(const ProgramSlot& slot, const at::Tensor& input);
+  at::Tensor sizes_tensor(const ProgramSlot& slot, std::span<const int64_t> sizes);
   Tensors run(ProgramKind kind, Flight& flight);
   std::shared_ptr<const Tensors> prepared();
   uint64_t parameter_version() const;
@@ -112,9 +118,7 @@ class StagePrograms {
   Tensors parameters_;
   Tensors buffers_;
   std::array<std::optional<Loaded>, kNumProgramKinds> programs_;
-  std::vector<bool> keeps_input_;    // by input: a backward reads it
-  std::vector<bool> keeps_sizes_;    // by input: a backward reads its sizes
-  std::vector<bool> copies_buffer_;  // by buffer: forward changes it and a backward reads it
+  std::vector<bool> keeps_input_;  // by input: a backward reads it
   bool keeps_seeds_ = false;
   std::size_t num_saved_ = 0;
   std::size_t num_kept_ = 0;
