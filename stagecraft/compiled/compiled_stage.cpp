@@ -143,10 +143,12 @@ Ptr new_compiled_node() {
 Graph with_dtypes(const Graph& graph, const CompiledStageInfo& info) {
   GraphParts parts = graph.parts();
   bool is_changed = false;
-  for (std::size_t i = 0; i < parts.inputs.size(); ++i) {
-    const ProgramSlot* slot = detail::find_slot(info, Kind::kInput, i);
-    if (slot == nullptr || parts.inputs[i].value() == nullptr) continue;
-    GraphValue& value = parts.values[parts.inputs[i].value()->position()];
+  std::size_t number = 0;
+  for (const Argument& leaf : parts.inputs) {
+    if (leaf.value() == nullptr) continue;
+    const ProgramSlot* slot = detail::find_slot(info, Kind::kInput, number++);
+    if (slot == nullptr) continue;
+    GraphValue& value = parts.values[leaf.value()->position()];
     is_changed = is_changed || value.dtype != slot->dtype;
     value.dtype = slot->dtype;
   }
@@ -155,20 +157,17 @@ Graph with_dtypes(const Graph& graph, const CompiledStageInfo& info) {
 
 /// FileError unless the description has the leaves of the graph.
 Graph checked(const Graph& graph, const CompiledStageInfo& info, const std::string& path) {
-  const auto name_of_leaf = [&](const Argument& leaf) {
-    return leaf.value() == nullptr ? std::string() : graph.value(*leaf.value()).name;
-  };
-  const auto check = [&](const std::vector<Argument>& leaves, const std::vector<std::string>& names,
-                         const char* what) {
-    bool fits = leaves.size() == names.size();
-    for (std::size_t i = 0; fits && i < names.size(); ++i) {
-      fits = name_of_leaf(leaves[i]) == names[i];
-    }
-    require<FileError>(fits, "{}: is damaged: the {} of a stage are not those of its graph", path,
-                       what);
-  };
-  check(graph.parts().inputs, info.inputs, "inputs");
-  check(graph.parts().outputs, info.outputs, "outputs");
+  std::vector<std::string> inputs;
+  for (const Argument& leaf : graph.parts().inputs) {
+    if (leaf.value() != nullptr) inputs.push_back(graph.value(*leaf.value()).name);
+  }
+  std::vector<std::string> outputs;
+  for (const Argument& leaf : graph.parts().outputs) {
+    outputs.push_back(leaf.value() == nullptr ? "" : graph.value(*leaf.value()).name);
+  }
+  require<FileError>(inputs == info.inputs && outputs == info.outputs,
+                     "{}: is damaged: the inputs and outputs of a stage are not those of its graph",
+                     path);
   std::vector<bool> is_made(info.outputs.size(), false);
   for (const ProgramSlot& slot : info.find(ProgramKind::kForward)->outputs) {
     if (slot.kind == Kind::kOutput) is_made[slot.index] = true;
@@ -197,7 +196,7 @@ class CompiledForward {
     const std::vector<int64_t> sizes = binding_.sizes(leaves);
     Tensors inputs;
     for (std::size_t i = 0; i < leaves.size(); ++i) {
-      inputs.push_back(info().inputs[i].empty() ? at::Tensor() : leaves[i].toTensor());
+      if (graph_.parts().inputs[i].value() != nullptr) inputs.push_back(leaves[i].toTensor());
     }
     const StageContext* context = current_stage();
     StagePrograms& programs = backward_->programs();
@@ -214,7 +213,7 @@ class CompiledForward {
     node.owner = backward_;
     torch::autograd::edge_list edges;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (!inputs[i].defined() || !inputs[i].requires_grad()) continue;
+      if (!inputs[i].requires_grad()) continue;
       require<ArgumentError>(has_input_grad_[i],
                              "input '{}' requires a gradient, but the stage was compiled without "
                              "one for it",
@@ -242,7 +241,7 @@ class CompiledForward {
   /// Without history: programs do not record, and saved inputs must not keep the graph alive.
   static Tensors plain(Tensors inputs) {
     for (at::Tensor& input : inputs) {
-      if (input.defined() && input.requires_grad()) input = input.detach();
+      if (input.requires_grad()) input = input.detach();
     }
     return inputs;
   }

@@ -8,11 +8,11 @@
 #include <nlohmann/json.hpp>
 
 #include <ATen/Version.h>
-#include <c10/util/hash.h>
 #include <torch/version.h>
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/json_text.h"
+#include "stagecraft/base/sha256.h"
 #include "stagecraft/compiled/cuda_capability.h"
 #include "stagecraft/compiled/package_json.h"
 #include "stagecraft/exported/json_field.h"
@@ -24,12 +24,15 @@ namespace {
 using nlohmann::json;
 
 constexpr const char* kDescription = "stagecraft.json";
-constexpr const char* kChecksum = "checksum";
 constexpr const char* kPipe = "pipe";
 constexpr int64_t kFormat = 1;
 
-std::string hex_sha1(std::span<const std::byte> bytes) {
-  return c10::sha1(bytes.data(), bytes.size()).str();
+std::string hex_sha256(std::string_view bytes) {
+  std::string text;
+  for (const char byte : detail::sha256(bytes)) {
+    text += fmt::format("{:02x}", static_cast<unsigned char>(byte));
+  }
+  return text;
 }
 
 constexpr const char* processor_here() {
@@ -74,8 +77,7 @@ std::string_view name_of(ProgramKind kind) {
 }
 
 struct CompiledPackage::Impl {
-  explicit Impl(const std::string& path)
-      : file(path, "a package of compiled stages", exported::ZipFile::Folder::kNone) {
+  explicit Impl(const std::string& path) : file(path, "a package of compiled stages") {
     try {
       read();
     } catch (const FileError& error) {
@@ -86,21 +88,24 @@ struct CompiledPackage::Impl {
   }
 
   void read() {
-    for (const char* name : {kDescription, kChecksum, kPipe}) {
+    for (const char* name : {kDescription, kPipe}) {
       if (!file.has(name)) {
         file.fail(fmt::format("is not a package of compiled stages: it has no {}", name));
       }
     }
-    if (hex_sha1(file.member(kDescription)) != file.text(kChecksum)) {
-      file.fail(fmt::format("is damaged: {} does not have its checksum", kDescription));
-    }
     const json description = try_json_from_text(file.text(kDescription));
+    if (!description.is_object()) file.fail(fmt::format("is damaged: {}", kDescription));
     const exported::JsonField root(description, kDescription);
     const int64_t format = root.at("format").integer();
     if (format != kFormat) {
       file.fail(fmt::format(
           "has format {}, but this version of Stagecraft reads format {}; compile the model again",
           format, kFormat));
+    }
+    json rest = description;
+    rest.erase("checksum");
+    if (hex_sha256(json_to_text(rest)) != root.at("checksum").text()) {
+      file.fail(fmt::format("is damaged: {} does not have its checksum", kDescription));
     }
     info = detail::package_info_of(description);
     check_members(root.at("members"));
@@ -109,7 +114,6 @@ struct CompiledPackage::Impl {
     }
   }
 
-  // The pipe has checksums inside, which are compared when it is read.
   void check_members(const exported::JsonField& members) const {
     members.for_each_member([&](const std::string& name, const exported::JsonField& member) {
       if (!file.has(name)) file.fail(fmt::format("is damaged: it has no {}", name));
@@ -118,12 +122,12 @@ struct CompiledPackage::Impl {
         file.fail(fmt::format("is damaged: {} has {} bytes, expected {}", name, bytes.size(),
                               member.at("bytes").integer()));
       }
-      if (name != kPipe && hex_sha1(bytes) != member.at("sha1").text()) {
+      if (hex_sha256(file.text(name)) != member.at("sha256").text()) {
         file.fail(fmt::format("is damaged: {} does not have its checksum", name));
       }
     });
     for (const std::string& name : file.names()) {
-      if (name != kDescription && name != kChecksum && !members.has(name)) {
+      if (name != kDescription && !members.has(name)) {
         file.fail(fmt::format("is damaged: {} is not in its list of members", name));
       }
     }

@@ -53,7 +53,7 @@ struct ProgramSlot {
   };
 
   Kind kind = Kind::kInput;
-  /// The number of the parameter, buffer, saved value, ...; of an input or output, the leaf of the
+  /// The number of the parameter, buffer, input, saved value, ...; of an output, the leaf of the
   /// stage's graph.
   std::size_t index = 0;
   c10::ScalarType dtype = c10::ScalarType::Float;
@@ -87,8 +87,8 @@ struct CompiledStageInfo {
   std::vector<std::string> parameters = {};
   std::vector<std::size_t> trained = {};  ///< numbers of the parameters that get gradients
   std::vector<std::string> buffers = {};  ///< also constants of the graph
-  /// Names of the leaves of the graph's inputs and outputs; empty for a leaf that is no tensor.
-  std::vector<std::string> inputs = {};
+  std::vector<std::string> inputs = {};   ///< names of the tensors among the graph's inputs
+  /// Names of the leaves of the graph's outputs; empty for a leaf that is no tensor.
   std::vector<std::string> outputs = {};
   std::vector<std::size_t> input_grads = {};   ///< inputs that get gradients
   std::vector<std::size_t> output_grads = {};  ///< outputs whose gradients are read

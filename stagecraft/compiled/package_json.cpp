@@ -23,15 +23,16 @@ struct KindName {
   std::string_view name;
   Kind kind;
 };
-constexpr std::array<KindName, 9> kInputKinds = {{{"parameter", Kind::kParameter},
-                                                  {"buffer", Kind::kBuffer},
-                                                  {"input", Kind::kInput},
-                                                  {"seeds", Kind::kSeeds},
-                                                  {"sizes", Kind::kSizes},
-                                                  {"prepared", Kind::kPrepared},
-                                                  {"saved", Kind::kSaved},
-                                                  {"kept", Kind::kKept},
-                                                  {"output_grad", Kind::kOutputGrad}}};
+constexpr std::array<KindName, 10> kInputKinds = {{{"parameter", Kind::kParameter},
+                                                   {"buffer", Kind::kBuffer},
+                                                   {"input", Kind::kInput},
+                                                   {"seeds", Kind::kSeeds},
+                                                   {"sizes", Kind::kSizes},
+                                                   {"sizes_of", Kind::kSizes},
+                                                   {"prepared", Kind::kPrepared},
+                                                   {"saved", Kind::kSaved},
+                                                   {"kept", Kind::kKept},
+                                                   {"output_grad", Kind::kOutputGrad}}};
 constexpr std::array<KindName, 7> kOutputKinds = {{{"output", Kind::kOutput},
                                                    {"saved", Kind::kSaved},
                                                    {"prepared", Kind::kPrepared},
@@ -157,7 +158,7 @@ void check_slots(const CompiledStageInfo& stage, const JsonField& field) {
         return slot.index < stage.buffers.size() && !is_prepare;
       case Kind::kInput:
       case Kind::kInputGrad:
-        return slot.index < stage.inputs.size() && !stage.inputs[slot.index].empty() && !is_prepare;
+        return slot.index < stage.inputs.size() && !is_prepare;
       case Kind::kOutput:
         return slot.index < stage.outputs.size();
       case Kind::kSeeds:
@@ -200,7 +201,7 @@ CompiledStageInfo stage_of(const JsonField& field, const std::vector<std::string
   stage.parameters = texts_of(field.at("parameters"));
   stage.buffers = texts_of(field.at("buffers"));
   stage.trained = numbers_of(field.at("trained"), stage.parameters.size());
-  stage.inputs = leaves_of(field.at("inputs"));
+  stage.inputs = texts_of(field.at("inputs"));
   stage.outputs = leaves_of(field.at("outputs"));
   stage.input_grads = numbers_of(field.at("input_grads"), stage.inputs.size());
   stage.output_grads = numbers_of(field.at("output_grads"), stage.outputs.size());

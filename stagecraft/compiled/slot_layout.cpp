@@ -87,13 +87,14 @@ std::string StageSizes::dimension(std::size_t input, std::size_t dim) const {
 
 std::string StageSizes::place(std::size_t size) const {
   const GraphParts& parts = graph_.parts();
-  for (std::size_t i = 0; i < parts.inputs.size(); ++i) {
-    const ValueId* value = parts.inputs[i].value();
-    if (value == nullptr) continue;
-    const std::vector<SizeExpr>& shape = graph_.value(*value).shape;
+  std::size_t input = 0;
+  for (const Argument& leaf : parts.inputs) {
+    if (leaf.value() == nullptr) continue;
+    const std::vector<SizeExpr>& shape = graph_.value(*leaf.value()).shape;
     for (std::size_t d = 0; d < shape.size(); ++d) {
-      if (shape[d] == SizeExpr::of_size(static_cast<int>(size))) return dimension(i, d);
+      if (shape[d] == SizeExpr::of_size(static_cast<int>(size))) return dimension(input, d);
     }
+    ++input;
   }
   return fmt::format("stage {}", stage_);
 }
@@ -116,8 +117,8 @@ std::vector<int64_t> StageSizes::of(std::span<const int64_t> graph_sizes,
     const int64_t value = fixed_[f] == kNone ? 0 : graph_sizes[fixed_[f]];
     require<MetadataError>(value == 0 || value == size.value,
                            "{}: {} is {}, but the stages were compiled for {} alone; compile the "
-                           "model so that {} may change (stagecraft compile --dynamic {})",
-                           place(fixed_[f]), size.name, value, size.value, size.name, size.name);
+                           "model without --fix {} (stagecraft compile)",
+                           place(fixed_[f]), size.name, value, size.value, size.name);
   }
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i] == nullptr) continue;

@@ -25,7 +25,7 @@ using Tensors = std::vector<at::Tensor>;
 /// What one microbatch holds between the programs of a stage. Any number may exist at a time.
 struct Flight {
   std::vector<int64_t> sizes;  ///< the values of PackageInfo::sizes
-  Tensors inputs;              ///< by leaf; undefined where no later program reads them
+  Tensors inputs;              ///< by number; undefined where no later program reads them
   Tensors saved;
   Tensors kept;
   Tensors output_grads;
@@ -53,7 +53,7 @@ class StagePrograms {
  public:
   /// What a forward is given.
   struct Given {
-    Tensors inputs;                        ///< by leaf
+    Tensors inputs;                        ///< by number
     std::span<const int64_t> graph_sizes;  ///< of InputBinding::sizes
     at::Tensor seeds;
   };

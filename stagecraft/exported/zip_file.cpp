@@ -62,8 +62,8 @@ class Descriptor {
 
 }  // namespace
 
-ZipFile::ZipFile(std::string path, std::string what, Folder folder)
-    : path_(std::move(path)), what_(std::move(what)), folder_(folder) {
+ZipFile::ZipFile(std::string path, std::string what)
+    : path_(std::move(path)), what_(std::move(what)) {
   map();
   read_directory();
   check_members();
@@ -169,7 +169,7 @@ void ZipFile::read_directory() {
       fail(fmt::format("is damaged: {} reaches beyond the end of the file", name));
     }
     // All members are in one folder, named as the file was when it was written.
-    const std::size_t slash = folder_ == Folder::kNone ? std::string::npos : name.find('/');
+    const std::size_t slash = name.find('/');
     std::string inside = slash == std::string::npos ? name : name.substr(slash + 1);
     const std::string own = slash == std::string::npos ? "" : name.substr(0, slash);
     if (i == 0) folder = own;

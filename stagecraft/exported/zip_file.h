@@ -1,7 +1,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <map>
 #include <memory>
 #include <span>
@@ -22,12 +21,8 @@ namespace stagecraft::exported {
 /// compressed members.
 class ZipFile {
  public:
-  /// Whether all members are in one folder, which is not part of their names.
-  enum class Folder : uint8_t { kCommon, kNone };
-
   /// `what` is what messages call the archive.
-  explicit ZipFile(std::string path, std::string what = "an archive of torch.export",
-                   Folder folder = Folder::kCommon);
+  explicit ZipFile(std::string path, std::string what = "an archive of torch.export");
 
   const std::string& path() const { return path_; }
   /// Names, without the common folder of all members.
@@ -53,7 +48,6 @@ class ZipFile {
 
   std::string path_;
   std::string what_;
-  Folder folder_;
   std::shared_ptr<void> memory_;
   std::span<std::byte> bytes_;
   std::map<std::string, Member, std::less<>> members_;
