@@ -9,6 +9,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/error.h"
+#include "stagecraft/compiled/slot_layout.h"
 #include "stagecraft/partition/pipe_file.h"
 
 namespace stagecraft {
@@ -25,6 +26,10 @@ class CompiledBodies final : public StageBodies {
     if (!parts.states.empty()) device = parts.states.front().tensor.device();
     package_->require_runs_on(device);
     return compiled_body(package_, stage, graph, device, options_);
+  }
+
+  void check_sizes(const Graph& model, std::span<const int64_t> sizes) const override {
+    detail::compiled_sizes(package_->info(), model, sizes, "");
   }
 
  private:

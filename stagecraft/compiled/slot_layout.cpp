@@ -25,6 +25,22 @@ bool is_known(const SizeExpr& expr, std::span<const int64_t> sizes) {
   return true;
 }
 
+/// "input 'x', dimension 0": where the caller gives a size of the graph.
+std::string input_with(const Graph& graph, const std::string& size) {
+  const GraphParts& parts = graph.parts();
+  for (const Argument& leaf : parts.inputs) {
+    if (leaf.value() == nullptr) continue;
+    const GraphValue& value = graph.value(*leaf.value());
+    for (std::size_t d = 0; d < value.shape.size(); ++d) {
+      for (std::size_t s = 0; s < parts.sizes.size(); ++s) {
+        if (parts.sizes[s].name == size && value.shape[d] == SizeExpr::of_size(static_cast<int>(s)))
+          return fmt::format("input '{}', dimension {}", value.name, d);
+      }
+    }
+  }
+  return "the inputs";
+}
+
 /// The strides of a slot; nothing if one is not known.
 std::optional<std::vector<int64_t>> strides_of(const ProgramSlot& slot,
                                                std::span<const int64_t> sizes) {
@@ -65,75 +81,63 @@ const ProgramSlot* find_slot(const CompiledStageInfo& stage, ProgramSlot::Kind k
   return nullptr;
 }
 
+std::vector<int64_t> compiled_sizes(const PackageInfo& package, const Graph& graph,
+                                    std::span<const int64_t> graph_sizes,
+                                    const std::string& where) {
+  const std::vector<GraphSize>& known = graph.parts().sizes;
+  const auto value_of = [&](const std::string& name) {
+    for (std::size_t i = 0; i < known.size(); ++i) {
+      if (known[i].name == name) return graph_sizes[i];
+    }
+    return int64_t{0};
+  };
+  std::vector<int64_t> sizes;
+  for (const CompiledSize& size : package.sizes) {
+    const int64_t value = sizes.emplace_back(value_of(size.name));
+    if (value == 0 || (value >= size.least && value <= size.greatest)) continue;
+    throw MetadataError(fmt::format(
+        "{}{}: {} is {}, but the stages were compiled for {} to {}; compile the model "
+        "for that size (stagecraft compile)",
+        where, input_with(graph, size.name), size.name, value, size.least, size.greatest));
+  }
+  for (const FixedSize& size : package.fixed) {
+    const int64_t value = value_of(size.name);
+    if (value == 0 || value == size.value) continue;
+    throw MetadataError(
+        fmt::format("{}{}: {} is {}, but the stages were compiled for {} alone; compile the model "
+                    "without --fix {} (stagecraft compile)",
+                    where, input_with(graph, size.name), size.name, value, size.value, size.name));
+  }
+  return sizes;
+}
+
 StageSizes::StageSizes(const PackageInfo& package, std::size_t stage, const Graph& graph)
     : package_(package), stage_(stage), graph_(graph) {
-  const std::vector<std::string> names = graph.size_names();
-  const auto number_of = [&](const std::string& name) {
-    const auto found = std::ranges::find(names, name);
-    return found == names.end() ? kNone : static_cast<std::size_t>(found - names.begin());
-  };
-  for (const CompiledSize& size : package.sizes) sizes_.push_back(number_of(size.name));
-  for (const FixedSize& size : package.fixed) fixed_.push_back(number_of(size.name));
   const CompiledStageInfo& own = package.stages[stage];
   for (std::size_t i = 0; i < own.inputs.size(); ++i) {
     slots_.push_back(find_slot(own, ProgramSlot::Kind::kInput, i));
   }
 }
 
-std::string StageSizes::dimension(std::size_t input, std::size_t dim) const {
-  return fmt::format("stage {}, input '{}', dimension {}", stage_,
-                     package_.stages[stage_].inputs[input], dim);
-}
-
-std::string StageSizes::place(std::size_t size) const {
-  const GraphParts& parts = graph_.parts();
-  std::size_t input = 0;
-  for (const Argument& leaf : parts.inputs) {
-    if (leaf.value() == nullptr) continue;
-    const std::vector<SizeExpr>& shape = graph_.value(*leaf.value()).shape;
-    for (std::size_t d = 0; d < shape.size(); ++d) {
-      if (shape[d] == SizeExpr::of_size(static_cast<int>(size))) return dimension(input, d);
-    }
-    ++input;
-  }
-  return fmt::format("stage {}", stage_);
-}
-
 std::vector<int64_t> StageSizes::of(std::span<const int64_t> graph_sizes,
                                     std::span<const at::Tensor> inputs) const {
-  std::vector<int64_t> sizes;
-  for (std::size_t s = 0; s < sizes_.size(); ++s) {
-    const CompiledSize& size = package_.sizes[s];
-    const int64_t value = sizes_[s] == kNone ? 0 : graph_sizes[sizes_[s]];
-    sizes.push_back(value);
-    if (value == 0) continue;
-    require<MetadataError>(value >= size.least && value <= size.greatest,
-                           "{}: {} is {}, but the stages were compiled for {} to {}; compile the "
-                           "model for that size (stagecraft compile)",
-                           place(sizes_[s]), size.name, value, size.least, size.greatest);
-  }
-  for (std::size_t f = 0; f < fixed_.size(); ++f) {
-    const FixedSize& size = package_.fixed[f];
-    const int64_t value = fixed_[f] == kNone ? 0 : graph_sizes[fixed_[f]];
-    require<MetadataError>(value == 0 || value == size.value,
-                           "{}: {} is {}, but the stages were compiled for {} alone; compile the "
-                           "model without --fix {} (stagecraft compile)",
-                           place(fixed_[f]), size.name, value, size.value, size.name);
-  }
+  const std::vector<int64_t> sizes =
+      compiled_sizes(package_, graph_, graph_sizes, fmt::format("stage {}, ", stage_));
+  const std::vector<std::string>& names = package_.stages[stage_].inputs;
   for (std::size_t i = 0; i < slots_.size(); ++i) {
     if (slots_[i] == nullptr) continue;
     const auto& expected = slots_[i]->sizes;
     require<MetadataError>(static_cast<std::size_t>(inputs[i].dim()) == expected.size(),
-                           "stage {}, input '{}': expected {} dimensions, got {}", stage_,
-                           package_.stages[stage_].inputs[i], expected.size(), describe(inputs[i]));
+                           "stage {}, input '{}': expected {} dimensions, got {}", stage_, names[i],
+                           expected.size(), describe(inputs[i]));
     for (std::size_t d = 0; d < expected.size(); ++d) {
       if (!expected[d] || !is_known(*expected[d], sizes)) continue;
       const int64_t wanted = expected[d]->at(sizes);
-      require<MetadataError>(
-          wanted == inputs[i].sizes()[d],
-          "{}: the stage was compiled for the size {}, got {}; compile the model "
-          "for that size (stagecraft compile)",
-          dimension(i, d), wanted, inputs[i].sizes()[d]);
+      require<MetadataError>(wanted == inputs[i].sizes()[d],
+                             "stage {}, input '{}', dimension {}: the stage was compiled for the "
+                             "size {}, got {}; export the model with that size dynamic, and "
+                             "compile it again",
+                             stage_, names[i], d, wanted, inputs[i].sizes()[d]);
     }
   }
   return sizes;

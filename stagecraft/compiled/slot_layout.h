@@ -13,31 +13,27 @@
 
 namespace stagecraft::detail {
 
+/// One value for each of PackageInfo::sizes, given the sizes of a graph; 0 where they are not
+/// known. MetadataError, with the input, its dimension and how to compile for it, for sizes that
+/// the stages were not compiled for. `graph`: of the model or of a stage, which `where` names.
+std::vector<int64_t> compiled_sizes(const PackageInfo& package, const Graph& graph,
+                                    std::span<const int64_t> graph_sizes, const std::string& where);
+
 /// The sizes of the inputs of a compiled stage: whether the stage was compiled for them.
 class StageSizes {
  public:
   /// `package` must outlive it. `graph` is that of the stage.
   StageSizes(const PackageInfo& package, std::size_t stage, const Graph& graph);
 
-  /// One value for each of PackageInfo::sizes; 0 where the inputs do not determine it.
-  /// MetadataError, with the input, its dimension and how to compile for it, for sizes that the
-  /// stage was not compiled for. `graph_sizes`: of InputBinding::sizes. `inputs`: by leaf,
-  /// undefined for a leaf that is no tensor.
+  /// As compiled_sizes, and MetadataError for inputs that differ from what the programs take.
+  /// `graph_sizes`: of InputBinding::sizes. `inputs`: by number.
   std::vector<int64_t> of(std::span<const int64_t> graph_sizes,
                           std::span<const at::Tensor> inputs) const;
 
  private:
-  static constexpr std::size_t kNone = SIZE_MAX;
-
-  /// Where the caller gives a size of the graph.
-  std::string place(std::size_t size) const;
-  std::string dimension(std::size_t input, std::size_t dim) const;
-
   const PackageInfo& package_;
   std::size_t stage_;
   Graph graph_;
-  std::vector<std::size_t> sizes_;  // of the graph, by number of PackageInfo::sizes; or kNone
-  std::vector<std::size_t> fixed_;  // the same for PackageInfo::fixed
   std::vector<const ProgramSlot*> slots_;  // by input; null if no program reads it
 };
 

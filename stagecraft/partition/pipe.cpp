@@ -124,7 +124,8 @@ std::vector<at::Tensor> Pipe::parameters() const {
 
 void Pipe::check_arguments(const Args& args, const Kwargs& kwargs) const {
   const InputBinding binding(graph_);
-  binding.sizes(binding.leaves(args, kwargs));
+  const std::vector<int64_t> sizes = binding.sizes(binding.leaves(args, kwargs));
+  if (bodies_) bodies_->check_sizes(graph_, sizes);
 }
 
 Arguments Pipe::arguments_of(StageId stage, const Args& args, const Kwargs& kwargs,

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,6 +41,9 @@ class StageBodies {
   /// The body of a stage. Its parameters and buffers are the tensors of `graph`, which are on the
   /// device where the stage computes.
   virtual StageBody body(StageId stage, const Graph& graph) const = 0;
+  /// Throws MetadataError for sizes of the model's inputs that the bodies do not take. `model` is
+  /// the graph of the whole model; `sizes` has a value for each of its sizes, or 0.
+  virtual void check_sizes(const Graph& model, std::span<const int64_t> sizes) const = 0;
 };
 
 /// A model as a pipeline of stages that read each other's values.
@@ -95,6 +99,8 @@ class Pipe {
 
   /// Throws MetadataError, like GraphProgram::run, if the model does not take the arguments.
   void check_arguments(const Args& args, const Kwargs& kwargs) const;
+  /// Whether there are conditions on arguments that the first stage alone may not find violated.
+  bool has_guards() const { return bodies_ != nullptr || !graph_.parts().guards.empty(); }
   /// The arguments of one stage, given those of the model and the outputs of earlier stages.
   /// MetadataError for arguments that are missing.
   Arguments arguments_of(StageId stage, const Args& args, const Kwargs& kwargs,
