@@ -206,7 +206,8 @@ class CompiledForward {
     at::Tensor seeds = make_seeds(context, programs.device());
     if (!records) {
       return output_of(
-          programs.forward(plain(std::move(inputs)), std::move(seeds), nullptr, is_eval), sizes);
+          programs.forward({plain(std::move(inputs)), sizes, std::move(seeds)}, nullptr, is_eval),
+          sizes);
     }
     GradNodePtr pointer = new_compiled_node<GradNodePtr>();
     auto& node = static_cast<CompiledNode&>(*pointer);
