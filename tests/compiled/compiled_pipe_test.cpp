@@ -1,11 +1,15 @@
 #include "stagecraft/compiled/compiled_pipe.h"
 
+#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/randn.h>
+#include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
 #include "stagecraft/base/error.h"
@@ -20,22 +24,22 @@ namespace {
 
 constexpr double kTolerance = 1e-5;
 
-struct Run {
+struct Way {
   std::string schedule;
   int32_t ranks = 1;
 };
 
-PipelineOptions options_of(const Run& run) {
+PipelineOptions options_of(const Way& run) {
   return {.schedule = run.schedule, .ranks = run.ranks};
 }
 
 /// All schedules that train four stages, with the numbers of ranks that they take.
-std::vector<Run> all_runs() {
-  std::vector<Run> runs;
+std::vector<Way> all_runs() {
+  std::vector<Way> runs;
   for (const ScheduleKind& kind : schedule_kinds()) {
     for (const int32_t ranks : {1, 2, 4}) {
       try {
-        kind.build({.ranks = ranks, .stages_per_rank = 4 / ranks, .microbatches = 4});
+        kind.build({.ranks = ranks, .microbatches = 4, .stages_per_rank = 4 / ranks});
       } catch (const ArgumentError&) {
         continue;
       }
@@ -74,10 +78,10 @@ bool has_halves(const std::string& schedule) {
 TEST(CompiledPipe, GradientsAreThoseOfTheGraphsInEverySchedule) {
   const CompiledPipe pipe = CompiledPipe::load(package_path("gpt"));
   ASSERT_EQ(pipe.num_stages(), 4);
-  const Stepped expected = gpt_step(graphs_of(pipe), {.schedule = "1F1B", .ranks = 1});
-  const std::vector<Run> runs = all_runs();
+  const Stepped expected = gpt_step(graphs_of(pipe), {.schedule = "1F1B", .ranks = 4});
+  const std::vector<Way> runs = all_runs();
   EXPECT_GE(runs.size(), 8U);
-  for (const Run& run : runs) {
+  for (const Way& run : runs) {
     expect_close(gpt_step(pipe, options_of(run)), expected,
                  run.schedule + " on " + std::to_string(run.ranks));
   }
@@ -85,9 +89,9 @@ TEST(CompiledPipe, GradientsAreThoseOfTheGraphsInEverySchedule) {
 
 TEST(CompiledPipe, HasTheSameBitsForAnyNumberOfRanksAndScheduleWithWholeBackwards) {
   const CompiledPipe pipe = CompiledPipe::load(package_path("gpt"));
-  const Stepped expected = gpt_step(pipe, {.schedule = "1F1B", .ranks = 1});
+  const Stepped expected = gpt_step(pipe, {.schedule = "1F1B", .ranks = 4});
   int32_t compared = 0;
-  for (const Run& run : all_runs()) {
+  for (const Way& run : all_runs()) {
     if (has_halves(run.schedule) || has_reverse_backwards(run.schedule)) continue;
     expect_same(gpt_step(pipe, options_of(run)), expected,
                 run.schedule + " on " + std::to_string(run.ranks));
@@ -99,9 +103,9 @@ TEST(CompiledPipe, HasTheSameBitsForAnyNumberOfRanksAndScheduleWithWholeBackward
 TEST(CompiledPipe, HasTheSameBitsInAllSchedulesIfBIsIAndW) {
   const CompiledPipe pipe =
       CompiledPipe::load(package_path("gpt"), {.stages = {.same_bits = true}});
-  const Stepped expected = gpt_step(pipe, {.schedule = "1F1B", .ranks = 1});
+  const Stepped expected = gpt_step(pipe, {.schedule = "1F1B", .ranks = 4});
   int32_t halves = 0;
-  for (const Run& run : all_runs()) {
+  for (const Way& run : all_runs()) {
     if (has_reverse_backwards(run.schedule)) continue;
     halves += has_halves(run.schedule) ? 1 : 0;
     expect_same(gpt_step(pipe, options_of(run)), expected,
@@ -117,7 +121,7 @@ TEST(CompiledPipe, RecomputesWithTheSameBits) {
     std::vector<Stepped> steps;
     for (const bool recompute : {false, true}) {
       const CompiledPipe own = CompiledPipe::load(package_path(name));
-      PipelineOptions options{.schedule = "1F1B", .ranks = 2};
+      PipelineOptions options{.schedule = is_gpt ? "Interleaved1F1B" : "1F1B", .ranks = 2};
       options.seed = 5;
       options.threads_per_rank = 1;
       options.stage_options = [&](StageId) { return StageOptions{.recompute = recompute}; };
@@ -141,7 +145,7 @@ TEST(CompiledPipe, RecomputesWithTheSameBits) {
 
 TEST(CompiledPipe, TakesMicrobatchesOfDifferentSizes) {
   const CompiledPipe pipe = CompiledPipe::load(package_path("gpt"));
-  PipelineOptions options{.schedule = "1F1B", .ranks = 2, .loss = token_loss()};
+  PipelineOptions options{.schedule = "Interleaved1F1B", .ranks = 2, .loss = token_loss()};
   options.threads_per_rank = 1;
   for (const int64_t rows : {7, 3, 16}) {
     Pipeline compiled(pipe, options);
@@ -156,7 +160,7 @@ TEST(CompiledPipe, TakesMicrobatchesOfDifferentSizes) {
 
 TEST(CompiledPipe, RefusesSizesThatItWasNotCompiledFor) {
   const CompiledPipe gpt = CompiledPipe::load(package_path("gpt"));
-  const PipelineOptions options{.schedule = "1F1B", .ranks = 1, .loss = token_loss()};
+  const PipelineOptions options{.schedule = "Interleaved1F1B", .ranks = 1, .loss = token_loss()};
   Pipeline run(gpt, options);
   EXPECT_ERROR(run.step({some_ids(17)}, {}, some_ids(17), {.microbatches = 1}), MetadataError,
                "17");
@@ -169,7 +173,7 @@ TEST(CompiledPipe, RefusesSizesThatItWasNotCompiledFor) {
 
 TEST(CompiledPipe, EvaluatesWithoutGradients) {
   const CompiledPipe pipe = CompiledPipe::load(package_path("gpt"));
-  Pipeline run(pipe, {.schedule = "1F1B", .ranks = 2, .loss = token_loss()});
+  Pipeline run(pipe, {.schedule = "Interleaved1F1B", .ranks = 2, .loss = token_loss()});
   const at::Tensor ids = some_ids(6);
   const at::Tensor own = run.eval({ids}, {}, {}, {.microbatches = 2}).output.toTensor();
   const at::NoGradGuard no_grad;
@@ -230,7 +234,7 @@ TEST(CompiledPipe, HoldsAnyNumberOfMicrobatches) {
   Stage expected = graphs_of(pipe).build_stage(StageId(1));
   constexpr int32_t kMicrobatches = 6;
   const auto input = [](int32_t m) {
-    return (at::arange(2 * 16 * 32, at::kFloat) * (0.01 * (m + 1))).sin().view({2, 16, 32});
+    return at::arange(2 * 16 * 32, at::kFloat).mul(0.01 * (m + 1)).sin().view({2, 16, 32});
   };
   std::vector<at::Tensor> grads[2];
   for (Stage* each : {&stage, &expected}) {
@@ -314,7 +318,7 @@ TEST(CompiledPipe, KnowsWhatAMicrobatchHolds) {
   EXPECT_GT(memory[1].kept, 0);
   EXPECT_GT(memory[1].parameters, 0);
   // What the runtime measures, at the sizes of the example: two rows.
-  Pipeline run(pipe, {.schedule = "1F1B", .ranks = 1, .loss = token_loss()});
+  Pipeline run(pipe, {.schedule = "Interleaved1F1B", .ranks = 1, .loss = token_loss()});
   for (int i = 0; i < 2; ++i) {
     run.step({some_ids(4)}, {}, some_ids(4), {.microbatches = 2, .measure_memory = true});
   }

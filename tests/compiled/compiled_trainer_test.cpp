@@ -41,8 +41,8 @@ std::vector<double> curve_of(const Pipe& pipe, const std::string& schedule, int3
 TEST(CompiledTrainer, TrainsLikeTheGraphs) {
   const CompiledPipe pipe = CompiledPipe::load(package_path("gpt"));
   const CompiledPipe other = CompiledPipe::load(package_path("gpt"));
-  const std::vector<double> own = curve_of(pipe, "1F1B", 2);
-  const std::vector<double> expected = curve_of(graphs_of(other), "1F1B", 2);
+  const std::vector<double> own = curve_of(pipe, "Interleaved1F1B", 2);
+  const std::vector<double> expected = curve_of(graphs_of(other), "Interleaved1F1B", 2);
   ASSERT_EQ(own.size(), expected.size());
   for (std::size_t i = 0; i < own.size(); ++i) EXPECT_NEAR(own[i], expected[i], 1e-4) << i;
   EXPECT_LT(own[own.size() - 2], own[0]);
@@ -51,14 +51,15 @@ TEST(CompiledTrainer, TrainsLikeTheGraphs) {
 TEST(CompiledTrainer, HasTheSameBitsOnAnyNumberOfRanks) {
   std::vector<std::vector<double>> curves;
   for (const int32_t ranks : {1, 2, 4}) {
-    curves.push_back(curve_of(CompiledPipe::load(package_path("gpt")), "1F1B", ranks));
+    curves.push_back(curve_of(CompiledPipe::load(package_path("gpt")),
+                              ranks == 4 ? "1F1B" : "Interleaved1F1B", ranks));
   }
   EXPECT_EQ(curves[0], curves[1]);
   EXPECT_EQ(curves[0], curves[2]);
 }
 
 TEST(CompiledTrainer, ContinuesFromACheckpointWithTheSameBits) {
-  for (const char* schedule : {"1F1B", "ZBVZeroBubble"}) {
+  for (const char* schedule : {"Interleaved1F1B", "ZBVZeroBubble"}) {
     const std::vector<double> whole =
         curve_of(CompiledPipe::load(package_path("gpt")), schedule, 2);
     Trainer first(CompiledPipe::load(package_path("gpt")), token_loss(),

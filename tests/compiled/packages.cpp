@@ -1,5 +1,6 @@
 #include "tests/compiled/packages.h"
 
+#include <algorithm>
 #include <cstdlib>
 
 #include <gtest/gtest.h>
@@ -52,9 +53,10 @@ Stepped gpt_step(const Pipe& pipe, const PipelineOptions& options, int32_t micro
 }
 
 double relative_difference(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor x = a.to(at::kDouble);
-  const at::Tensor y = b.to(at::kDouble);
-  return ((x - y).abs().max() / y.abs().max().clamp_min(1e-30)).item<double>();
+  const at::Tensor x = a.detach().to(at::kDouble);
+  const at::Tensor y = b.detach().to(at::kDouble);
+  const auto largest = y.abs().max().item().toDouble();
+  return x.sub(y).abs().max().item().toDouble() / std::max(largest, 1e-30);
 }
 
 }  // namespace stagecraft
