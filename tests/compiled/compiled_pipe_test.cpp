@@ -68,7 +68,7 @@ void expect_same(const Stepped& a, const Stepped& b, const std::string& where) {
 }
 
 bool has_reverse_backwards(const std::string& schedule) {
-  return schedule == "GPipe" || schedule == "LoopedBFS";
+  return schedule == "LoopedBFS";
 }
 
 bool has_halves(const std::string& schedule) {
