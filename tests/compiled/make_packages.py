@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Exports small models and compiles them into packages, for the tests of this folder.
 
-    make_packages.py STAGECRAFT FOLDER
+    make_packages.py STAGECRAFT FOLDER [cpu|cuda]
 
 gpt.scp      a language model of bytes in four stages; the number of rows may change; a weight is tied
 images1.scp  dropout, batch normalisation, several outputs with the loss among them; one stage, one size
@@ -80,6 +80,7 @@ def export(folder, name, module, args, dynamic=None):
 
 def main():
     tool, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
     folder.mkdir(parents=True, exist_ok=True)
     warnings.filterwarnings("ignore")
     torch.manual_seed(1)
@@ -92,7 +93,8 @@ def main():
     environment.update({"CXX": "/usr/bin/g++", "CC": "/usr/bin/gcc"} if pathlib.Path("/usr/bin/g++").exists() else {})
 
     def build(model, name, *options):
-        command = [tool, "compile", model, "-o", folder / f"{name}.scp", "--cache", folder / "cache", *options]
+        command = [tool, "compile", model, "-o", folder / f"{name}.scp", "--cache", folder / "cache",
+                   "--device", device, *options]
         subprocess.run([str(word) for word in command], check=True, env=environment)
 
     build(gpt, "gpt", "--split", "layers.1,layers.2,layers.3", "--eval")
