@@ -103,9 +103,10 @@ def make_pipe(
 
 
 def gpt_pipe(folder: Path, model: nn.Module, how: list[str], rows: int = 3, length: int = 8) -> Path:
-    ids = torch.zeros(rows, length, dtype=torch.int64)
+    # Two tensors: torch.export takes one that is given twice for one input.
+    ids, targets = torch.zeros(2, rows, length, dtype=torch.int64)
     dims = {0: torch.export.Dim("rows", max=64), 1: torch.export.Dim("length", max=32)}
-    return make_pipe(model, (ids, ids), folder, how, (dims, dims))
+    return make_pipe(model, (ids, targets.clone()), folder, how, (dims, dims))
 
 
 class Stages:

@@ -63,7 +63,7 @@ def describe_sizes(pipe: PipeFile, jobs: Sequence[Job]) -> dict[str, dict[str, i
         for name in job.programs.symbols:
             size = graph.size(name)
             greatest = _NO_LIMIT if size.greatest is None else size.greatest
-            symbols[name] = {"min": size.least, "max": greatest, "example": size.example}
+            symbols[name] = {"min": max(size.least, 1), "max": greatest, "example": size.example}
     return symbols
 
 

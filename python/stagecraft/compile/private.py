@@ -48,10 +48,8 @@ def make_sizes(mode: Any, hints: Sequence[int]) -> tuple[Any, ...]:
     """New symbolic ints. A hint must be at least 2."""
     from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
 
-    example = torch.empty(()).expand(list(hints))
-    kinds = [DimDynamic.DYNAMIC] * len(hints)
-    strides = [DimDynamic.STATIC] * len(hints)
-    context = StatelessSymbolicContext(dynamic_sizes=kinds, dynamic_strides=strides)
+    example = torch.empty(list(hints), device="meta")
+    context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * len(hints))
     return tuple(mode.from_tensor(example, symbolic_context=context).shape)
 
 
