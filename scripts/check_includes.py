@@ -25,6 +25,7 @@ ALLOWED = {
     "exported": ["graph"],
     "stage": ["tree"],
     "partition": ["graph", "stage"],
+    "compiled": ["exported", "partition"],
     "transport": ["base"],
     "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "transport"],
     "report": ["runtime", "viz"],

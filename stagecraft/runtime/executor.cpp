@@ -299,6 +299,7 @@ void Executor::start_values() {
   }
   router_.start(plan_.step, static_cast<std::size_t>(plan_.schedule->num_microbatches()),
                 plan_.is_training, *plan_.batch, plan_.meter);
+  for (Stage& stage : stages_) stage.begin_step();
   if (plan_.is_training) {
     reducer_.start(plan_.options->reduce_grads);
     ties_.start();
