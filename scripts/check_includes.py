@@ -26,7 +26,8 @@ ALLOWED = {
     "stage": ["tree"],
     "partition": ["graph", "stage"],
     "transport": ["base"],
-    "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "transport"],
+    "shard": ["stage", "transport"],
+    "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "shard", "transport"],
     "report": ["runtime", "viz"],
     "train": ["runtime"],
 }
