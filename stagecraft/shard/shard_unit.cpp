@@ -11,6 +11,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/shard/storage_memory.h"
 
 namespace stagecraft {
 namespace {
@@ -80,11 +81,7 @@ at::Tensor ShardUnit::grad(std::size_t segment) const {
 
 void ShardUnit::allocate() {
   if (is_allocated_) return;
-  c10::StorageImpl& storage = *flat_.storage().unsafeGetStorageImpl();
-  const std::size_t bytes = static_cast<std::size_t>(layout_.whole()) * flat_.element_size();
-  storage.set_data_ptr_noswap(storage.allocator()->allocate(bytes));
-  storage.set_nbytes(bytes);
-  storage.clear_data_ptr_access_error_msg_();
+  allocate_memory(flat_, flat_.nbytes());
   is_allocated_ = true;
   versions_.clear();
   for (const Parameter& parameter : parameters_) versions_.push_back(parameter.tensor._version());
@@ -96,10 +93,7 @@ void ShardUnit::allocate() {
 // storage has its elements again.
 void ShardUnit::release() {
   if (!is_allocated_) return;
-  c10::StorageImpl& storage = *flat_.storage().unsafeGetStorageImpl();
-  storage.set_data_ptr_noswap(at::DataPtr(nullptr, flat_.device()));
-  storage.set_nbytes(0);
-  storage.release_data_and_set_meta_custom_data_ptr_error_msg_(describe());
+  release_memory(flat_, describe());
   is_allocated_ = false;
 }
 

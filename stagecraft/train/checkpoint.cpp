@@ -72,7 +72,8 @@ void make_folder(const fs::path& path) {
   const fs::path above = path.parent_path();
   if (!above.empty() && above != path) make_folder(above);
   // A different rank may create it at the same time.
-  if (!fs::create_directory(path, error) && fs::is_directory(path)) return;
+  std::error_code ignored;
+  if (!fs::create_directory(path, error) && fs::is_directory(path, ignored)) return;
   if (error) {
     throw FileError(fmt::format("{}: cannot be created: {}", path.string(), error.message()));
   }

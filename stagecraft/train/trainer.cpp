@@ -192,6 +192,10 @@ class Trainer::Impl {
     world_.set_completed_steps(checkpoint.pipeline_steps);
   }
 
+  void release_other_stages() {
+    state_.release_others(pipe_, [&](StageId stage) { return world_.has_stage(stage); });
+  }
+
   void gather_weights() {
     std::vector<std::vector<at::Tensor>> stages;
     world_.together([&] {
@@ -482,6 +486,10 @@ RecordedRun Trainer::recorded_run() {
 
 Trainer::Memory Trainer::memory() const {
   return impl_->memory();
+}
+
+void Trainer::release_other_stages() {
+  impl_->release_other_stages();
 }
 
 void Trainer::gather_weights() {

@@ -151,6 +151,10 @@ class Trainer {
     int64_t optimizer = 0;
   };
   Memory memory() const;
+  /// Releases the weights of stages that are not on this rank. They are neither used nor updated.
+  /// The program must have no use for them: no other rank of this process may have been made from
+  /// the same pipe. gather_weights gives rank 0 their elements again.
+  void release_other_stages();
   /// Copies the weights and buffers of all stages to the pipe of rank 0, for saving them
   /// (state_dict.h). Called by all ranks. Ranks that are threads of this trainer share one pipe, so
   /// nothing is copied.

@@ -12,6 +12,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/shard/storage_memory.h"
 #include "stagecraft/tree/describe.h"
 
 namespace stagecraft {
@@ -126,7 +127,7 @@ std::vector<ModelState> TrainingState::sharded(std::vector<ModelState> states,
       const auto own = std::ranges::find_if(segments, [&](const ShardSegment& segment) {
         return unit->parameters()[segment.parameter].tensor.is_same(copy);
       });
-      copy = {};
+      copy = at::Tensor();
       if (own == segments.end()) continue;
       const auto segment = static_cast<std::size_t>(own - segments.begin());
       state.begin = own->begin;
@@ -233,8 +234,35 @@ void TrainingState::set_values(StageId stage, const std::vector<at::Tensor>& val
   auto next = values.begin();
   for (const ModelState& state : all_) {
     if (state.stage != stage) continue;
-    for (const at::Tensor& copy : state.copies) copy.detach().copy_(*next);
+    for (const at::Tensor& copy : state.copies) {
+      if (released_.erase(copy.unsafeGetTensorImpl()) > 0) allocate_memory(copy, copy.nbytes());
+      copy.detach().copy_(*next);
+    }
     ++next;
+  }
+}
+
+void TrainingState::release_others(const Pipe& pipe, const std::function<bool(StageId)>& is_here) {
+  std::map<const c10::StorageImpl*, std::set<const c10::TensorImpl*>> users;
+  std::set<const c10::StorageImpl*> kept;
+  for (StageId s(0); s.value() < pipe.num_stages(); ++s) {
+    for (const GraphState& state : pipe.stage_graph(s).parts().states) {
+      if (!state.tensor.has_storage()) continue;
+      const c10::StorageImpl* const storage = state.tensor.storage().unsafeGetStorageImpl();
+      users[storage].insert(state.tensor.unsafeGetTensorImpl());
+      if (is_here(s) || state.kind != GraphState::Kind::kParameter) kept.insert(storage);
+    }
+  }
+  for (const ModelState& state : all_) {
+    for (const at::Tensor& copy : state.copies) {
+      const c10::StorageImpl* const storage = copy.storage().unsafeGetStorageImpl();
+      const bool is_alone = users[storage].size() == 1 && storage->nbytes() == copy.nbytes();
+      if (!is_alone || kept.contains(storage) || copy.numel() == 0) continue;
+      release_memory(copy, state.name +
+                               " is a parameter of a stage on a different rank; "
+                               "Trainer::gather_weights gives rank 0 its elements");
+      released_.insert(copy.unsafeGetTensorImpl());
+    }
   }
 }
 
@@ -254,7 +282,8 @@ void TrainingState::restore(const Checkpoint& checkpoint) {
     const int64_t begin = is_piece ? own->begin : -1;
     // A sharded weight has no elements outside of a step: only this replica's piece is set.
     for (const at::Tensor& copy : state.copies) {
-      const bool is_released = has_pieces && shards_->find_unit(copy) != nullptr;
+      const bool is_released = (has_pieces && shards_->find_unit(copy) != nullptr) ||
+                               released_.contains(copy.unsafeGetTensorImpl());
       restore.add(model, "value", name, copy, is_released ? at::Tensor() : copy);
     }
     if (has_pieces && is_piece) {

@@ -5,6 +5,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -56,6 +57,10 @@ class TrainingState {
   /// stage's rank.
   void set_values(StageId stage, const std::vector<at::Tensor>& values);
 
+  /// Releases the memory of parameters of other stages that share it with nothing in this process.
+  /// set_values gives a stage its memory again.
+  void release_others(const Pipe& pipe, const std::function<bool(StageId)>& is_here);
+
   /// Restores the states in this process, and the values of other stages. MetadataError, before
   /// anything is changed, if the checkpoint does not belong to this model.
   void restore(const Checkpoint& checkpoint);
@@ -77,6 +82,7 @@ class TrainingState {
   std::vector<ModelState> all_;
   std::vector<ModelState> here_;
   AdamW optimizer_;
+  std::set<const c10::TensorImpl*> released_;  // parameters of other stages
 };
 
 }  // namespace stagecraft
