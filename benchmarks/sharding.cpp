@@ -103,6 +103,7 @@ class Training {
                                                         .transport = &transport,
                                                         .replicas = kReplicas,
                                                         .shard = kind});
+    if (kind == ShardKind::kParameters) trainer_->release_other_stages();
     const int64_t all = setting.rows * setting.microbatches * kReplicas;
     ids_ = at::randint(0, 256, {all, setting.context}, at::kLong);
     targets_ = at::randint(0, 256, {all, setting.context}, at::kLong);
