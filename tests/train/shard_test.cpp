@@ -35,8 +35,7 @@ struct Result {
 
 /// Each rank has a model of its own, made beforehand.
 void on_ranks(const WorldCase& c, const std::function<void(Transport&, Trainer)>& body) {
-  std::vector<PreparedTrainer> models;
-  for (int32_t r = 0; r < c.ranks(); ++r) models.push_back(prepare(c.setup));
+  const std::vector<PreparedTrainer> models = prepare_many(c.setup, c.ranks());
   LocalWorld world(c.ranks());
   world.run([&](Transport& transport) {
     body(transport, models[transport.rank().position()].make(&transport, c.replicas));
@@ -118,8 +117,8 @@ TEST(ShardedTrainer, WithCopiesOfATiedWeight) {
   for (const ShardKind kind :
        {ShardKind::kNone, ShardKind::kOptimizer, ShardKind::kGradients, ShardKind::kParameters}) {
     std::vector<Pipe> pipes;
-    for (int r = 0; r < 4; ++r) {
-      pipes.emplace_back(Gpt(small_sizes(), 7).cut(split).graph(), split);
+    for (const PreparedTrainer& each : prepare_many({.stages = 2}, 4)) {
+      pipes.emplace_back(each.pipe.graph(), split);
     }
     LocalWorld world(4);
     world.run([&](Transport& transport) {
