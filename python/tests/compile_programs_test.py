@@ -15,13 +15,14 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from compile_models import VOCABULARY, Gpt, Net, Stages, Tied, assert_close, gpt_pipe, make_pipe
+from compile_models import VOCABULARY, Gpt, Net, Stages, Tied, assert_close, gpt_pipe, make_pipe, run_tool
 from stagecraft.compile import private
 from stagecraft.compile.errors import CompileError
 from stagecraft.compile.graph_text import parse_graph
 from stagecraft.compile.joint import StageOptions
 from stagecraft.compile.pipe_file import PipeFile
 from stagecraft.compile.sizes import Rule, SizeExpr
+from stagecraft.compile.split import split_model
 from stagecraft.compile.stages import trace_stages
 
 
@@ -172,6 +173,19 @@ def test_each_random_node_has_a_seed_by_its_name(tmp_path: Path) -> None:
     assert len(whole[0]) == 4
     assert parts[0] + parts[1] == whole[0]
     assert len(parts[0]) == len(parts[1]) == 2
+
+
+def test_plans_and_saved_models_are_split(gpt: tuple[Gpt, Path], tmp_path: Path) -> None:
+    """A pipe contains the graph of the whole model, as save_graph writes it."""
+    archive, plan = gpt[1].with_suffix(".pt2"), tmp_path / "gpt.plan"
+    done = run_tool(["model", str(archive), "--plan", "--ranks", "2", "--time-limit", "1s", "-o", str(plan)])
+    assert done.returncode == 0, done.stderr
+    split_model(archive, tmp_path / "planned.pipe", ["--split-of", str(plan)])
+    assert PipeFile(tmp_path / "planned.pipe").num_stages >= 2
+    split_model(gpt[1], tmp_path / "again.pipe", ["--stages", "3"])
+    assert PipeFile(tmp_path / "again.pipe").num_stages == 3
+    with pytest.raises(CompileError, match="nowhere"):
+        split_model(archive, tmp_path / "bad.pipe", ["--split", "nowhere"])
 
 
 class Strange(nn.Module):

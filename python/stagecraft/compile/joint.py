@@ -184,7 +184,7 @@ def _from_joint(
     options: StageOptions,
 ) -> StagePrograms:
     descs = output(joint).meta["desc"]
-    results = list(output(joint).args[0])  # type: ignore[arg-type,var-annotated]
+    results = list(output(joint).args[0])  # type: ignore[arg-type]
     outputs = [_slot_of_output(desc, node, module) for desc, node in zip(descs, results, strict=True)]
     count = sum(desc is not None and not private.output_kind(desc)[0].endswith("_grad") for desc in descs)
     slots = {node.name: _slot_of_input(node, module) for node in placeholders(joint)}

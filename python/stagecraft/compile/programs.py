@@ -100,7 +100,7 @@ def _size_text(size: Any, symbols: Mapping[Any, str]) -> str:
 
 def fingerprint(stage: StagePrograms, more: str) -> str:
     """40 hex digits that are the same for stages whose programs are the same. `more`: what else they depend on."""
-    import sympy
+    import sympy  # type: ignore[import-untyped]
 
     text = [more]
     symbols: dict[Any, Any] = {}
@@ -119,16 +119,17 @@ def fingerprint(stage: StagePrograms, more: str) -> str:
                 constant = getattr(program.module, str(node.target))
                 text.append(f"constant {_constant_text(constant)}")
                 continue
-            args = fx.map_arg((node.args, node.kwargs), lambda each, numbers=numbers: f"%{numbers[each]}")
-            text.append(f"{node.target} {_args_text(args, symbols)}")
+            text.append(f"{node.target} {_args_text((node.args, node.kwargs), symbols, numbers)}")
     return hashlib.sha1("\n".join(text).encode()).hexdigest()
 
 
-def _args_text(args: Any, symbols: Mapping[Any, str]) -> str:
+def _args_text(args: Any, symbols: Mapping[Any, str], numbers: Mapping[fx.Node, int]) -> str:
+    if isinstance(args, fx.Node):
+        return f"%{numbers[args]}"
     if isinstance(args, (list, tuple)):
-        return "[" + ", ".join(_args_text(each, symbols) for each in args) + "]"
+        return "[" + ", ".join(_args_text(each, symbols, numbers) for each in args) + "]"
     if isinstance(args, dict):
-        return "{" + ", ".join(f"{key}: {_args_text(value, symbols)}" for key, value in args.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_args_text(value, symbols, numbers)}" for key, value in args.items()) + "}"
     return _size_text(args, symbols)
 
 
