@@ -27,7 +27,8 @@ ALLOWED = {
     "partition": ["graph", "stage"],
     "compiled": ["exported", "partition"],
     "transport": ["base"],
-    "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "transport"],
+    "shard": ["stage", "transport"],
+    "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "shard", "transport"],
     "report": ["runtime", "viz"],
     "train": ["runtime"],
 }

@@ -27,6 +27,7 @@ struct TrainCommand {
 
   int32_t ranks = 2;  ///< of one replica
   int32_t replicas = 1;
+  std::string shard = "none";  ///< what the replicas divide among themselves
   std::string transport = "auto";
   std::string schedule = "1F1B";                        ///< a name or a file
   LowerOptions lowering;                                ///< of the schedule, without the lookahead

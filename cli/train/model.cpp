@@ -243,7 +243,8 @@ Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* t
                          .recompute = recomputing_stages(command.recompute, task.pipe.num_stages()),
                          .evaluation = task.evaluation,
                          .transport = transport,
-                         .replicas = command.replicas};
+                         .replicas = command.replicas,
+                         .shard = find_shard_kind(command.shard).value()};
   options.adamw.weight_decay = command.weight_decay;
   return Trainer(task.pipe, task.loss, std::move(options));
 }

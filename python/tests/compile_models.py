@@ -63,9 +63,10 @@ class Net(nn.Module):
 
     def __init__(self) -> None:
         super().__init__()
-        self.first = nn.Conv2d(3, 4, 3, padding=1)
+        # Biases before a batch norm have no gradient but rounding.
+        self.first = nn.Conv2d(3, 4, 3, padding=1, bias=False)
         self.norm = nn.BatchNorm2d(4)
-        self.second = nn.Conv2d(4, 4, 3, padding=1)
+        self.second = nn.Conv2d(4, 4, 3, padding=1, bias=False)
         self.renorm = nn.BatchNorm2d(4)
         self.last = nn.Linear(4, 5)
         self.last.bias.requires_grad_(False)

@@ -48,14 +48,18 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Gpt, Path]:
     return model, gpt_pipe(tmp_path_factory.mktemp("gpt"), model, ["--split", "blocks.0,blocks.1,norm"])
 
 
+@pytest.fixture(scope="module")
+def stages(gpt: tuple[Gpt, Path]) -> Stages:
+    return Stages(gpt[1])
+
+
 def ids(rows: int, length: int) -> torch.Tensor:
     return torch.randint(0, VOCABULARY, (rows, length))
 
 
 @pytest.mark.parametrize("halves", [False, True])
-def test_gradients_are_those_of_autograd_at_any_size(gpt: tuple[Gpt, Path], halves: bool) -> None:
-    model, path = gpt
-    stages = Stages(path)
+def test_gradients_are_those_of_autograd_at_any_size(gpt: tuple[Gpt, Path], stages: Stages, halves: bool) -> None:
+    model = gpt[0]
     names = stages.symbols
     assert len(names) == 2
     for rows, length in [(3, 8), (5, 13), (1, 2), (2, 1)]:
@@ -63,22 +67,21 @@ def test_gradients_are_those_of_autograd_at_any_size(gpt: tuple[Gpt, Path], halv
         check_grads(stages, model, (ids(rows, length), ids(rows, length)), sizes, halves)
 
 
-def test_the_embedding_stage_has_no_halves_and_others_have(gpt: tuple[Gpt, Path]) -> None:
-    stages = Stages(gpt[1])
+def test_the_embedding_stage_has_no_halves_and_others_have(stages: Stages) -> None:
     assert set(stages.descriptions[0]["programs"]) == {"forward", "backward"}
     for described in stages.descriptions[1:]:
         assert {"forward", "backward", "input_backward", "weight_backward"} <= set(described["programs"])
 
 
-def test_identical_stages_have_the_same_key(gpt: tuple[Gpt, Path]) -> None:
-    keys = [job.key for job in Stages(gpt[1]).jobs]
+def test_identical_stages_have_the_same_key(gpt: tuple[Gpt, Path], stages: Stages) -> None:
+    keys = [job.key for job in stages.jobs]
     assert keys[1] == keys[2]
     assert len(set(keys)) == 3
     assert keys == [job.key for job in Stages(gpt[1]).jobs]
 
 
-def test_programs_take_tensors_only(gpt: tuple[Gpt, Path]) -> None:
-    for job in Stages(gpt[1]).jobs:
+def test_programs_take_tensors_only(stages: Stages) -> None:
+    for job in stages.jobs:
         for name, program in job.programs.programs.items():
             for node in program.module.graph.nodes:
                 assert node.op != "get_attr", (job.stage, name, "weights are inputs, never constants")
@@ -86,8 +89,8 @@ def test_programs_take_tensors_only(gpt: tuple[Gpt, Path]) -> None:
                     assert isinstance(node.meta["val"], torch.Tensor), (job.stage, name, node)
 
 
-def test_weights_work_is_done_by_the_weight_half(gpt: tuple[Gpt, Path]) -> None:
-    described = Stages(gpt[1]).descriptions[1]
+def test_weight_gradients_are_made_by_the_weight_half(stages: Stages) -> None:
+    described = stages.descriptions[1]
     made = {kind: [s["index"] for s in described["programs"][kind]["outputs"] if s["kind"] == "parameter_grad"]
             for kind in ("backward", "input_backward", "weight_backward")}
     assert sorted(made["input_backward"] + made["weight_backward"]) == sorted(made["backward"])
@@ -96,23 +99,20 @@ def test_weights_work_is_done_by_the_weight_half(gpt: tuple[Gpt, Path]) -> None:
     assert described["bytes"]["kept"] < described["bytes"]["saved"]
 
 
-def test_fixed_sizes_are_constants(gpt: tuple[Gpt, Path]) -> None:
+def test_fixed_sizes_are_constants(gpt: tuple[Gpt, Path], stages: Stages) -> None:
     model, path = gpt
-    names = Stages(path).symbols
-    options = StageOptions(fixed=tuple(zip(names, (3, 8), strict=True)))
-    stages = Stages(path, options)
-    assert not stages.jobs[0].programs.symbols
-    check_grads(stages, model, (ids(3, 8), ids(3, 8)), {}, True)
+    fixed = Stages(path, StageOptions(fixed=tuple(zip(stages.symbols, (3, 8), strict=True))))
+    assert not fixed.jobs[0].programs.symbols
+    check_grads(fixed, model, (ids(3, 8), ids(3, 8)), {}, True)
 
 
-@pytest.mark.parametrize("halves", [False, True])
-def test_buffers_skip_edges_several_outputs_and_frozen_weights(tmp_path: Path, halves: bool) -> None:
+def test_buffers_skip_edges_several_outputs_and_frozen_weights(tmp_path: Path) -> None:
     torch.manual_seed(0)
     model = Net()
     x = torch.randn(4, 3, 6, 6)
     path = make_pipe(copy.deepcopy(model), (x,), tmp_path, ["--split", "norm,second,last"])
     stages = Stages(path)
-    check_grads(stages, model, (x,), {}, halves)
+    check_grads(stages, model, (x,), {}, True)
     found = {name: tensor for tensors in stages.chain.tensors for name, tensor in tensors.items()}
     changed = 0
     for name, buffer in model.named_buffers():
@@ -121,6 +121,7 @@ def test_buffers_skip_edges_several_outputs_and_frozen_weights(tmp_path: Path, h
     assert changed == 2
     names = [name for described in stages.descriptions for name in described["parameters"]]
     assert "last.bias" in names
+    check_grads(stages, model, (x,), {}, False)
 
 
 def test_tied_weights_have_a_gradient_in_each_stage(tmp_path: Path) -> None:

@@ -90,6 +90,19 @@ std::exception_ptr Executor::explain(const std::exception_ptr& cause) {
   return cause;
 }
 
+void Executor::rethrow_explained() {
+  const std::exception_ptr cause = std::current_exception();
+  try {
+    throw;
+  } catch (const StageError&) {
+    throw;
+  } catch (...) {
+    const std::exception_ptr explained = explain(cause);
+    if (explained == cause) throw;
+    throw StageError(place_of(Action()), explained);
+  }
+}
+
 // Reads the positions of the ranks before the abort changes them. If several ranks miss a deadline
 // at once, only the one whose abort came first prints them.
 void Executor::announce_and_abort(const TimeoutError& error) {
@@ -140,7 +153,8 @@ void Executor::abandon() {
   // What the failed step has left in the cache may be in pieces that are too small.
   if (std::exchange(is_out_of_memory_, false)) device_->release_unused();
   ties_.abandon();
-  reducer_.abandon();
+  reducer_->abandon();
+  gathers_.abandon();
   for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();
   had_no_grad_.clear();
 }

@@ -88,6 +88,10 @@ class Pipeline::Impl final : public PipelineCore {
                            "a Pipeline has one replica, got PipelineOptions::replicas = {}; use a "
                            "Runner for each rank of a world",
                            options.replicas);
+    require<ArgumentError>(options.shard == ShardKind::kNone,
+                           "a Pipeline has one replica, so PipelineOptions::shard = {} is not for "
+                           "it; use a Runner for each rank of a world",
+                           to_string(options.shard));
     sort_all_stages(stages, placement().num_stages());
     check_copies(options.ties, stages);
     for (Rank rank(0); rank.value() < num_ranks(); ++rank) {
@@ -143,7 +147,10 @@ class Pipeline::Impl final : public PipelineCore {
       return result;
     } catch (...) {
       for (const auto& rank : ranks_) rank->executor().abandon();
-      throw;
+      // It merges the results.
+      driver(placement().get_rank(StageId(placement().num_stages() - 1)))
+          .executor()
+          .rethrow_explained();
     }
   }
 

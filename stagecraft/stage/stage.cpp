@@ -436,6 +436,29 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   return grads;
 }
 
+void Stage::rehearse_backward(MicrobatchId microbatch, const std::vector<c10::IValue>& output_grads,
+                              double loss_weight) {
+  Run& run = get_run(microbatch, "backward");
+  if (!run.again) {
+    stagecraft::backward_full(run.make_roots(output_grads, loss_weight, *loss_grad_),
+                              /*keep_graph=*/true);
+    run.take_input_grads();
+    return;
+  }
+  std::vector<c10::IValue> grads = output_grads;
+  if (run.has_loss) {
+    stagecraft::backward_full(run.make_roots({}, loss_weight, *loss_grad_), /*keep_graph=*/true);
+    grads = run.again->take_output_grads();
+  }
+  const c10::AutoGradMode with_grad(true);
+  Run other;
+  {
+    const ForwardStateScope as_before(run.again->state());
+    run_forward(other, microbatch, run.again->arguments(), run.options, true);
+  }
+  stagecraft::backward_full(other.make_roots(grads, loss_weight, *loss_grad_));
+}
+
 void Stage::call_backward(MicrobatchId microbatch, BackwardKind kind,
                           const std::function<void()>& run) {
   bool is_last = false;
@@ -518,6 +541,10 @@ std::size_t Stage::num_pending() const {
 void Stage::reset() {
   runs_.clear();
   backwards_left_ = 0;
+}
+
+void Stage::discard(MicrobatchId microbatch) {
+  if (microbatch.position() < runs_.size()) runs_[microbatch.position()].reset();
 }
 
 void Stage::begin_step() {

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import concurrent.futures
+import contextlib
 import dataclasses
 import json
 import os
+import queue
 import signal
 import subprocess
 import sys
@@ -26,7 +28,9 @@ __all__ = ["Job", "compile_program", "compile_stages", "options_from_json", "opt
 
 # Called with (stage, program, seconds) when a program is compiled.
 Progress = Callable[[int, str, float], None]
-# No program of a sensible stage takes longer.
+# What a worker's answer begins with.
+ANSWER = "stagecraft answer "
+# No trial of new packages takes longer.
 _LIMIT_S = 3600
 
 
@@ -135,8 +139,20 @@ def _compile_beside(
     # Those that take longest begin first.
     order = ["forward", "backward", "eval", "input_backward", "weight_backward", "prepare"]
     todo = [(job, name) for name in order for job in jobs if name in job.programs.programs]
-    with concurrent.futures.ThreadPoolExecutor(processes) as pool:
-        running = {pool.submit(_compile_in_child, pipe, job, name, options, imports): (job, name) for job, name in todo}
+    workers: queue.Queue[_Worker] = queue.Queue()
+    started = [_Worker() for _ in range(min(processes, len(todo)))]
+    for worker in started:
+        workers.put(worker)
+
+    def compile_one(job: Job, name: str) -> tuple[list[str], float]:
+        worker = workers.get()
+        try:
+            return worker.compile(pipe, job, name, options, imports)
+        finally:
+            workers.put(worker)
+
+    with concurrent.futures.ThreadPoolExecutor(len(started) or 1) as pool:
+        running = {pool.submit(compile_one, job, name): (job, name) for job, name in todo}
         try:
             for done in concurrent.futures.as_completed(running):
                 job, name = running[done]
@@ -146,6 +162,9 @@ def _compile_beside(
             for each in running:
                 each.cancel()
             raise
+        finally:
+            for worker in started:
+                worker.end()
 
 
 def child_environment() -> dict[str, str]:
@@ -155,34 +174,59 @@ def child_environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{others}" if others else root}
 
 
-def _compile_in_child(
-    pipe: Path, job: Job, name: str, options: StageOptions, imports: list[str]
-) -> tuple[list[str], float]:
-    request = {
-        "pipe": str(pipe),
-        "stage": job.stage,
-        "program": name,
-        "key": job.key,
-        "options": options_to_json(options),
-        "inputs": [[each.needs_grad, None if each.dtype is None else str(each.dtype)[6:]] for each in job.inputs],
-        "imports": imports,
-    }
-    start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="stagecraft-compile-") as folder:
-        question, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
-        question.write_text(json.dumps(request))
-        done = subprocess.run(
-            [sys.executable, "-m", f"{__package__}.worker", str(question), str(answer)],
+class _Worker:
+    """A process that compiles one program at a time. It imports torch once, and traces each of its stages once."""
+
+    def __init__(self) -> None:
+        self._errors = tempfile.TemporaryFile("w+")
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", f"{__package__}.worker"],
             env=child_environment(),
-            capture_output=True,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=self._errors,
             text=True,
-            timeout=_LIMIT_S,
-            check=False,
         )
-        if done.returncode != 0 or not answer.exists():
-            lines = [line for line in done.stderr.splitlines() if line.strip()]
-            raise CompileError(lines[-1] if lines else f"stage {job.stage}, program {name}: {_ending(done.returncode)}")
-        return json.loads(answer.read_text())["files"], time.monotonic() - start
+
+    def compile(
+        self, pipe: Path, job: Job, name: str, options: StageOptions, imports: list[str]
+    ) -> tuple[list[str], float]:
+        """The files of a program, and how long it took. CompileError."""
+        request = {
+            "pipe": str(pipe),
+            "stage": job.stage,
+            "program": name,
+            "key": job.key,
+            "options": options_to_json(options),
+            "inputs": [[each.needs_grad, None if each.dtype is None else str(each.dtype)[6:]] for each in job.inputs],
+            "imports": imports,
+        }
+        start = time.monotonic()
+        assert self._process.stdin is not None and self._process.stdout is not None
+        try:
+            self._process.stdin.write(json.dumps(request) + "\n")
+            self._process.stdin.flush()
+            for line in self._process.stdout:
+                if line.startswith(ANSWER):
+                    answer = json.loads(line.removeprefix(ANSWER))
+                    if "error" in answer:
+                        raise CompileError(answer["error"])
+                    return answer["files"], time.monotonic() - start
+        except BrokenPipeError:
+            pass
+        self._errors.seek(0)
+        lines = [line.strip() for line in self._errors if line.strip()]
+        why = lines[-1] if lines else _ending(self._process.wait())
+        raise CompileError(f"stage {job.stage}, program {name}: {why}")
+
+    def end(self) -> None:
+        """Ends the process, also in the middle of its work."""
+        self._process.kill()
+        self._process.wait()
+        for stream in (self._process.stdin, self._process.stdout, self._errors):
+            if stream is not None:
+                with contextlib.suppress(OSError):
+                    stream.close()
 
 
 def _ending(code: int) -> str:

@@ -1,33 +1,40 @@
-"""A process that compiles one program of a stage: python -m stagecraft.compile.worker REQUEST ANSWER."""
+"""A process that compiles programs: python -m stagecraft.compile.worker. Requests come in as lines, answers go out so."""
 
 from __future__ import annotations
 
 import importlib
 import json
 import sys
-from pathlib import Path
+from typing import Any
+
+from .build import ANSWER, compile_program, options_from_json
+from .errors import CompileError
+from .pipe_file import PipeFile
+from .programs import StagePrograms
+from .stages import inputs_from_json, stage_key, trace_stage
+
+
+def answer(request: dict[str, Any], traced: dict[int, StagePrograms]) -> dict[str, Any]:
+    """`traced`: stages that were traced before."""
+    number = request["stage"]
+    try:
+        for module in request["imports"]:
+            importlib.import_module(module)
+        options = options_from_json(request["options"])
+        if number not in traced:
+            pipe = PipeFile(request["pipe"])
+            traced[number] = trace_stage(pipe, number, options, inputs_from_json(request["inputs"]))
+            if stage_key(traced[number], options) != request["key"]:
+                return {"error": f"stage {number} was traced twice with different results"}
+        return {"files": compile_program(number, request["program"], traced[number], options)}
+    except (CompileError, ImportError) as error:
+        return {"error": str(error)}
 
 
 def main() -> int:
-    request = json.loads(Path(sys.argv[1]).read_text())
-    from .build import compile_program, options_from_json
-    from .errors import CompileError
-    from .pipe_file import PipeFile
-    from .stages import inputs_from_json, stage_key, trace_stage
-
-    for module in request["imports"]:
-        importlib.import_module(module)
-    try:
-        options = options_from_json(request["options"])
-        pipe = PipeFile(request["pipe"])
-        stage = trace_stage(pipe, request["stage"], options, inputs_from_json(request["inputs"]))
-        if stage_key(stage, options) != request["key"]:
-            raise CompileError(f"stage {request['stage']} was traced twice with different results")
-        files = compile_program(request["stage"], request["program"], stage, options)
-    except CompileError as error:
-        print(error, file=sys.stderr)
-        return 1
-    Path(sys.argv[2]).write_text(json.dumps({"files": files}))
+    traced: dict[int, StagePrograms] = {}
+    for line in sys.stdin:
+        print(ANSWER + json.dumps(answer(json.loads(line), traced)), flush=True)
     return 0
 
 
