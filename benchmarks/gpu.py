@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Milliseconds an update on one CUDA device: `stagecraft train` beside PyTorch's loop over the same model.
 
-    gpu.py PROGRAM [--quick] [--models big,small,tiny,llama] [--compile] [--dropout P]
+    gpu.py PROGRAM [--quick] [--models big,small,tiny,llama] [--compile] [--dropout P] [--graphs on,off] [--ranks 1,2,4] [--rounds N]
 
 PROGRAM: bin/stagecraft-train of a build. bf16 autocast, AdamW, clipping, one read of loss and norm an update. PyTorch's columns:
 eager, eager as one CUDA graph, and with --compile torch.compile without and with a graph. `llama` is a LLaMA of transformers,
-which stagecraft trains from a .pt2 that this script exports; it is left out if transformers is not installed.
+which stagecraft trains from a .pt2 that this script exports; it is left out if transformers is not installed. With --rounds all
+columns are measured N times in turns, and the median round counts: without graphs the host decides, and it is not always as fast.
 
 Memory, in MiB: of the whole device while the process runs (with CUDA's own), and the most that torch's allocator had reserved
 (PyTorch) or the peaks of a step that is run and of one that is replayed (stagecraft).
@@ -33,7 +34,6 @@ MODELS = {  # layers, width, heads, context, batch, microbatches
     "tiny": (2, 64, 4, 64, 64, 32),
     "llama": (8, 512, 8, 512, 32, 8),
 }
-RANKS = (1, 2, 4)
 
 
 def find_transformers():
@@ -201,17 +201,26 @@ def time_ours(program, name, updates, ranks, graphs, folder, dropout=0.0):
 
 
 def run_model(name, updates, options, folder):
-    rows = {"PyTorch, eager": time_pytorch(name, updates),
-            "PyTorch, eager, one graph": time_pytorch(name, updates, graph=True)}
+    kinds = options.graphs.split(",")
+    columns = {"PyTorch, eager": lambda: time_pytorch(name, updates)}
+    if "on" in kinds:
+        columns["PyTorch, eager, one graph"] = lambda: time_pytorch(name, updates, graph=True)
     if options.compile:
-        rows["PyTorch, compiled"] = time_pytorch(name, updates, compiled=True)
-        rows["PyTorch, compiled, one graph"] = time_pytorch(name, updates, compiled=True, graph=True)
+        columns["PyTorch, compiled"] = lambda: time_pytorch(name, updates, compiled=True)
+        columns["PyTorch, compiled, one graph"] = lambda: time_pytorch(name, updates, compiled=True, graph=True)
     if name == "llama":
         export_llama(MODELS[name], folder / "llama.pt2")
-    for graphs in ("on", "off"):
-        for ranks in RANKS:
-            rows[f"stagecraft, {ranks} ranks, graphs {graphs}"] = time_ours(
+    for graphs in kinds:
+        for ranks in map(int, options.ranks.split(",")):
+            columns[f"stagecraft, {ranks} ranks, graphs {graphs}"] = lambda ranks=ranks, graphs=graphs: time_ours(
                 options.program, name, updates, ranks, graphs, folder, options.dropout)
+    rounds = [{row: measure() for row, measure in columns.items()} for _ in range(options.rounds)]
+    rows = {}
+    for row in columns:
+        found = sorted((one[row] for one in rounds if one[row] is not None), key=lambda measured: measured[0])
+        rows[row] = found[len(found) // 2] if found else None
+        if len(found) > 1:
+            print(f"  {row:32} rounds: " + " ".join(f"{measured[0] * 1e3:.1f}" for measured in found))
     print(f"{name}: layers, width, heads, context, batch, microbatches = {MODELS[name]}")
     for row, measured in rows.items():
         if measured is None:
@@ -230,6 +239,9 @@ def main():
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compile", action="store_true")
     parser.add_argument("--dropout", type=float, default=0.0)
+    parser.add_argument("--graphs", default="on,off")
+    parser.add_argument("--ranks", default="1,2,4")
+    parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     if not torch.cuda.is_available():
         print("gpu: there is no CUDA device; nothing was measured")

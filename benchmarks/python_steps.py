@@ -5,6 +5,9 @@ A stage is Linear, ReLU, Linear; 32 microbatches; one thread inside operators; e
 round runs both, and ours a second time, in turns whose order is reversed from round to round; the time of a step is
 the maximum over the ranks; medians are printed. `--rounds`, `--schedule` and `--hidden` choose less. With tiny stages,
 ours also run traced (`pipeline()`), against upstream's stages of modules.
+
+The column "floor" is the time of a rank's own forwards and backwards in a bare loop, without transfers and without a
+wait for the other rank, over upstream's step: a pipeline that calls the same modules cannot be below it.
 """
 
 from __future__ import annotations
@@ -52,6 +55,20 @@ def traced_stages_of(package, own, count, hidden, example):
     return [pipe.build_stage(index, torch.device("cpu")) for index in own]
 
 
+def bare_work(modules, rows, hidden, loss, is_last):
+    """The forwards and backwards of a rank's modules, microbatch by microbatch, as a loop."""
+    import torch
+
+    x, y = torch.randn(rows, hidden), torch.randn(rows, hidden)
+    for _ in range(MICROBATCHES):
+        for number, module in enumerate(modules):
+            out = module(x.detach().requires_grad_())
+            if is_last and number + 1 == len(modules):
+                loss(out, y).backward()
+            else:
+                out.backward(y)
+
+
 def rank_main(rank, store, names, hiddens, rounds, summary, answer):
     if hasattr(os, "sched_setaffinity") and len(os.sched_getaffinity(0)) > 1:
         os.sched_setaffinity(0, {sorted(os.sched_getaffinity(0))[rank]})
@@ -82,13 +99,17 @@ def rank_main(rank, store, names, hiddens, rounds, summary, answer):
                     for stages, find in kinds]
             has_last = any(stage.is_last for stage in runs[0][0])
 
+            bare = len(runs)
+
             def step(index):
-                stages, schedule = runs[index]
+                stages, schedule = runs[index if index != bare else 0]
                 for stage in stages:
                     stage.submod.zero_grad()
                 dist.barrier()
                 begin = time.perf_counter()
-                if rank == 0:
+                if index == bare:
+                    bare_work([stage.submod for stage in stages], rows, hidden, loss, has_last)
+                elif rank == 0:
                     schedule.step(x, **({"target": y} if has_last else {}))
                 else:
                     schedule.step(**({"target": y} if has_last else {}))
@@ -96,9 +117,9 @@ def rank_main(rank, store, names, hiddens, rounds, summary, answer):
                 dist.all_reduce(took, op=dist.ReduceOp.MAX)
                 return took.item()
 
-            times = [[] for _ in runs]
+            times = [[] for _ in range(bare + 1)]
             for round_number in range(rounds + 2):
-                order = list(range(len(runs)))
+                order = list(range(bare + 1))
                 for index in order if round_number % 2 == 0 else reversed(order):
                     took = step(index)
                     if round_number >= 2:
@@ -197,17 +218,17 @@ def two_processes(names, hiddens, rounds, summary):
                  for rank in range(2)]
     for process in processes:
         process.start()
-    print(f"{'schedule':29} {'hidden':>6} {'upstream ms':>12} {'ours ms':>9} {'ratio':>6} {'A/A':>6} {'bar':>5}")
+    print(f"{'schedule':29} {'hidden':>6} {'upstream ms':>12} {'ours ms':>9} {'ratio':>6} {'A/A':>6} {'floor':>6} {'bar':>5}")
     while mine.poll(600):
         row = mine.recv()
         if row is None:
             break
-        name, hidden, (upstream, first, second, *traced) = row
+        name, hidden, (upstream, first, second, *traced, bare) = row
         for label, time_of, bar in [(name, first, BARS[name][0 if hidden <= 64 else 1])] + [
                 (f"{name} traced", each, BARS[name][2]) for each in traced]:
             ratio = time_of / upstream
             print(f"{label:29} {hidden:6} {upstream * 1e3:12.2f} {time_of * 1e3:9.2f} {ratio:6.2f} {second / first:6.2f} "
-                  f"{bar:5.2f}{'' if ratio <= bar else '  missed'}", flush=True)
+                  f"{bare / upstream:6.2f} {bar:5.2f}{'' if ratio <= bar else '  missed'}", flush=True)
     for process in processes:
         process.join(30)
         if process.is_alive():

@@ -321,6 +321,8 @@ Examples:
   // main.cpp starts these with all their arguments; here for the list of subcommands.
   app.add_subcommand(
       "model", "Say what an exported model costs and where to cut it: stagecraft model --help.");
+  app.add_subcommand("compile",
+                     "Compile the stages of a model ahead of time: stagecraft compile --help.");
   app.add_subcommand("train",
                      "Train a language model through a pipeline: stagecraft train --help.");
   try {

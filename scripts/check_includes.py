@@ -25,6 +25,7 @@ ALLOWED = {
     "exported": ["graph"],
     "stage": ["tree"],
     "partition": ["graph", "stage"],
+    "compiled": ["exported", "partition"],
     "transport": ["base"],
     "shard": ["stage", "transport"],
     "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "shard", "transport"],

@@ -43,8 +43,10 @@ void add_model(CLI::App* app, TrainCommand& command, std::string& positions, boo
       app->add_flag("--untied", untied, "the head has a weight of its own, not the embedding's"),
       add_number(app, "--dropout", sizes.dropout, 0, 0.99, "P", "default: 0"),
   };
-  CLI::Option* file = add_text(app, "--model", command.model_file, "FILE",
-                               "an archive of torch.export (.pt2) instead of the built-in GPT");
+  CLI::Option* file =
+      add_text(app, "--model", command.model_file, "FILE",
+               "an archive of torch.export (.pt2), or a package of compiled stages (.scp), "
+               "instead of the built-in GPT");
   for (CLI::Option* option : options) {
     option->group("Model");
     if (option->get_name() != "--context") file->excludes(option);

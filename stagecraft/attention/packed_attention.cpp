@@ -1,21 +1,29 @@
 #include "stagecraft/attention/packed_attention.h"
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <mutex>
 #include <tuple>
 #include <utility>
 #include <vector>
 
+#include <ATen/core/LegacyTypeDispatch.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/ops/_flash_attention_backward.h>
 #include <ATen/ops/_flash_attention_forward.h>
 #include <ATen/ops/constant_pad_nd.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 namespace stagecraft::detail {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 /// Kernels load 16 bytes at a time, and have no larger heads.
 constexpr int64_t kSizeStep = 8;
@@ -42,30 +50,108 @@ at::Tensor pack(const at::Tensor& x, int64_t batch, int64_t size, PackedLayout l
   return is_aligned(rows) ? rows : rows.contiguous();
 }
 
-at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
-                  const PackedSequences& sequences, double scale) {
-  std::optional<int64_t> left;
-  std::optional<int64_t> right;
-  if (sequences.window) {
-    left = sequences.window;
-    right = 0;
+/// A call of the kernel, apart from its tensors.
+struct PackedTask : torch::CustomClassHolder {
+  PackedSequences sequences;
+  PackedLayout layout = PackedLayout::kAsHeads;
+  int64_t batch = 0;
+  int64_t size = 0;  // of a head, padded
+  double scale = 1;
+  /// The sizes of query, key and value.
+  std::array<std::array<int64_t, 4>, 3> inputs = {};
+
+  bool is_causal() const { return sequences.causal && !sequences.window; }
+  /// The keys of a window: as many before the diagonal, none after it.
+  std::optional<int64_t> left() const { return sequences.window; }
+  std::optional<int64_t> right() const {
+    return sequences.window ? std::optional<int64_t>(0) : std::nullopt;
   }
-  return std::get<0>(at::_flash_attention_forward(
+
+  at::Tensor pack(const at::Tensor& x) const { return detail::pack(x, batch, size, layout); }
+
+  /// Of [tokens, heads, padded size] the part [batch, heads, length, size].
+  at::Tensor unpack(const at::Tensor& rows, int64_t heads, int64_t length, int64_t own) const {
+    const at::Tensor x = layout == PackedLayout::kAsHeads
+                             ? rows.transpose(0, 1).view({batch, heads, length, size})
+                             : rows.view({batch, length, heads, size}).transpose(1, 2);
+    return own == size ? x : x.narrow(3, 0, own);
+  }
+};
+
+/// The kernel's results: attention, log of the sums of exponentials, state of its random numbers
+/// in two parts, and an empty tensor.
+using Results = std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, at::Tensor>;
+
+Results attend(const PackedTask& task, const at::Tensor& q, const at::Tensor& k,
+               const at::Tensor& v) {
+  const PackedSequences& sequences = task.sequences;
+  return at::_flash_attention_forward(
       q, k, v, sequences.cumulative_q, sequences.cumulative_kv, sequences.max_q, sequences.max_kv,
-      /*dropout_p=*/0, /*is_causal=*/sequences.causal && !sequences.window,
-      /*return_debug_mask=*/false, scale, left, right));
+      /*dropout_p=*/0, task.is_causal(),
+      /*return_debug_mask=*/false, task.scale, task.left(), task.right());
 }
+
+/// What a backward reads: the tensor itself if its rows are a view of it, else the rows.
+const at::Tensor& to_save(const at::Tensor& x, const at::Tensor& rows) {
+  return rows.is_alias_of(x) ? x : rows;
+}
+
+/// One node for the kernel and the changes of layout around it: a launch costs more than most of
+/// them compute, and a node as much as a launch.
+class PackedAttention : public torch::autograd::Function<PackedAttention> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
+                            const at::Tensor& v, const c10::intrusive_ptr<PackedTask>& task) {
+    const at::AutoDispatchBelowADInplaceOrView no_autograd;
+    const at::Tensor rows_q = task->pack(q);
+    const at::Tensor rows_k = task->pack(k);
+    const at::Tensor rows_v = task->pack(v);
+    const auto [rows, sums, seed, offset, empty] = attend(*task, rows_q, rows_k, rows_v);
+    at::Tensor out = task->unpack(rows, q.size(1), q.size(2), v.size(3));
+    // The result itself where it has all the rows: torch then notices if it is overwritten.
+    context->save_for_backward({to_save(q, rows_q), to_save(k, rows_k), to_save(v, rows_v),
+                                v.size(3) == task->size ? out : rows, sums, seed, offset});
+    context->saved_data["task"] = c10::IValue::make_capsule(task);
+    return out;
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    // With autograd for a derivative of the gradient, which the kernel refuses by name.
+    std::optional<at::AutoDispatchBelowADInplaceOrView> no_autograd;
+    if (!at::GradMode::is_enabled()) no_autograd.emplace();
+    const auto capsule = context->saved_data.at("task").toCapsule();
+    const auto& task = static_cast<const PackedTask&>(*capsule);
+    const PackedSequences& sequences = task.sequences;
+    const variable_list saved = context->get_saved_variables();
+    const auto rows = [&](const at::Tensor& x) { return x.dim() == 3 ? x : task.pack(x); };
+    const auto [q, k, v] = at::_flash_attention_backward(
+        task.pack(grads[0]), rows(saved[0]), rows(saved[1]), rows(saved[2]), rows(saved[3]),
+        saved[4], sequences.cumulative_q, sequences.cumulative_kv, sequences.max_q,
+        sequences.max_kv, /*dropout_p=*/0, task.is_causal(), saved[5], saved[6], task.scale,
+        task.left(), task.right());
+    variable_list result(4);
+    for (std::size_t i = 0; i < 3; ++i) {
+      if (!context->needs_input_grad(i)) continue;
+      const auto& [members, heads, length, size] = task.inputs[i];
+      result[i] = task.unpack(i == 0 ? q : i == 1 ? k : v, heads, length, size);
+      // One of key and value for all members.
+      if (members != task.batch) result[i] = result[i].sum(0, /*keepdim=*/true);
+    }
+    return result;
+  }
+};
 
 bool try_kernel(at::Device device, at::ScalarType type) {
   const at::NoGradGuard no_grad;
   const at::Tensor x = at::zeros({kSizeStep, 1, kSizeStep}, at::TensorOptions(type).device(device));
-  PackedSequences sequences;
+  PackedTask task;
+  PackedSequences& sequences = task.sequences;
   sequences.cumulative_q = at::zeros({2}, at::TensorOptions(at::kInt).device(device));
   sequences.cumulative_q.narrow(0, 1, 1).fill_(kSizeStep);
   sequences.cumulative_kv = sequences.cumulative_q;
   sequences.max_q = sequences.max_kv = kSizeStep;
   try {
-    attend(x, x, x, sequences, 1);
+    attend(task, x, x, x);
     return true;
   } catch (const c10::OutOfMemoryError&) {
     throw;
@@ -123,15 +209,17 @@ bool has_packed_kernel(const at::Tensor& q, const at::Tensor& v) {
 at::Tensor packed_attention(const AttentionProblem& problem, const PackedSequences& sequences,
                             PackedLayout layout, const at::Tensor& q, const at::Tensor& k,
                             const at::Tensor& v) {
-  const int64_t size = padded_size(q, v);
-  const at::Tensor rows =
-      attend(pack(q, problem.batch, size, layout), pack(k, problem.batch, size, layout),
-             pack(v, problem.batch, size, layout), sequences, problem.scale);
-  const at::Tensor out =
-      layout == PackedLayout::kAsHeads
-          ? rows.transpose(0, 1).view({problem.batch, problem.heads(), problem.q_len, size})
-          : rows.view({problem.batch, problem.q_len, problem.heads(), size}).transpose(1, 2);
-  return out.narrow(3, 0, v.size(3));
+  auto task = c10::make_intrusive<PackedTask>();
+  task->sequences = sequences;
+  task->layout = layout;
+  task->batch = problem.batch;
+  task->size = padded_size(q, v);
+  task->scale = problem.scale;
+  const auto sizes = [](const at::Tensor& x) {
+    return std::array<int64_t, 4>{x.size(0), x.size(1), x.size(2), x.size(3)};
+  };
+  task->inputs = {sizes(q), sizes(k), sizes(v)};
+  return PackedAttention::apply(q, k, v, task);
 }
 
 }  // namespace stagecraft::detail

@@ -127,6 +127,18 @@ void Executor::guarded(Part&& part) {
   }
 }
 
+void Executor::connect(Deadline deadline) {
+  std::vector<Rank> peers = wiring_.peers();
+  const std::vector<Rank> tied = ties_.peers();
+  peers.insert(peers.end(), tied.begin(), tied.end());
+  for (int32_t replica = 0; replica < place_.replicas; ++replica) {
+    if (replica != place_.replica()) peers.push_back(place_.in_replica(replica));
+  }
+  std::sort(peers.begin(), peers.end());
+  peers.erase(std::unique(peers.begin(), peers.end()), peers.end());
+  transport_.connect(peers, deadline);
+}
+
 void Executor::run(const StepPlan& plan) {
   start_list(plan);
   guarded([&] {
@@ -166,7 +178,7 @@ void Executor::run_slot_as(std::size_t offset, const std::function<void()>& work
     WaitTick::call_if_due();
     note_complete();
     const Action action = list()[offset];
-    slot_ = list().subspan(offset, 1 + static_cast<std::size_t>(action.num_parts()));
+    slot_ = slot_at(offset);
     begin(action, offset);
     work();
     end(action, offset);
@@ -180,10 +192,8 @@ void Executor::run_slot_as(std::size_t offset, const std::function<void()>& work
 
 void Executor::compute(std::size_t offset) {
   is_computing_ = true;
-  const auto actions =
-      list().subspan(offset, 1 + static_cast<std::size_t>(list()[offset].num_parts()));
   try {
-    for (const Action action : actions) {
+    for (const Action action : slot_at(offset)) {
       if (!action.is_overlap()) run_built_in(action);
     }
   } catch (...) {
@@ -191,6 +201,49 @@ void Executor::compute(std::size_t offset) {
     throw;
   }
   is_computing_ = false;
+}
+
+void Executor::rehearse(Action part) {
+  is_computing_ = true;
+  const Router::Taken taken = router_.save_taken(part);
+  const MicrobatchId m = part.microbatch();
+  const auto end = [&] {
+    is_computing_ = false;
+    router_.restore_taken(part, taken);
+  };
+  try {
+    if (part.type() == ActionType::kForward) {
+      stage(part).forward(m, take_inputs(part), forward_options(part));
+    } else {
+      stage(part).rehearse_backward(m, take_output_grads(part), router_.weight(m));
+    }
+  } catch (...) {
+    end();
+    if (part.type() == ActionType::kForward) stage(part).discard(m);
+    throw;
+  }
+  end();
+  if (part.type() == ActionType::kForward) stage(part).discard(m);
+}
+
+Executor::Before Executor::save(std::size_t offset) {
+  Before before{.taken = {}, .added_losses = added_losses_};
+  for (const Action part : slot_at(offset)) {
+    const bool takes = part.type() == ActionType::kForward;
+    before.taken.push_back(takes ? router_.save_taken(part) : Router::Taken{});
+  }
+  return before;
+}
+
+void Executor::restore(std::size_t offset, const Before& before) {
+  added_losses_ = before.added_losses;
+  std::size_t i = 0;
+  for (const Action part : slot_at(offset)) {
+    const Router::Taken& taken = before.taken[i++];
+    if (part.type() != ActionType::kForward) continue;
+    stage(part).discard(part.microbatch());
+    router_.restore_taken(part, taken);
+  }
 }
 
 void Executor::mark_received(Action action) {
@@ -255,6 +308,7 @@ void Executor::start_values() {
   }
   router_.start(plan_.step, static_cast<std::size_t>(plan_.schedule->num_microbatches()),
                 plan_.is_training, *plan_.batch, plan_.meter);
+  for (Stage& stage : stages_) stage.begin_step();
   if (shards_ != nullptr) shards_->check(stages_);
   gathers_.start(plan_.step);
   if (plan_.is_training) {
@@ -273,9 +327,9 @@ void Executor::start_values() {
 
 // Returns the number of actions in the slot.
 std::size_t Executor::run_slot_of(std::size_t offset) {
-  const std::size_t length = 1 + static_cast<std::size_t>(list()[offset].num_parts());
-  run_slot(list().subspan(offset, length), offset);
-  return length;
+  const std::span<const Action> slot = slot_at(offset);
+  run_slot(slot, offset);
+  return slot.size();
 }
 
 void Executor::finish_list() {

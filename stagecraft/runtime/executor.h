@@ -61,6 +61,9 @@ class Executor {
            std::span<Stage> stages, const Placement& placement, const PipelineOptions& options,
            const Callbacks& callbacks, ParameterShards* shards);
 
+  /// Connects to all ranks that this rank sends values to in a step: Transport::connect.
+  void connect(Deadline deadline);
+
   /// Executes this rank's part of a step. A failure on this rank is thrown as StageError or
   /// TimeoutError, a failure of a different rank as PeerError. Before that, the world is aborted
   /// and everything that the step had in flight is released.
@@ -79,12 +82,27 @@ class Executor {
   void run_slot_as(std::size_t offset, const std::function<void()>& work);
   /// In such work: the compute of the slot itself, without recording it.
   void compute(std::size_t offset);
+  /// In such work: runs one part of the slot, a forward or a backward, without its results. The
+  /// part can then be computed. For finding out whether a device can capture it.
+  void rehearse(Action part);
+  /// In such work: what `compute` of forwards takes and changes, so that they can be computed again
+  /// after a failure.
+  struct Before {
+    std::vector<Router::Taken> taken;  // by action of the slot
+    std::vector<at::Tensor> added_losses;
+  };
+  Before save(std::size_t offset);
+  void restore(std::size_t offset, const Before& before);
   /// In such work: the values of other ranks are there.
   void mark_received(Action action);
   Router& router() { return router_; }
   /// Instead of the results of the stages.
   void set_results(std::vector<c10::IValue> outputs, std::vector<at::Tensor> losses,
                    std::vector<at::Tensor> added_losses);
+
+  /// After the last action of a step: rethrows the exception that is being handled, as StageError
+  /// if the device has failed.
+  [[noreturn]] void rethrow_explained();
 
   /// Keeps the gradients of the step. It is complete on all ranks.
   void commit() {
@@ -140,6 +158,10 @@ class Executor {
   template <typename Part>
   void guarded(Part&& part);
   std::span<const Action> list() const { return plan_.schedule->actions(place_.own()); }
+  /// The action at that place of the list, with the parts of an overlap.
+  std::span<const Action> slot_at(std::size_t offset) const {
+    return list().subspan(offset, 1 + static_cast<std::size_t>(list()[offset].num_parts()));
+  }
   void exchange_grads();
   void wait_reduced(StageId stage);
   void wait_for_weights(Action action, std::size_t offset);

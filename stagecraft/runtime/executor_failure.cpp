@@ -90,6 +90,19 @@ std::exception_ptr Executor::explain(const std::exception_ptr& cause) {
   return cause;
 }
 
+void Executor::rethrow_explained() {
+  const std::exception_ptr cause = std::current_exception();
+  try {
+    throw;
+  } catch (const StageError&) {
+    throw;
+  } catch (...) {
+    const std::exception_ptr explained = explain(cause);
+    if (explained == cause) throw;
+    throw StageError(place_of(Action()), explained);
+  }
+}
+
 // Reads the positions of the ranks before the abort changes them. If several ranks miss a deadline
 // at once, only the one whose abort came first prints them.
 void Executor::announce_and_abort(const TimeoutError& error) {

@@ -147,7 +147,10 @@ class Pipeline::Impl final : public PipelineCore {
       return result;
     } catch (...) {
       for (const auto& rank : ranks_) rank->executor().abandon();
-      throw;
+      // It merges the results.
+      driver(placement().get_rank(StageId(placement().num_stages() - 1)))
+          .executor()
+          .rethrow_explained();
     }
   }
 

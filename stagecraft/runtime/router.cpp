@@ -280,6 +280,23 @@ std::vector<std::vector<c10::IValue>*> Router::outgoing(Action compute) {
   return values;
 }
 
+Router::Taken Router::save_taken(Action compute) {
+  Taken taken;
+  for (const Arrival& arrival : taken_by(compute)) {
+    taken.values.push_back(arrival.values);
+    taken.is_early.push_back(arrival.is_early);
+  }
+  return taken;
+}
+
+void Router::restore_taken(Action compute, const Taken& taken) {
+  std::vector<Arrival>& arrivals = taken_by(compute);
+  for (std::size_t e = 0; e < arrivals.size(); ++e) {
+    arrivals[e].values = taken.values[e];
+    arrivals[e].is_early = taken.is_early[e];
+  }
+}
+
 void Router::take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
   if (edge.is_local) return;
   Arrival& arrival = slot.grads[e];

@@ -62,6 +62,15 @@ class Router {
   /// What a compute action that was executed gives to other ranks, by edge, until its SEND.
   std::vector<std::vector<c10::IValue>*> outgoing(Action compute);
 
+  /// What a compute action takes, so that it can be taken again: before and after its take_inputs
+  /// or take_output_grads. REQUIRES receive_early.
+  struct Taken {
+    std::vector<std::vector<c10::IValue>> values;  // by edge
+    std::vector<bool> is_early;                    // likewise
+  };
+  Taken save_taken(Action compute);
+  void restore_taken(Action compute, const Taken& taken);
+
   void post_receives(Action receive);
   void send(Action send);
   /// For WAIT_SEND_F and WAIT_SEND_B: waits for what that SEND posted.
@@ -98,6 +107,11 @@ class Router {
 
   Slot& slot(int32_t local, MicrobatchId m) {
     return slots_[static_cast<std::size_t>(local) * microbatches_ + m.position()];
+  }
+  /// The arrivals that a compute action takes.
+  std::vector<Arrival>& taken_by(Action compute) {
+    Slot& s = slot(compute);
+    return compute.type() == ActionType::kForward ? s.inputs : s.grads;
   }
   Slot& slot(Action action) { return slot(local(action), action.microbatch()); }
   int32_t local(Action action) const { return wiring_.local_index(action.stage()); }

@@ -99,7 +99,7 @@ class Runner::Impl final : public PipelineCore {
       check_inputs(batch);
       const std::vector<StepAnnouncement> ranks = agree_on_step(batch, step, is_training, is_new);
       execute(batch, step, is_training, ranks);
-      StepResult result = take_result(executor_, step, driver_->has_last_stage());
+      StepResult result = take_own_result(step);
       share(result, step, ranks);
       counter.complete(is_training);
       driver_->commit(is_training);
@@ -248,23 +248,26 @@ class Runner::Impl final : public PipelineCore {
     if (is_new) {
       const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin");
       compare_pipelines(transport_, *this, driver_->stages(), deadline());
+      // All ranks are connected before the first of them begins to execute: announce_step follows.
+      executor_.connect(deadline());
     }
     const std::shared_ptr<const Schedule> before = schedule;
     choose_schedule(batch, step, is_training);
     if (schedule != before) schedule_checksum_ = checksum_of(*schedule);
     const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin the step");
-    std::vector<StepAnnouncement> ranks =
-        announce_step(transport_,
-                      {.is_training = is_training,
-                       .microbatches = schedule->num_microbatches(),
-                       .draw = counter.draw(is_training),
-                       .schedule = schedule_checksum_,
-                       .reduce_grads = step.reduce_grads || !is_training,
-                       .local_grads = is_training ? executor_.num_local_grads() : 0,
-                       .everywhere = step.everywhere,
-                       .shapes = launcher_ ? detail::checksum_of_shapes(batch, step) : 0,
-                       .rows = batch.rows.value_or(-1)},
-                      place_, deadline());
+    std::vector<StepAnnouncement> ranks = announce_step(
+        transport_,
+        {.is_training = is_training,
+         .microbatches = schedule->num_microbatches(),
+         .draw = counter.draw(is_training),
+         .schedule = schedule_checksum_,
+         .reduce_grads = step.reduce_grads || !is_training,
+         .local_grads = is_training ? executor_.num_local_grads() : 0,
+         .everywhere = step.everywhere,
+         // Ranks without graphs tell theirs to those that have some.
+         .shapes = options.graphs != GraphMode::kOff ? detail::checksum_of_shapes(batch, step) : 0,
+         .rows = batch.rows.value_or(-1)},
+        place_, deadline());
     if (place_.replicas > 1 && batch.rows) {
       const double share = share_of_replica(ranks, place_);
       for (double& weight : batch.weights) weight *= share;
@@ -286,6 +289,14 @@ class Runner::Impl final : public PipelineCore {
       if (launcher_->launch(planned, shapes)) return;
     }
     executor_.run(planned);
+  }
+
+  StepResult take_own_result(const StepOptions& step) {
+    try {
+      return take_result(executor_, step, driver_->has_last_stage());
+    } catch (...) {
+      executor_.rethrow_explained();
+    }
   }
 
   // All ranks end a step together, so that a failure on one rank is one on all. Then the rank of

@@ -114,6 +114,16 @@ void TiedWeights::finish(uint64_t step, std::chrono::nanoseconds timeout) {
   is_started_ = false;
 }
 
+std::vector<Rank> TiedWeights::peers() const {
+  std::vector<Rank> peers;
+  for (const Group& group : groups_) {
+    for (const Holder& holder : group.holders) {
+      if (holder.rank != transport_.rank()) peers.push_back(holder.rank);
+    }
+  }
+  return peers;
+}
+
 void TiedWeights::send(uint64_t step) {
   is_sent_ = true;
   for (const Group& group : groups_) {

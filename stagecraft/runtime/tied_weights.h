@@ -37,6 +37,9 @@ class TiedWeights {
   /// Whether the tensor is the copy of a tied weight with the lowest stage, or no copy at all.
   bool is_first_copy(const at::Tensor& parameter) const;
 
+  /// The other ranks with a copy of a weight of this rank; a rank may occur several times.
+  std::vector<Rank> peers() const;
+
   /// Before a step: sets the gradients of earlier steps aside. With several replicas GradReducer
   /// has done so, and what it left is a part of the step's gradients.
   void start();

@@ -106,4 +106,16 @@ Wiring::Wiring(const Ports& ports, const Placement& placement, const ReplicaPlac
   }
 }
 
+std::vector<Rank> Wiring::peers() const {
+  std::vector<Rank> peers;
+  for (const StageWires& stage : stages_) {
+    for (const auto* edges : {&stage.in, &stage.out}) {
+      for (const WireEdge& edge : *edges) {
+        if (!edge.is_local) peers.push_back(edge.peer);
+      }
+    }
+  }
+  return peers;
+}
+
 }  // namespace stagecraft

@@ -54,6 +54,9 @@ class Wiring {
   Wiring(const Ports& ports, const Placement& placement, const ReplicaPlace& place);
 
   const Ports& ports() const { return ports_; }
+  /// The other ranks that take values or gradients from this one, in the world; a rank may occur
+  /// several times.
+  std::vector<Rank> peers() const;
   std::span<const StageWires> stages() const { return stages_; }
   /// The index of the stage on this rank; -1 if it is on a different rank.
   int32_t local_index(StageId stage) const { return local_[stage.position()]; }

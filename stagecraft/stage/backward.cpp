@@ -216,10 +216,10 @@ SplitBackward run_split(std::vector<GradRoot> roots, std::span<const GradEdge> i
 
 }  // namespace
 
-void backward_full(std::vector<GradRoot> roots) {
+void backward_full(std::vector<GradRoot> roots, bool keep_graph) {
   drop_absent(roots);
   if (roots.empty()) return;
-  execute(to_roots(std::move(roots)), /*keep_graph=*/false, /*accumulate=*/true);
+  execute(to_roots(std::move(roots)), keep_graph, /*accumulate=*/true);
 }
 
 WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInput> inputs) {

@@ -33,13 +33,13 @@ struct WeightWork {
 ///
 /// B and I leave the gradients in the inputs (StageInput::take_grad). B and W add to the .grad of
 /// the parameters, like plain autograd. The graph is consumed. A gradient must have the shape of
-/// its output (MetadataError).
+/// its output (MetadataError). With `keep_graph` the graph is kept, and can be used again.
 ///
 /// A hook on a tensor runs once: in I if the tensor leads to an input, otherwise in W. A custom
 /// autograd function that leads to inputs and to parameters is called in I and in W, each time for
 /// the gradients that are needed. If no input needs a gradient, I does nothing and W does
 /// everything.
-void backward_full(std::vector<GradRoot> roots);
+void backward_full(std::vector<GradRoot> roots, bool keep_graph = false);
 WeightWork backward_input(std::vector<GradRoot> roots, std::span<const StageInput> inputs);
 void backward_weight(WeightWork work);
 

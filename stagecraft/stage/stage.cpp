@@ -414,9 +414,11 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   run.outputs.clear();
   run.losses.clear();
 
-  if (options_.weight_work) {
+  if (has_weight_work()) {
+    if (body_.own_backward) body_.own_backward->begin(with_weights);
     stagecraft::backward_full(std::move(roots));
-    std::function<void()> work = options_.weight_work();
+    std::function<void()> work =
+        body_.own_backward ? body_.own_backward->take_weight_work() : options_.weight_work();
     if (!with_weights) {
       run.own_weight_work = std::move(work);
     } else if (work) {
@@ -432,6 +434,29 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   run.inputs.clear();
   run.arguments.clear();
   return grads;
+}
+
+void Stage::rehearse_backward(MicrobatchId microbatch, const std::vector<c10::IValue>& output_grads,
+                              double loss_weight) {
+  Run& run = get_run(microbatch, "backward");
+  if (!run.again) {
+    stagecraft::backward_full(run.make_roots(output_grads, loss_weight, *loss_grad_),
+                              /*keep_graph=*/true);
+    run.take_input_grads();
+    return;
+  }
+  std::vector<c10::IValue> grads = output_grads;
+  if (run.has_loss) {
+    stagecraft::backward_full(run.make_roots({}, loss_weight, *loss_grad_), /*keep_graph=*/true);
+    grads = run.again->take_output_grads();
+  }
+  const c10::AutoGradMode with_grad(true);
+  Run other;
+  {
+    const ForwardStateScope as_before(run.again->state());
+    run_forward(other, microbatch, run.again->arguments(), run.options, true);
+  }
+  stagecraft::backward_full(other.make_roots(grads, loss_weight, *loss_grad_));
 }
 
 void Stage::call_backward(MicrobatchId microbatch, BackwardKind kind,
@@ -477,7 +502,7 @@ void Stage::backward_weight(MicrobatchId microbatch) {
                          "stage {}: weight backward of microbatch {} without its input backward",
                          index_.value(), microbatch.value());
   call_backward(microbatch, BackwardKind::kWeight, [&] {
-    if (options_.weight_work) {
+    if (has_weight_work()) {
       if (run.own_weight_work) run.own_weight_work();
     } else {
       stagecraft::backward_weight(std::move(run.weight));
@@ -518,8 +543,17 @@ void Stage::reset() {
   backwards_left_ = 0;
 }
 
+void Stage::discard(MicrobatchId microbatch) {
+  if (microbatch.position() < runs_.size()) runs_[microbatch.position()].reset();
+}
+
+void Stage::begin_step() {
+  if (body_.own_backward) body_.own_backward->begin_step();
+}
+
 void Stage::release_kept() {
   *loss_grad_ = {};
+  if (body_.own_backward) body_.own_backward->release_kept();
 }
 
 std::vector<c10::IValue> outputs_of(c10::IValue value) {

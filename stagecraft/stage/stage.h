@@ -116,9 +116,17 @@ class Stage {
                                           double loss_weight = 1);
   void backward_weight(MicrobatchId microbatch);
 
+  /// Runs what `backward` runs, and leaves the microbatch as it is: its backward can still be run.
+  /// Adds to the .grad of the parameters, too. For finding out whether a device can capture it.
+  void rehearse_backward(MicrobatchId microbatch, const std::vector<c10::IValue>& output_grads,
+                         double loss_weight);
+
   /// How many backwards that end a microbatch (B or W) follow in the step, so that
   /// BackwardInfo::is_last is known. The runtime calls it at the begin of a step.
   void expect_backwards(std::size_t count) { backwards_left_ = count; }
+
+  /// Tells the body that a step begins (OwnBackward). The runtime calls it.
+  void begin_step();
 
   /// Replaces the tensors that the stage names as its parameters and buffers, for a body whose
   /// tensors have been exchanged (a module that was moved, wrapped or cast). ArgumentError while a
@@ -132,7 +140,9 @@ class Stage {
   std::size_t num_pending() const;
   /// Discards all microbatches in flight.
   void reset();
-  /// Releases tensors that are kept from one backward to the next, to save their creation.
+  /// Discards one, if it is in flight.
+  void discard(MicrobatchId microbatch);
+  /// Releases tensors that are kept from one microbatch to the next, to save their creation.
   void release_kept();
 
  private:
@@ -140,6 +150,8 @@ class Stage {
   struct LossGrad;
 
   Run& get_run(MicrobatchId microbatch, const char* what) const;
+  /// Whether weight gradients are computed outside autograd.
+  bool has_weight_work() const { return body_.own_backward || options_.weight_work; }
   c10::IValue call_body(const Args& args, const Kwargs& kwargs, const ForwardOptions& options,
                         StageContext& context, bool is_recomputation) const;
   c10::IValue run_forward(Run& run, MicrobatchId microbatch, const Arguments& arguments,

@@ -128,16 +128,7 @@ at::Tensor DeviceUpdate::run(double learning_rate) {
 }
 
 void DeviceUpdate::rethrow_explained() {
-  const std::exception_ptr cause = std::current_exception();
-  if (auto error = explain_out_of_memory(cause, probe_.get(), {})) std::rethrow_exception(error);
-  try {
-    std::rethrow_exception(cause);
-  } catch (const Error&) {
-    throw;  // of a rank, in our words already
-  } catch (...) {
-    if (auto error = explain_device_error(cause, *probe_, device_)) std::rethrow_exception(error);
-    throw;
-  }
+  detail::rethrow_explained(probe_.get(), device_);
 }
 
 }  // namespace stagecraft::detail

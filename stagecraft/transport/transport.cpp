@@ -2,6 +2,8 @@
 
 namespace stagecraft {
 
+void Transport::connect(std::span<const Rank> /*peers*/, Deadline /*deadline*/) {}
+
 void Transport::publish(std::function<RankProgress()> /*tell*/) {}
 
 std::vector<HeardProgress> Transport::progress() const {

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -46,6 +47,15 @@ class Transport {
   virtual int32_t num_ranks() const = 0;
 
   // Transfers ---------------------------------------------------------------------------------
+
+  /// Connects to ranks, in both directions, if the transport connects two ranks only when they
+  /// first transfer a value (NCCL). Otherwise it does nothing. `peers` are in ascending order, and
+  /// each of them calls it, too, with this rank among its peers.
+  ///
+  /// Ranks that connect at their first value may deadlock, if several do at the same time: CUDA may
+  /// wait for all work on a device, which may be a value of a different pair, before it gives
+  /// memory to the new connection. Here each pair of ranks has its turn, in the same order on all.
+  virtual void connect(std::span<const Rank> peers, Deadline deadline);
 
   /// Posts a send; does not wait. `to` may be this rank. Only one send for each identity and pair
   /// of ranks may be pending.

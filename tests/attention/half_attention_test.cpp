@@ -10,10 +10,13 @@
 #include <gtest/gtest.h>
 
 #include <ATen/autocast_mode.h>
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/tensor.h>
+#include <c10/util/Exception.h>
 #include <torch/csrc/autograd/autograd.h>
+#include <torch/csrc/autograd/function.h>
 
 #include "stagecraft/attention/block_mask_split.h"
 #include "stagecraft/attention/create_block_mask.h"
@@ -189,6 +192,49 @@ TEST(HalfAttention, OneCallServesAllSegments) {
   EXPECT_EQ(packed_call().heads, 4);
 }
 
+TEST(HalfAttention, APackedCallIsOneNode) {
+  const auto mask = create_block_mask(documents_of(30, 7), 1, 1, 30, 30, 8);
+  // Sizes that need no copy, and sizes that are filled up.
+  for (const int64_t size : {8, 5}) {
+    const Problem x(20, {2, 4, 30, size}, {2, 2, 30, size}, mask);
+    const at::Tensor out = x.attend();
+    ASSERT_EQ(out.grad_fn()->num_outputs(), 3U);
+    for (std::size_t i = 0; i < 3; ++i) {
+      EXPECT_EQ(out.grad_fn()->next_edge(i).function->name(), "torch::autograd::AccumulateGrad");
+    }
+    // Without gradients there is none.
+    const at::NoGradGuard no_grad;
+    EXPECT_EQ(x.attend().grad_fn(), nullptr);
+  }
+}
+
+TEST(HalfAttention, APackedCallNoticesChangesOfWhatItsGradientReads) {
+  const auto mask = create_block_mask(documents_of(30, 7), 1, 1, 30, 30, 8);
+  const Problem x(21, {2, 4, 30, 8}, {2, 2, 30, 8}, mask);
+  const at::Tensor out = x.attend();
+  out.mul_(2);
+  EXPECT_THROW(gradients(out, {x.q, x.k, x.v}, x.weight), c10::Error);
+  const at::Tensor k = x.k.detach().clone().requires_grad_();
+  const at::Tensor changed = k.mul(1);
+  const at::Tensor again = half_attention(x.sizes, x.q, changed, x.v);
+  changed.mul_(2);
+  EXPECT_THROW(gradients(again, {x.q, x.v}, x.weight), c10::Error);
+}
+
+TEST(HalfAttention, TheSecondDerivativeOfAPackedCallIsRefusedByName) {
+  const auto mask = create_block_mask(documents_of(30, 7), 1, 1, 30, 30, 8);
+  const Problem x(22, {2, 4, 30, 8}, {2, 2, 30, 8}, mask);
+  const auto first = torch::autograd::grad({x.attend().sum()}, {x.q}, {}, true,
+                                           /*create_graph=*/true);
+  try {
+    torch::autograd::grad({first[0].sum()}, {x.q});
+    ADD_FAILURE() << "no error";
+  } catch (const std::exception& error) {
+    EXPECT_NE(std::string(error.what()).find("_flash_attention_backward"), std::string::npos)
+        << error.what();
+  }
+}
+
 TEST(HalfAttention, EveryMaskEqualsDenseAttention) {
   for (uint32_t seed = 0; seed < 60; ++seed) {
     SCOPED_TRACE("seed " + std::to_string(seed));
@@ -233,8 +279,10 @@ TEST(HalfAttention, HalfTypesStayClose) {
 
 TEST(HalfAttention, OnlyWantedGradientsAreMade) {
   const auto mask = create_block_mask(prefix_mask(4), 1, 1, 20, 20, 8);
-  for (std::size_t wanted = 0; wanted < 3; ++wanted) {
-    const Problem x(12, {1, 2, 20, 4}, {1, 2, 20, 4}, mask);
+  const auto packed = create_block_mask(documents_of(20, 3), 1, 1, 20, 20, 8);
+  for (std::size_t i = 0; i < 6; ++i) {
+    const std::size_t wanted = i % 3;
+    const Problem x(12, {1, 2, 20, 4}, {1, 2, 20, 4}, i < 3 ? mask : packed);
     const auto all = gradients(x.attend(), {x.q, x.k, x.v}, x.weight);
     std::vector<at::Tensor> inputs = {x.q.detach(), x.k.detach(), x.v.detach()};
     inputs[wanted] = leaf(inputs[wanted]);

@@ -82,6 +82,9 @@ class CudaValues final : public Transport {
   void abort(AbortReason reason) override { inner_.abort(std::move(reason)); }
   std::shared_ptr<const AbortReason> abort_reason() const override { return inner_.abort_reason(); }
   void recover(Deadline deadline) override { inner_.recover(deadline); }
+  void connect(std::span<const Rank> to, Deadline deadline) override {
+    inner_.connect(to, deadline);
+  }
   void publish(std::function<RankProgress()> tell) override { inner_.publish(std::move(tell)); }
   std::vector<HeardProgress> progress() const override { return inner_.progress(); }
 

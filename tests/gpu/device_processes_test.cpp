@@ -109,11 +109,12 @@ struct Outcome {
   std::vector<at::Tensor> grads;
 };
 
-// Steps of different sizes: small tensors and large ones.
+// Steps of different sizes: small tensors and large ones. One size comes back, so that its actions
+// are captured.
 Outcome train(Runner& runner, const ScheduleCase& shape, const TestModel& model, Rank rank) {
   const auto source = shape.source();
   Outcome outcome;
-  for (const int32_t rows : {3, 150, 200}) {
+  for (const int32_t rows : {3, 150, 200, 150, 150, 150}) {
     const auto batch = random_batch(shape.microbatches, int64_t{rows} * shape.microbatches, kWidth,
                                     static_cast<uint64_t>(rows));
     const auto result =
@@ -143,9 +144,13 @@ TEST_P(DeviceProcesses, BitsAreThoseOfThreads) {
         Runner runner(transport, source, stages_on(here, source.placement(), rank),
                       runner_options(here, options));
         over_processes = train(runner, shape, here, rank);
+        const LaunchCounts launches = runner.launches();
+        EXPECT_EQ(launches.replayed, 2) << launches.reason;
       }
       Outcome over_threads;
-      run_spmd(source, there, options, [&](Runner& other, Transport& local) {
+      PipelineOptions without_graphs = options;
+      without_graphs.graphs = GraphMode::kOff;
+      run_spmd(source, there, without_graphs, [&](Runner& other, Transport& local) {
         auto outcome = train(other, shape, there, local.rank());
         if (local.rank() == rank) over_threads = std::move(outcome);
       });

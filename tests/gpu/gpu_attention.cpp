@@ -7,6 +7,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
@@ -23,6 +24,7 @@
 #include "stagecraft/attention/create_block_mask.h"
 #include "stagecraft/attention/flex_attention.h"
 #include "stagecraft/attention/mask_fns.h"
+#include "stagecraft/runtime/launch/graph_device.h"
 
 namespace {
 
@@ -86,9 +88,23 @@ std::function<void()> both(const Attend& attend, const Tensors& x) {
   };
 }
 
+// The same as one launch. Null if there are no graphs.
+std::function<void()> as_graph(stagecraft::detail::GraphDevice* device,
+                               const std::function<void()>& work) {
+  if (device == nullptr) return {};
+  const auto stream = device->enter();
+  for (int i = 0; i < 3; ++i) work();
+  device->begin_capture();
+  work();
+  return [graph = std::shared_ptr<stagecraft::detail::DeviceGraph>(device->end_capture())] {
+    graph->replay({});
+  };
+}
+
 void compare(const std::string& what, const std::string& reference, int rounds,
              const std::function<void()>& ours, const std::function<void()>& theirs,
              std::optional<double> goal) {
+  if (!ours || !theirs) return;
   std::vector<double> a;
   std::vector<double> b;
   for (int i = 0; i < 2; ++i) {
@@ -141,6 +157,7 @@ int main(int argc, char** argv) {
                {"window of 512", sliding_window_mask(512), std::nullopt},
                {"prefix of 700, then causal", prefix, std::nullopt},
                {"every fourth block, 4 of 5 scores", scattered, std::nullopt}};
+  const auto graphs = stagecraft::detail::find_graph_device(kDevice);
   std::printf("attention in bfloat16, %ld heads of %ld, length %ld; milliseconds\n",
               static_cast<long>(kHeads), static_cast<long>(kSize), static_cast<long>(kLength));
   const Attend engine_causal = [](const Tensors& t) {
@@ -158,6 +175,9 @@ int main(int argc, char** argv) {
     compare(each.name + ", forward", "dense mask", rounds, forward(ours, x), forward(theirs, x),
             std::nullopt);
     compare(each.name + ", both", "dense mask", rounds, both(ours, x), both(theirs, x), each.goal);
+    compare(each.name + ", both, as graphs", "dense mask", rounds,
+            as_graph(graphs.get(), both(ours, x)), as_graph(graphs.get(), both(theirs, x)),
+            each.goal);
     if (each.name == "causal") {
       compare("causal, forward", "torch's causal", rounds, forward(ours, x),
               forward(engine_causal, x), 1.1);

@@ -1,6 +1,7 @@
 // Compute actions of a Runner as graphs, against a device that is not there.
 
 #include <cstdint>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -78,7 +79,8 @@ TEST_F(ActionLaunch, ReplayedActionsHaveTheBitsOfThoseThatAreRunInEverySchedule)
       const TestModel model = chain_model(each.stages());
       const std::vector<std::pair<int32_t, int64_t>> sizes(
           5, {each.microbatches, 3 * each.microbatches});
-      const RunnerTraining got = train_runners(each.source(), model, GraphMode::kOn, sizes);
+      const GraphMode graphs = ranks == 2 ? GraphMode::kAuto : GraphMode::kOn;
+      const RunnerTraining got = train_runners(each.source(), model, graphs, sizes);
       expect_same_training(train_runners(each.source(), model, GraphMode::kOff, sizes), got);
       EXPECT_EQ(got.counts.run, 2);
       EXPECT_EQ(got.counts.captured, 1);
@@ -113,6 +115,94 @@ TEST_F(ActionLaunch, ChangingShapesAreOtherGraphsOnAllRanks) {
   EXPECT_EQ(got.counts.replayed, 9);
 }
 
+/// What a training with graphs announced.
+struct AnnouncedTraining {
+  RunnerTraining training;
+  std::vector<std::string> lines;
+};
+
+AnnouncedTraining train_announced(const ScheduleSource& source, const TestModel& model,
+                                  const std::vector<std::pair<int32_t, int64_t>>& sizes) {
+  AnnouncedTraining result;
+  set_log_sink([&](LogLevel, std::string_view line) { result.lines.emplace_back(line); });
+  result.training = train_runners(source, model, GraphMode::kAuto, sizes);
+  set_log_sink({});
+  return result;
+}
+
+// Alone, in two halves, as a part of an overlap, and with a forward that is computed again.
+TEST_F(ActionLaunch, ABackwardThatCannotBeCapturedIsRunAndNamed) {
+  for (const bool recompute : {false, true}) {
+    for (const ScheduleCase& each :
+         {ScheduleCase{"1F1B", 2, 1, 4}, ScheduleCase{"ZBVZeroBubble", 2, 2, 4},
+          ScheduleCase{"DualPipeV", 2, 2, 6}}) {
+      for (int32_t refused = 0; refused < each.stages(); ++refused) {
+        SCOPED_TRACE(to_string(each) + ", stage " + std::to_string(refused));
+        TestModel model = chain_model(each.stages());
+        StageBody& body = model.bodies[static_cast<std::size_t>(refused)];
+        body.forward = [inner = body.forward](const Args& args,
+                                              const Kwargs& kwargs) -> c10::IValue {
+          const at::Tensor y = inner(args, kwargs).toTensor();
+          if (y.requires_grad()) {
+            y.register_hook([](const at::Tensor& grad) {
+              return grad.abs().max().item<float>() >= 0 ? grad * 2 : grad;
+            });
+          }
+          return y;
+        };
+        model.options.assign(static_cast<std::size_t>(each.stages()), {.recompute = recompute});
+        const std::vector<std::pair<int32_t, int64_t>> sizes(5, {each.microbatches, 24});
+        const AnnouncedTraining got = train_announced(each.source(), model, sizes);
+        expect_same_training(train_runners(each.source(), model, GraphMode::kOff, sizes),
+                             got.training);
+        ASSERT_EQ(got.lines.size(), 1U);
+        EXPECT_THAT(got.lines[0], testing::ContainsRegex(std::to_string(refused) +
+                                                         "[BI][0-9]+ cannot be captured"));
+      }
+    }
+  }
+}
+
+// Its input comes from a stage of the same rank.
+TEST_F(ActionLaunch, AForwardThatIsRunInsteadStillHasTheValuesOfItsOwnRank) {
+  for (const ScheduleCase& each :
+       {ScheduleCase{"ZBVZeroBubble", 2, 2, 4}, ScheduleCase{"DualPipeV", 2, 2, 6}}) {
+    SCOPED_TRACE(to_string(each));
+    TestModel model = chain_model(4);
+    model.bodies[2].forward = [inner = model.bodies[2].forward](
+                                  const Args& args, const Kwargs& kwargs) -> c10::IValue {
+      const at::Tensor y = inner(args, kwargs).toTensor();
+      return y.detach().abs().max().item<float>() > 0 ? y * 2 : y;
+    };
+    const std::vector<std::pair<int32_t, int64_t>> sizes(5, {each.microbatches, 24});
+    const AnnouncedTraining got = train_announced(each.source(), model, sizes);
+    expect_same_training(train_runners(each.source(), model, GraphMode::kOff, sizes), got.training);
+    ASSERT_EQ(got.lines.size(), 1U);
+    EXPECT_THAT(got.lines[0], testing::HasSubstr("2F0 cannot be captured"));
+  }
+}
+
+// The same number in the first steps: a replay could not change it.
+TEST_F(ActionLaunch, NumbersOfOtherRanksAreNotFrozenByDefault) {
+  const auto scale = std::make_shared<int64_t>(2);
+  TestModel model = chain_model(2);
+  model.bodies[0].forward = [inner = model.bodies[0].forward, scale](
+                                const Args& args, const Kwargs& kwargs) -> c10::IValue {
+    return c10::ivalue::Tuple::create({inner(args, kwargs), *scale});
+  };
+  model.bodies[1].forward = [inner = model.bodies[1].forward](const Args& args,
+                                                              const Kwargs&) -> c10::IValue {
+    return inner({args[0].toTensor() * args[1].toInt()}, {});
+  };
+  const ScheduleSource source = ScheduleSource::named("1F1B", 2);
+  const std::vector<std::pair<int32_t, int64_t>> sizes(5, {4, 12});
+  const AnnouncedTraining got = train_announced(source, model, sizes);
+  expect_same_training(train_runners(source, model, GraphMode::kOff, sizes), got.training);
+  ASSERT_EQ(got.lines.size(), 1U);
+  EXPECT_THAT(got.lines[0], testing::HasSubstr("1F0 takes a value of a different rank that is not "
+                                               "a tensor"));
+}
+
 TEST_F(ActionLaunch, AForwardThatCannotBeCapturedIsRunAndNamed) {
   TestModel model = chain_model(2);
   model.bodies[0].forward = [inner = model.bodies[0].forward](const Args& args,
@@ -139,6 +229,9 @@ TEST_F(ActionLaunch, IsRefusedWhereGradientsAreExchanged) {
   const ScheduleSource source = ScheduleSource::named("1F1B", 2);
   EXPECT_ERROR(run_spmd(source, model, {.graphs = GraphMode::kOn}, [](Runner&, Transport&) {}),
                ArgumentError, "tied weights");
+  // By default its steps are run.
+  run_spmd(source, model, {.graphs = GraphMode::kAuto},
+           [](Runner& runner, Transport&) { EXPECT_EQ(runner.launches().run, 0); });
 }
 
 }  // namespace

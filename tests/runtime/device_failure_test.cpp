@@ -6,6 +6,8 @@
 
 #include <gmock/gmock.h>
 
+#include <ATen/core/Tensor.h>
+#include <ATen/ops/sum.h>
 #include <c10/util/Exception.h>
 
 #include "stagecraft/base/device_error.h"
@@ -13,6 +15,7 @@
 #include "tests/runtime/harness.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_device_probe.h"
+#include "tests/support/fake_graph_device.h"
 #include "tests/support/models.h"
 
 namespace stagecraft {
@@ -105,6 +108,41 @@ TEST_F(DeviceFailure, AnAsynchronousErrorNamesTheActionsSinceTheLastGoodPoint) {
   // Neither can the next step, which says why.
   EXPECT_ERROR(pipeline.step(random_batch(4, 8, 5, 0)), StageError,
                "the device failed in an earlier step: the device cpu reports an error");
+}
+
+// The kernel fails after the last action was launched, and torch reports it in the next call, which
+// merges the outputs.
+TEST_F(DeviceFailure, AnErrorThatShowsWhenResultsAreMergedIsExplained) {
+  const auto calls = std::make_shared<int64_t>(0);
+  TestModel model = chain_model(2);
+  model.bodies[1].forward = [inner = model.bodies[1].forward, calls](
+                                const Args& args, const Kwargs& kwargs) -> c10::IValue {
+    // Outputs that cannot be merged stand for a call that the device refuses.
+    const at::Tensor out = inner(args, kwargs).toTensor();
+    return out.narrow(1, 0, ++*calls == 1 ? 1 : 2);
+  };
+  model.loss = [](const at::Tensor& y, const at::Tensor&) { return y.sum(); };
+  Pipeline pipeline = make_pipeline(model, PipelineOptions{.ranks = 2});
+  EXPECT_ERROR(pipeline.step(random_batch(4, 8, 5, 0)), MetadataError, "cannot concatenate");
+  *calls = 0;
+  FakeDeviceProbes::set_reached(0);
+  FakeDeviceProbes::set_late_failure("CUDA error: device-side assert triggered");
+  EXPECT_ERROR(pipeline.step(random_batch(4, 8, 5, 0)), StageError,
+               "rank 1: the device cpu reports an error of a kernel that was launched earlier: ");
+  EXPECT_ERROR(pipeline.step(random_batch(4, 8, 5, 0)), StageError,
+               "the device failed in an earlier step: the device cpu reports an error");
+}
+
+TEST_F(DeviceFailure, AnErrorThatShowsBetweenActionsIsExplained) {
+  const FakeGraphDevices graphs;
+  const TestModel model = chain_model(2);
+  Pipeline pipeline = make_pipeline(model, {.ranks = 2, .graphs = GraphMode::kOn});
+  FakeDeviceProbes::set_reached(0);
+  pipeline.step(random_batch(4, 8, 5, 0));
+  take_grads(model.bodies);
+  FakeDeviceProbes::set_failure("CUDA error: device-side assert triggered");
+  EXPECT_ERROR(pipeline.step(random_batch(4, 8, 5, 0)), DeviceError,
+               "assert triggered; actions since the last good point: rank 0: ");
 }
 
 TEST_F(DeviceFailure, ALostDeviceEndsAllRanksWithItsText) {

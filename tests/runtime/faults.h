@@ -110,6 +110,9 @@ class FaultyTransport : public Transport {
   void abort(AbortReason reason) override;
   std::shared_ptr<const AbortReason> abort_reason() const override { return inner_.abort_reason(); }
   void recover(Deadline deadline) override { inner_.recover(deadline); }
+  void connect(std::span<const Rank> to, Deadline deadline) override {
+    inner_.connect(to, deadline);
+  }
 
  private:
   void enter(Call call);

@@ -274,6 +274,34 @@ TEST_F(Launch, WorkThatCannotBeCapturedIsRunAndNamedOnce) {
   EXPECT_ERROR(strict.step(batch), Error, "cannot be captured as a graph");
 }
 
+// What was made in the capture must not be used in the step that is run instead.
+TEST_F(Launch, ABackwardThatCannotBeCapturedIsRun) {
+  TestModel model = chain_model(2);
+  model.bodies[0].forward = [inner = model.bodies[0].forward](const Args& args,
+                                                              const Kwargs& kwargs) -> c10::IValue {
+    const at::Tensor y = inner(args, kwargs).toTensor();
+    if (y.requires_grad()) {
+      y.register_hook([](const at::Tensor& grad) {
+        return grad.abs().max().item<float>() >= 0 ? grad * 2 : grad;
+      });
+    }
+    return y;
+  };
+  for (const int32_t ranks : {1, 2}) {
+    Pipeline pipeline = make_pipeline(
+        model,
+        {.schedule = ranks == 1 ? "Interleaved1F1B" : "1F1B", .ranks = ranks, .seed = kSeed});
+    set_log_sink([](LogLevel, std::string_view) {});
+    for (uint64_t step = 0; step < 5; ++step) {
+      EXPECT_EQ(check_step(pipeline, model, random_batch(4, 12, 5, step), {kSeed, step}), "")
+          << step;
+    }
+    set_log_sink({});
+    EXPECT_EQ(pipeline.launches().replayed, 0);
+    EXPECT_THAT(pipeline.launches().reason, testing::HasSubstr("cannot be captured"));
+  }
+}
+
 TEST_F(Launch, ScopesWithASeedOfTheirOwnAreRun) {
   TestModel model = chain_model(2);
   model.bodies[0].forward = [inner = model.bodies[0].forward](const Args& args,

@@ -20,5 +20,22 @@ TEST(NcclPipeline, EverySchedulesBitsAreThoseOfThreads) {
   }
 }
 
+// Both directions of every pair of neighbours are there, though an evaluation sends in one only.
+TEST(NcclPipeline, NeighboursAreConnectedBeforeTheFirstStep) {
+  use_fake_nccl();
+  const ScheduleCase shape{"1F1B", 3, 1, 3};
+  const auto ends = run_nccl_ranks(3, c10::kCPU, {}, [&](Transport& transport) {
+    const TestModel model = chain_model(shape.stages(), 6);
+    const auto source = shape.source();
+    Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
+                  runner_options(model, {.seed = 1}));
+    const auto batch = process_batch(shape, 0);
+    runner.eval(part_of(batch, source.placement(), transport.rank()),
+                {.microbatches = shape.microbatches});
+    EXPECT_EQ(num_communicators(), transport.rank() == Rank(1) ? 4 : 2);
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
 }  // namespace
 }  // namespace stagecraft

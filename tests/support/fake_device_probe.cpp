@@ -14,14 +14,11 @@ std::atomic<int64_t> resets = 0;
 std::atomic<int64_t> releases = 0;
 std::atomic<int64_t> reached = INT64_MAX;
 std::atomic<const char*> failure = nullptr;
+std::atomic<const char*> late_failure = nullptr;
 
 detail::DeviceProbe::Memory& shared_memory() {
   static detail::DeviceProbe::Memory memory;
   return memory;
-}
-
-void throw_failure() {
-  if (const char* message = failure.load()) throw std::runtime_error(message);
 }
 
 int64_t host_now() {
@@ -35,17 +32,17 @@ class FakeMarks final : public detail::DeviceMarks {
   void clear() override { times_.clear(); }
   std::size_t size() const override { return times_.size(); }
   bool is_reached(std::size_t mark) override {
-    throw_failure();
+    throw_fake_failure();
     return static_cast<int64_t>(mark) < reached;
   }
   std::size_t set() override {
-    throw_failure();
+    throw_fake_failure();
     const int64_t host = host_now();
     times_.push_back(times_.empty() ? host : std::max(times_.back(), host) + mark_cost);
     return times_.size() - 1;
   }
   std::vector<int64_t> read() override {
-    throw_failure();
+    throw_fake_failure();
     return times_;
   }
 
@@ -80,11 +77,18 @@ class FakeProbe final : public detail::DeviceProbe {
   Memory memory() override { return shared_memory(); }
   int64_t free_memory() override { return 1 << 20; }
   void reset_peak() override { ++resets; }
-  void check() override { throw_failure(); }
+  void check() override {
+    throw_fake_failure();
+    if (const char* message = late_failure.load()) throw std::runtime_error(message);
+  }
   void release_unused() override { ++releases; }
 };
 
 }  // namespace
+
+void throw_fake_failure() {
+  if (const char* message = failure.load()) throw std::runtime_error(message);
+}
 
 FakeDeviceProbes::FakeDeviceProbes(int64_t cost) {
   mark_cost = cost;
@@ -99,6 +103,7 @@ FakeDeviceProbes::~FakeDeviceProbes() {
   detail::set_device_probe_maker(nullptr);
   mark_cost = 0;
   failure = nullptr;
+  late_failure = nullptr;
   reached = INT64_MAX;
   shared_memory() = {};
 }
@@ -109,6 +114,10 @@ void FakeDeviceProbes::set_memory(const detail::DeviceProbe::Memory& memory) {
 
 void FakeDeviceProbes::set_failure(const char* message) {
   failure = message;
+}
+
+void FakeDeviceProbes::set_late_failure(const char* message) {
+  late_failure = message;
 }
 
 int64_t FakeDeviceProbes::num_resets() {

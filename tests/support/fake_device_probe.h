@@ -25,7 +25,12 @@ class FakeDeviceProbes {
   /// How often reset_peak and release_unused were called.
   static int64_t num_resets();
   static int64_t num_releases();
+  /// A failure that no mark meets, only a check: of a kernel that runs after the last mark was set.
+  static void set_late_failure(const char* message);
 };
+
+/// Throws what FakeDeviceProbes::set_failure was given.
+void throw_fake_failure();
 
 /// Marks in a captured step of such a device, which reaches them when they are read. Null if no
 /// FakeDeviceProbes lives.

@@ -196,6 +196,8 @@ class FakeGraphDevice final : public detail::GraphDevice {
   c10::Device device() const override { return c10::kCPU; }
   std::unique_ptr<detail::StreamScope> enter() override { return std::make_unique<FakeScope>(); }
 
+  void release_unused() override { throw_fake_failure(); }
+
   void begin_capture() override {
     tape_ = {};
     tape = &tape_;

@@ -39,8 +39,9 @@ constexpr int kInvalidUsage = 5;
 constexpr int kRemoteError = 6;
 constexpr int kPollMs = 2;
 
-// What a test wants of it beside the usual: "refuse" and "hang" when a communicator is made, "fail"
-// when something is received, "slow" on a stream.
+// What a test wants of it beside the usual: "refuse" and "hang" when a communicator is made, "wait"
+// there for all bytes that this process sends and receives (as CUDA may, before it gives memory),
+// "fail" when something is received, "slow" on a stream.
 bool behaves(const char* how) {
   const char* const behaviour = getenv("SC_FAKE_NCCL");
   return behaviour != nullptr && std::string(behaviour) == how;
@@ -155,6 +156,12 @@ struct Comm {
       size -= static_cast<std::size_t>(done);
     }
     return true;
+  }
+
+  // Waits for the receiver, as a sender's stream does: bytes alone may stay in the socket.
+  bool meet() {
+    char seen = 0;
+    return transfer(&seen, 1, !is_sender);
   }
 
   Buffer* find_buffer(std::size_t size) {
@@ -293,14 +300,18 @@ int connect_one(const UniqueId& id) {
 }
 
 std::atomic<int> communicators{0};  // that this process has made
+std::atomic<int> under_way{0};      // calls that wait for the other side
 
 // Communicators are never freed, so that a call that is under way when one is aborted ends well.
 int move(void* at, std::size_t size, Comm* comm, void* stream) {
   if (comm->is_aborted) return kInvalidUsage;
   if (stream != nullptr) return comm->post(at, size, stream);
-  const bool is_done = comm->transfer(static_cast<char*>(at), size, comm->is_sender);
+  ++under_way;
+  const bool is_done = comm->transfer(static_cast<char*>(at), size, comm->is_sender) &&
+                       (!behaves("wait") || comm->meet());
   // As a stream would.
   while (!is_done && !comm->is_aborted) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  --under_way;
   return kSuccess;
 }
 
@@ -340,6 +351,9 @@ SC_EXPORT int ncclCommInitRank(void** comm, int ranks, UniqueId id, int rank) {
   made->is_sender = rank == 0;
   made->fd = rank == 0 ? accept_one(id) : connect_one(id);
   if (made->fd < 0) return kSystemError;
+  while (behaves("wait") && under_way > 0) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   if (Cuda::get().is_there && !made->reserve()) return kUnhandledCuda;
   Comm* const raw = made.release();
   raw->worker = std::thread([raw] { raw->run(); });

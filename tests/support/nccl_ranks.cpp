@@ -2,9 +2,11 @@
 
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
 #include <exception>
 #include <string>
 
+#include <dlfcn.h>
 #include <gtest/gtest.h>
 
 #include "stagecraft/transport/nccl/connect_nccl.h"
@@ -18,6 +20,14 @@ void use_fake_nccl() {
 
 void use_real_nccl() {
   unsetenv("STAGECRAFT_NCCL_LIBRARY");
+}
+
+int32_t num_communicators() {
+  int32_t (*count)() = nullptr;
+  void* const library = dlopen(getenv("STAGECRAFT_NCCL_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
+  void* const found = library == nullptr ? nullptr : dlsym(library, "sc_fake_nccl_communicators");
+  std::memcpy(&count, &found, sizeof(found));
+  return count == nullptr ? -1 : count();
 }
 
 std::vector<ProcessEnd> run_nccl_ranks(int32_t ranks, c10::Device device,

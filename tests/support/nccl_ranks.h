@@ -18,6 +18,9 @@ namespace stagecraft {
 void use_fake_nccl();
 void use_real_nccl();
 
+/// The number of communicators that this process has made with the fake library.
+int32_t num_communicators();
+
 /// Runs `body` on every rank of a new world of processes. A rank that throws aborts the world.
 std::vector<ProcessEnd> run_nccl_ranks(int32_t ranks, c10::Device device,
                                        const ProcessTransportOptions& options,

@@ -123,6 +123,25 @@ class NcclPairsTest : public testing::Test {
   NcclPairs pairs_{make_library(), Rank(0), 3, c10::kCPU, std::chrono::seconds(20)};
 };
 
+TEST_F(NcclPairsTest, ARankWaitsUntilAnotherHasOpenedItsPair) {
+  const auto wait = [&](uint64_t epoch = 0) {
+    return pairs_.wait_accepted(Rank(1), epoch, [&] { return is_over_; });
+  };
+  is_over_ = true;
+  EXPECT_FALSE(wait());
+  is_over_ = false;
+  std::thread other([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    accept(Rank(1));
+  });
+  EXPECT_TRUE(wait());
+  other.join();
+  EXPECT_EQ(pairs_.state(Rank(1), false), State::kOpen);
+  EXPECT_EQ(pairs_.state(Rank(1), true), State::kIdle);
+  pairs_.begin_epoch(1);
+  EXPECT_FALSE(wait(0));  // of an epoch that is over
+}
+
 TEST_F(NcclPairsTest, APairIsConnectedWhenItFirstTalks) {
   expect(State::kIdle);
   send();

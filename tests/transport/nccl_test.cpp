@@ -4,12 +4,10 @@
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
-#include <cstring>
 #include <string>
 #include <unistd.h>
 #include <vector>
 
-#include <dlfcn.h>
 #include <gmock/gmock.h>
 
 #include <ATen/Context.h>
@@ -61,15 +59,6 @@ TEST(NcclJoin, NeedsAGpu) {
   EXPECT_ERROR(join_nccl(JoinOptions()), ArgumentError, "needs a GPU");
 }
 
-// The number of NCCL communicators that a process has made.
-int32_t num_communicators() {
-  int32_t (*count)() = nullptr;
-  void* const library = dlopen(getenv("STAGECRAFT_NCCL_LIBRARY"), RTLD_NOW | RTLD_NOLOAD);
-  void* const found = library == nullptr ? nullptr : dlsym(library, "sc_fake_nccl_communicators");
-  std::memcpy(&count, &found, sizeof(found));
-  return count == nullptr ? -1 : count();
-}
-
 TEST(NcclJoin, OnlyPairsThatTalkHaveCommunicators) {
   use_fake_nccl();
   const auto ends = run_nccl_ranks(4, c10::kCPU, {}, [](Transport& transport) {
@@ -114,6 +103,35 @@ TEST(NcclJoin, AllPairsMayConnectAtTheSameTime) {
     transport.barrier(soon());
     EXPECT_EQ(num_communicators(), 6);
   });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+// A communicator waits for the transfers of all others, as CUDA may make it. Then pairs cannot
+// connect at the same moment.
+TEST(NcclJoin, RanksConnectInTurns) {
+  use_fake_nccl();
+  setenv("SC_FAKE_NCCL", "wait", 1);
+  const auto ends = run_nccl_ranks(4, c10::kCPU, {}, [](Transport& transport) {
+    std::vector<Rank> others;
+    for (Rank rank(0); rank.value() < 4; ++rank) {
+      if (rank != transport.rank()) others.push_back(rank);
+    }
+    transport.connect(others, soon());
+    transport.barrier(soon());
+    EXPECT_EQ(num_communicators(), 6);
+    std::vector<PendingPtr> receives;
+    for (const Rank other : others) {
+      receives.push_back(transport.post_receive(other, values(0)));
+      transport.post_send(other, values(0), at::ones({5000}));
+    }
+    for (const PendingPtr& receive : receives) {
+      EXPECT_TRUE(
+          at::equal(transport.wait_receive(receive, soon()).value.toTensor(), at::ones({5000})));
+    }
+    transport.barrier(soon());
+    EXPECT_EQ(num_communicators(), 6);
+  });
+  unsetenv("SC_FAKE_NCCL");
   for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
 }
 

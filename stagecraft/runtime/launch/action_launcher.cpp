@@ -3,97 +3,27 @@
 #include <algorithm>
 #include <exception>
 #include <optional>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ATen/autocast_mode.h>
 #include <ATen/core/Tensor.h>
-#include <ATen/ops/_foreach_copy.h>
-#include <ATen/ops/empty_like.h>
-#include <c10/core/GradMode.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
-#include "stagecraft/runtime/launch/captured_seeds.h"
 #include "stagecraft/runtime/launch/last_operator.h"
 #include "stagecraft/runtime/launch/static_batch.h"
+#include "stagecraft/runtime/launch/static_values.h"
 #include "stagecraft/runtime/launch/step_launcher.h"
 #include "stagecraft/runtime/shared_casts.h"
-#include "stagecraft/tree/tree.h"
 
 namespace stagecraft::detail {
 
 namespace {
 
 constexpr std::size_t kMaxSeenSteps = 64;
-
-using Values = std::vector<c10::IValue>;
-
-bool is_tensor(const c10::IValue& leaf) {
-  return leaf.isTensor() && leaf.toTensor().defined();
-}
-
-/// Tensors of their own, with the elements of the values.
-Values static_copies(const Values& values, c10::Device device) {
-  const c10::NoGradGuard no_grad;
-  Values copies;
-  for (const c10::IValue& value : values) {
-    copies.push_back(tree::map(value, [&](const c10::IValue& leaf) -> c10::IValue {
-      if (!is_tensor(leaf)) return leaf;
-      const at::Tensor& tensor = leaf.toTensor();
-      at::Tensor copy = at::empty_like(tensor, tensor.options().device(device));
-      copy.copy_(tensor, /*non_blocking=*/true);
-      return copy.requires_grad_(tensor.requires_grad());
-    }));
-  }
-  return copies;
-}
-
-Values clones(const Values& values) {
-  const c10::NoGradGuard no_grad;
-  Values copies;
-  for (const c10::IValue& value : values) {
-    copies.push_back(tree::map(value, [](const c10::IValue& leaf) -> c10::IValue {
-      if (!is_tensor(leaf)) return leaf;
-      const at::Tensor& tensor = leaf.toTensor();
-      return tensor.clone().requires_grad_(tensor.requires_grad());
-    }));
-  }
-  return copies;
-}
-
-std::vector<at::Tensor> clones(const std::vector<at::Tensor>& tensors) {
-  std::vector<at::Tensor> copies;
-  for (const at::Tensor& tensor : tensors) {
-    copies.push_back(tensor.defined() ? tensor.clone() : tensor);
-  }
-  return copies;
-}
-
-/// Copies tensors to the memory that a graph reads. Everything else must be as it was captured.
-void copy_values(const Values& from, const Values& to) {
-  const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> sources;
-  std::vector<at::Tensor> targets;
-  const Values given = tree::leaves(tree::tuple(from));
-  const Values expected = tree::leaves(tree::tuple(to));
-  bool fits = given.size() == expected.size();
-  for (std::size_t i = 0; fits && i < given.size(); ++i) {
-    if (!is_tensor(expected[i])) {
-      fits = !is_tensor(given[i]) && given[i] == expected[i];
-      continue;
-    }
-    fits = is_tensor(given[i]) && given[i].toTensor().sizes() == expected[i].toTensor().sizes() &&
-           given[i].toTensor().scalar_type() == expected[i].toTensor().scalar_type();
-    sources.push_back(given[i].toTensor());
-    targets.push_back(expected[i].toTensor().detach());
-  }
-  require<MetadataError>(fits,
-                         "a value of a different rank differs in shape or type from that of the "
-                         "captured step; set PipelineOptions::graphs to kOff");
-  if (!targets.empty()) at::_foreach_copy_(targets, sources, /*non_blocking=*/true);
-}
 
 bool is_compute_slot(std::span<const Action> list, std::size_t offset) {
   return is_compute(list[offset].type()) || list[offset].is_overlap();
@@ -111,6 +41,12 @@ std::vector<Action> parts_of(std::span<const Action> list, std::size_t offset) {
 }
 
 }  // namespace
+
+/// Work could not be captured; says why.
+class ActionLauncher::NotCaptured : public Error {
+ public:
+  using Error::Error;
+};
 
 /// A slot as a graph, with the memory through which it is connected to other ranks.
 struct ActionLauncher::CapturedSlot {
@@ -130,6 +66,7 @@ struct ActionLauncher::Captured {
   std::vector<at::Tensor> losses;
   std::vector<at::Tensor> added_losses;
   std::vector<std::pair<at::Tensor, at::Tensor>> grads;  // parameters, and gradients made for them
+  std::set<std::pair<StageId, bool>> rehearsed;          // stages, and whether their forward
 };
 
 ActionLauncher::ActionLauncher(PipelineCore& core, StepDriver& rank,
@@ -146,24 +83,25 @@ ActionLauncher::~ActionLauncher() = default;
 
 std::unique_ptr<ActionLauncher> make_action_launcher(PipelineCore& core, StepDriver& rank) {
   const PipelineOptions& options = core.options;
-  // Not by default: see docs/gpu.md.
-  if (options.graphs != GraphMode::kOn) return nullptr;
-  const auto refuse = [&](const std::string& reason) {
-    throw ArgumentError(fmt::format("PipelineOptions::graphs is kOn, but {}", reason));
+  if (options.graphs == GraphMode::kOff || rank.stages().empty()) return nullptr;
+  const auto refuse = [&](const std::string& reason) -> std::unique_ptr<ActionLauncher> {
+    require<ArgumentError>(options.graphs != GraphMode::kOn,
+                           "PipelineOptions::graphs is kOn, but {}", reason);
+    return nullptr;
   };
-  if (rank.stages().empty()) return nullptr;
   const c10::Device device = rank.stages().front().device();
   for (const Stage& stage : rank.stages()) {
-    if (stage.device() != device) refuse("the stages are on several devices");
+    if (stage.device() != device) return refuse("the stages are on several devices");
   }
-  if (options.replicas > 1) refuse("the gradients of several replicas are reduced");
-  if (!options.ties.empty()) refuse("ranks of several processes exchange tied weights");
+  if (options.zero_buffering) return refuse("PipelineOptions::zero_buffering is set");
+  if (options.replicas > 1) return refuse("the gradients of several replicas are reduced");
+  if (!options.ties.empty()) return refuse("ranks of several processes exchange tied weights");
   if (options.random == RandomSource::kProcess) {
-    refuse("random operators draw from the generators of the process");
+    return refuse("random operators draw from the generators of the process");
   }
   std::unique_ptr<GraphDevice> graphs = find_graph_device(device);
   if (graphs == nullptr) {
-    refuse(fmt::format("this library has no graphs for the device {}", device.str()));
+    return refuse(fmt::format("this library has no graphs for the device {}", device.str()));
   }
   return std::make_unique<ActionLauncher>(core, rank, std::move(graphs));
 }
@@ -267,51 +205,99 @@ std::unique_ptr<ActionLauncher::Captured> ActionLauncher::capture(const StepPlan
   return step;
 }
 
+std::unique_ptr<DeviceGraph> ActionLauncher::capture_work(Action action, CapturedSeeds& seeds,
+                                                          const std::function<void()>& work) {
+  const LastOperator watch;
+  try {
+    const std::unique_ptr<StreamScope> stream = device_->enter();
+    try {
+      device_->begin_capture();
+      const CapturedDrawsGuard draws(seeds);
+      work();
+      return device_->end_capture();
+    } catch (...) {
+      device_->cancel_capture();
+      throw;
+    }
+  } catch (const std::exception&) {
+    std::string reason = stagecraft::describe(std::current_exception());
+    const std::string last = LastOperator::name();
+    if (!last.empty()) reason += fmt::format(" (the last operator was {})", last);
+    at::autocast::clear_cache();  // casts of the capture have no elements
+    throw NotCaptured(
+        fmt::format("{} cannot be captured as a graph: {}", to_string(action), reason));
+  }
+}
+
+// Captures the first backward of each stage, and drops the graph. What is captured for the step
+// consumes what it reads, so that it can only be tried once. A forward is tried so only as a part
+// of an overlap; alone it can be computed again.
+void ActionLauncher::rehearse_parts(const StepPlan& plan, const CapturedSlot& slot, Captured& step,
+                                    Seen& seen) {
+  for (const Action part : slot.parts) {
+    const bool is_forward = part.type() == ActionType::kForward;
+    if (part.type() == ActionType::kBackwardWeight || (is_forward && slot.parts.size() == 1)) {
+      continue;
+    }
+    if (!step.rehearsed.insert({part.stage(), is_forward}).second) continue;
+    std::vector<std::pair<at::Tensor, at::Tensor>> grads;
+    for (const Stage* stage : stages_) {
+      for (const auto& [name, parameter] : stage->parameters()) {
+        grads.emplace_back(parameter, parameter.grad());
+      }
+    }
+    CapturedSeeds seeds(*device_, CapturedSeeds::Step{plan.seed, plan.draw},
+                        plan.schedule->num_microbatches(), plan.schedule->num_stages());
+    try {
+      capture_work(part, seeds, [&] { executor().rehearse(part); });
+    } catch (const NotCaptured& error) {
+      seen.reason = error.what();
+    }
+    for (auto& [parameter, grad] : grads) parameter.mutable_grad() = grad;
+    // What was made in it has no elements.
+    rank_.release_kept();
+    if (!seen.reason.empty()) return;
+    const bool has_forward = is_forward || std::ranges::any_of(stages_, [&](const Stage* stage) {
+                               return stage->index() == part.stage() && stage->options().recompute;
+                             });
+    if (has_forward) at::autocast::clear_cache();
+  }
+}
+
 void ActionLauncher::capture_slot(const StepPlan& plan, std::size_t offset, Captured& step,
                                   Seen& seen) {
   const auto list = plan.schedule->actions(rank_.place().own());
   auto slot = std::make_unique<CapturedSlot>();
   slot->offset = offset;
   slot->parts = parts_of(list, offset);
-  const auto give_static_values = [&] {
-    for (std::size_t p = 0; p < slot->parts.size(); ++p) {
-      const auto edges = executor().router().receive_early(slot->parts[p]);
-      for (std::size_t e = 0; e < edges.size(); ++e) *edges[e] = slot->received[p][e];
-    }
-  };
+  const bool is_auto = core_.options.graphs == GraphMode::kAuto;
   for (const Action part : slot->parts) {
     std::vector<Values>& received = slot->received.emplace_back();
     for (Values* values : executor().router().receive_early(part)) {
+      // A replay with a different number would fail.
+      if (is_auto && !are_tensors(*values)) {
+        seen.reason = fmt::format("{} takes a value of a different rank that is not a tensor",
+                                  to_string(part));
+      }
       received.push_back(static_copies(*values, device_->device()));
       *values = received.back();
     }
   }
+  if (seen.reason.empty()) rehearse_parts(plan, *slot, step, seen);
+  if (!seen.reason.empty()) return executor().compute(offset);
   slot->seeds.emplace(*device_, CapturedSeeds::Step{plan.seed, plan.draw},
                       plan.schedule->num_microbatches(), plan.schedule->num_stages());
-  const LastOperator watch;
+  const Executor::Before before = executor().save(offset);
   try {
-    const std::unique_ptr<StreamScope> stream = device_->enter();
-    try {
-      device_->begin_capture();
-      const CapturedDrawsGuard draws(*slot->seeds);
-      executor().compute(offset);
-      slot->graph = device_->end_capture();
-    } catch (...) {
-      device_->cancel_capture();
-      throw;
-    }
-  } catch (const std::exception&) {
-    const std::string last = LastOperator::name();
-    seen.reason = fmt::format("{} cannot be captured as a graph: {}{}", to_string(list[offset]),
-                              stagecraft::describe(std::current_exception()),
-                              last.empty() ? "" : fmt::format(" (the last operator was {})", last));
+    slot->graph = capture_work(list[offset], *slot->seeds, [&] { executor().compute(offset); });
+  } catch (const NotCaptured& error) {
+    seen.reason = error.what();
     const bool is_forward = std::ranges::all_of(
         slot->parts, [](Action part) { return part.type() == ActionType::kForward; });
-    // A backward that was begun cannot be begun again.
+    // A backward that was begun cannot be begun again. Its rehearsal could be captured.
     if (!is_forward) throw Error(seen.reason);
-    give_static_values();
-    executor().compute(offset);
-    return;
+    executor().restore(offset, before);
+    return executor().compute(offset);
   }
   slot->graph->replay(slot->seeds->seeds({plan.seed, plan.draw}));
   for (const Action part : slot->parts) {

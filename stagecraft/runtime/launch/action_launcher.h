@@ -2,11 +2,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "stagecraft/runtime/executor.h"
+#include "stagecraft/runtime/launch/captured_seeds.h"
 #include "stagecraft/runtime/launch/graph_cache.h"
 #include "stagecraft/runtime/launch/graph_device.h"
 #include "stagecraft/runtime/launch/launch_counts.h"
@@ -23,8 +25,8 @@ namespace stagecraft::detail {
 ///   send      a copy of what the graph wrote
 ///
 /// The steps with one StepKey are first run, then run on the stream of captures, then captured (and
-/// each graph replayed at once), then replayed. If a forward cannot be captured, the rest of the
-/// step and all later steps with its key are run. If a backward cannot be captured, the step fails.
+/// each graph replayed at once), then replayed. If an action cannot be captured, the rest of the
+/// step and all later steps with its key are run.
 class ActionLauncher {
  public:
   /// `core` and `rank` must outlive the launcher.
@@ -40,6 +42,7 @@ class ActionLauncher {
  private:
   struct Captured;
   struct CapturedSlot;
+  class NotCaptured;
   struct Seen {
     int32_t runs = 0;
     std::string reason = {};  // why it is refused
@@ -49,6 +52,10 @@ class ActionLauncher {
   void rehearse(const StepPlan& plan);
   std::unique_ptr<Captured> capture(const StepPlan& plan, Seen& seen);
   void capture_slot(const StepPlan& plan, std::size_t offset, Captured& step, Seen& seen);
+  /// NotCaptured, with the reason, if `work` fails.
+  std::unique_ptr<DeviceGraph> capture_work(Action action, CapturedSeeds& seeds,
+                                            const std::function<void()>& work);
+  void rehearse_parts(const StepPlan& plan, const CapturedSlot& slot, Captured& step, Seen& seen);
   void replay(Captured& step, const StepPlan& plan);
   void replay_slot(CapturedSlot& slot, const StepPlan& plan);
   Executor& executor() { return rank_.executor(); }

@@ -116,4 +116,23 @@ std::exception_ptr explain_device_error(const std::exception_ptr& cause, DeviceP
   }
 }
 
+void rethrow_explained(DeviceProbe* probe, c10::Device device) {
+  const std::exception_ptr cause = std::current_exception();
+  try {
+    std::rethrow_exception(cause);
+  } catch (const StageError&) {
+    throw;  // in our words already
+  } catch (const DeviceError&) {
+    throw;
+  } catch (const OutOfMemoryError&) {
+    throw;
+  } catch (...) {
+    if (auto error = explain_out_of_memory(cause, probe, {})) std::rethrow_exception(error);
+    if (probe != nullptr) {
+      if (auto error = explain_device_error(cause, *probe, device)) std::rethrow_exception(error);
+    }
+    throw;
+  }
+}
+
 }  // namespace stagecraft::detail

@@ -32,6 +32,10 @@ std::exception_ptr explain_out_of_memory(const std::exception_ptr& cause, Device
 std::exception_ptr explain_device_error(const std::exception_ptr& cause, DeviceProbe& probe,
                                         c10::Device device);
 
+/// Rethrows the exception that is being handled, as OutOfMemoryError or DeviceError if the device
+/// has failed and the exception does not say so yet. `probe` may be null.
+[[noreturn]] void rethrow_explained(DeviceProbe* probe, c10::Device device);
+
 /// "2.0 GiB"; "an unknown number of bytes" for -1.
 std::string bytes_or_unknown(int64_t bytes);
 

@@ -69,7 +69,8 @@ class AllocatorProbe final : public DeviceProbe {
     const auto stats = c10::getDeviceAllocator(device_.type())->getDeviceStats(device_.index());
     return {.allocated = stats.allocated_bytes[kAll].current,
             .peak_allocated = stats.allocated_bytes[kAll].peak,
-            .reserved = stats.reserved_bytes[kAll].current};
+            .reserved = stats.reserved_bytes[kAll].current,
+            .peak_reserved = stats.reserved_bytes[kAll].peak};
   }
 
   int64_t free_memory() override {

@@ -36,7 +36,8 @@ class DeviceProbe {
   struct Memory {
     int64_t allocated = 0;
     int64_t peak_allocated = 0;  ///< since reset_peak
-    int64_t reserved = 0;
+    int64_t reserved = 0;        ///< taken from the device: allocated, and cached for later
+    int64_t peak_reserved = 0;   ///< since reset_peak
   };
 
   virtual ~DeviceProbe() = default;

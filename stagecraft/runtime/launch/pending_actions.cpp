@@ -21,6 +21,11 @@ Registry& registry() {
   return one;
 }
 
+// A device without an index is the current one.
+bool is_same_device(c10::Device a, c10::Device b) {
+  return a.type() == b.type() && (a.index() == b.index() || !a.has_index() || !b.has_index());
+}
+
 }  // namespace
 
 std::shared_ptr<PendingActions> PendingActions::make(Rank rank, c10::Device device) {
@@ -74,7 +79,9 @@ std::string PendingActions::describe(c10::Device device) {
     Registry& known = registry();
     const std::lock_guard lock(known.mutex);
     for (const auto& each : known.all) {
-      if (auto one = each.lock(); one && one->device_ == device) all.push_back(std::move(one));
+      if (auto one = each.lock(); one && is_same_device(one->device_, device)) {
+        all.push_back(std::move(one));
+      }
     }
   }
   std::ranges::sort(all, {}, [](const auto& one) { return one->rank_; });

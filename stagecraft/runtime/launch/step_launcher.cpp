@@ -14,6 +14,7 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/runtime/launch/captured_seeds.h"
+#include "stagecraft/runtime/launch/device_failure.h"
 #include "stagecraft/runtime/launch/last_operator.h"
 #include "stagecraft/runtime/launch/static_batch.h"
 #include "stagecraft/runtime/launch/step_order.h"
@@ -116,7 +117,16 @@ StepLauncher::Outcome StepLauncher::decline(const std::string& reason) {
   return Outcome::kNotLaunched;
 }
 
+// The device may report the error of an earlier kernel in any call.
 StepLauncher::Outcome StepLauncher::launch(StepPlan& plan, StepResult& result) {
+  try {
+    return launch_step(plan, result);
+  } catch (...) {
+    rethrow_explained(probe_.get(), device_->device());
+  }
+}
+
+StepLauncher::Outcome StepLauncher::launch_step(StepPlan& plan, StepResult& result) {
   const bool must = host_.core.options.graphs == GraphMode::kOn;
   if (const std::string obstacle = find_obstacle(plan, host_.core.callbacks, stages_);
       !obstacle.empty()) {
@@ -167,7 +177,9 @@ StepLauncher::Outcome StepLauncher::launch(StepPlan& plan, StepResult& result) {
   seen_.release(key);
   Captured& kept = *graphs_.add(std::move(key), std::move(step));
   counts_.graphs = static_cast<int64_t>(graphs_.size());
+  if (probe_) probe_->reset_peak();
   result = replay(kept, plan);
+  if (probe_) counts_.peak_replayed = probe_->memory().peak_reserved;
   return Outcome::kReplayed;
 }
 
@@ -201,7 +213,7 @@ void StepLauncher::rehearse(const StepPlan& plan) {
   if (probe_) probe_->reset_peak();
   try {
     execute_here(plan);
-    if (probe_) counts_.peak_run = probe_->memory().peak_allocated;
+    if (probe_) counts_.peak_run = probe_->memory().peak_reserved;
   } catch (...) {
     release_casts();
     host_.recover();
@@ -236,7 +248,6 @@ std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& pl
   const std::unique_ptr<StreamScope> stream = device_->enter();
   release_casts();
   device_->release_unused();
-  const DeviceProbe::Memory unused = probe_ ? probe_->memory() : DeviceProbe::Memory{};
   const LastOperator watch;
   try {
     device_->begin_capture();
@@ -246,14 +257,13 @@ std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& pl
   } catch (...) {
     release_casts();
     device_->cancel_capture();
-    for (const auto& rank : host_.ranks) rank->executor().set_timeline({});
+    for (const auto& rank : host_.ranks) {
+      rank->release_kept();  // what was made in the capture has no elements
+      rank->executor().set_timeline({});
+    }
     throw;
   }
   release_casts();
-  if (probe_) {
-    pool_ += std::max<int64_t>(probe_->memory().reserved - unused.reserved, 0);
-    counts_.peak_replayed = unused.allocated + pool_;
-  }
   for (const auto& rank : host_.ranks) {
     Executor& executor = rank->executor();
     if (marks) step->ranks.emplace_back(executor.recorder().view(), executor.timeline());

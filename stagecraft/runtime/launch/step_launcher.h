@@ -66,6 +66,7 @@ class StepLauncher {
     std::string reason = {};
   };
 
+  Outcome launch_step(StepPlan& plan, StepResult& result);
   Outcome decline(const std::string& reason);
   std::shared_ptr<DeviceMarks> make_marks(const Schedule& schedule);
   void execute_here(const StepPlan& plan);
@@ -78,7 +79,6 @@ class StepLauncher {
   Host host_;
   std::unique_ptr<GraphDevice> device_;
   std::unique_ptr<DeviceProbe> probe_;  // null without statistics of memory
-  int64_t pool_ = 0;                    // bytes that captures have reserved
   std::vector<const Stage*> stages_;
   GraphCache<StepKey, Seen> seen_;
   GraphCache<StepKey, std::unique_ptr<Captured>> graphs_;

@@ -65,6 +65,10 @@ class DeviceLink {
   /// MetadataError for an invalid key.
   virtual void accept(Rank from, uint64_t epoch, std::string_view key) = 0;
 
+  /// Connects both directions with a rank, which calls it, too: first the one in which the lower
+  /// rank sends. Returns and throws as `open` does.
+  virtual bool connect(Rank peer, uint64_t epoch, const std::function<bool()>& is_closed) = 0;
+
   /// Adds the transfer to the device's current stream, without waiting (`receive` may wait for the
   /// end of this rank's own part of connecting). A transfer of an epoch other than the link's, or
   /// of a pair that is not connected, is skipped. The work is done when the stream has reached it,

@@ -25,6 +25,15 @@ bool NcclLink::open(Rank to, uint64_t epoch, const std::function<bool()>& is_clo
       [&] { return is_closed() || world_->abort_reason() != nullptr; });
 }
 
+bool NcclLink::connect(Rank peer, uint64_t epoch, const std::function<bool()>& is_closed) {
+  const auto wait_for_peer = [&] {
+    return pairs_.wait_accepted(peer, epoch,
+                                [&] { return is_closed() || world_->abort_reason() != nullptr; });
+  };
+  if (world_->rank() < peer) return open(peer, epoch, is_closed) && wait_for_peer();
+  return wait_for_peer() && open(peer, epoch, is_closed);
+}
+
 void NcclLink::begin_epoch(Deadline deadline) {
   const std::lock_guard lock(ending_);
   try {

@@ -33,6 +33,7 @@ class NcclLink final : public DeviceLink {
 
   c10::Device device() const override { return pairs_.device(); }
   bool open(Rank to, uint64_t epoch, const std::function<bool()>& is_closed) override;
+  bool connect(Rank peer, uint64_t epoch, const std::function<bool()>& is_closed) override;
   void accept(Rank from, uint64_t epoch, std::string_view key) override {
     pairs_.accept(from, epoch, key);
   }

@@ -256,21 +256,30 @@ bool NcclPairs::open(Rank to, uint64_t epoch,
     }
   }
   if (!id.empty()) send_id(id);
+  return wait_open(*pair, epoch, is_over);
+}
+
+bool NcclPairs::wait_accepted(Rank from, uint64_t epoch, const std::function<bool()>& is_over) {
+  return wait_open(in(from), epoch, is_over);
+}
+
+bool NcclPairs::wait_open(Pair& pair, uint64_t epoch, const std::function<bool()>& is_over) const {
   const auto begin = Deadline::Clock::now();
   const auto deadline = Deadline::after(connect_limit_);
-  State state = pair->life.state();
-  for (; state == State::kConnecting; state = pair->life.state()) {
-    if (is_over() || !is_current(epoch)) return false;
+  for (State state = pair.life.state(); state != State::kOpen; state = pair.life.state()) {
+    const std::string failure = pair.life.failure();
+    require<ArgumentError>(failure.empty(), "NCCL: rank {} with rank {}: {}", rank_.value(),
+                           pair.other.value(), failure);
+    // A pair that this rank has opened is idle again when its communicator was ended.
+    const bool is_ended = pair.is_sender && state == State::kIdle;
+    if (is_ended || is_over() || !is_current(epoch)) return false;
     if (deadline.has_passed()) {
       throw_timeout(rank_, Deadline::Clock::now() - begin,
-                    fmt::format("rank {} to connect over NCCL", to.value()));
+                    fmt::format("rank {} to connect over NCCL", pair.other.value()));
     }
     std::this_thread::sleep_for(kNap);
   }
-  const std::string failure = pair->life.failure();
-  require<ArgumentError>(failure.empty(), "NCCL: rank {} with rank {}: {}", rank_.value(),
-                         to.value(), failure);
-  return state == State::kOpen;
+  return true;
 }
 
 void NcclPairs::accept(Rank from, uint64_t epoch, std::string_view id) {

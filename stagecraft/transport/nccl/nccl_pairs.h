@@ -46,6 +46,8 @@ class NcclPairs {
   bool open(Rank to, uint64_t epoch, const std::function<void(const std::string& id)>& send_id,
             const std::function<bool()>& is_over);
   void accept(Rank from, uint64_t epoch, std::string_view id);
+  /// Waits until the other rank has opened its pair with this one. Returns and throws as `open`.
+  bool wait_accepted(Rank from, uint64_t epoch, const std::function<bool()>& is_over);
   WorkPtr send(Rank to, uint64_t epoch, const at::Tensor& bytes);
   void receive(Rank from, uint64_t epoch, const at::Tensor& bytes);
   /// A rank with a posted receive that the device has not completed. None: all receives are
@@ -76,6 +78,8 @@ class NcclPairs {
   using PairPtr = std::shared_ptr<Pair>;
   struct Connecting;
 
+  /// Waits until the pair is open or `is_over`.
+  bool wait_open(Pair& pair, uint64_t epoch, const std::function<bool()>& is_over) const;
   /// Begins to create the communicator. REQUIRES the pair's mutex, and kIdle.
   void start(const PairPtr& pair, const NcclLibrary::UniqueId& id);
   static void run_connecting(Connecting& job);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/wait_tick.h"
 #include "stagecraft/transport/core/exchange_errors.h"
@@ -311,6 +312,20 @@ void WireTransport::recover(Deadline deadline) {
 
 void WireTransport::begin_link(Deadline deadline) {
   if (link_) link_->begin_epoch(deadline);
+}
+
+// In ascending order every rank takes its pairs in the order (lower rank, higher rank), and so does
+// the other rank of the pair: the first pair of all that is not connected has both of its ranks.
+void WireTransport::connect(std::span<const Rank> peers, Deadline deadline) {
+  if (!link_) return;
+  SC_ASSERT(std::is_sorted(peers.begin(), peers.end()));
+  const auto begin = Deadline::Clock::now();
+  for (const Rank peer : peers) {
+    if (link_->connect(peer, epoch(), [&] { return deadline.has_passed(); })) continue;
+    if (abort_reason()) return;  // the next call reports it
+    throw_timeout(rank_, Deadline::Clock::now() - begin,
+                  fmt::format("rank {} to connect", peer.value()));
+  }
 }
 
 void WireTransport::synchronise(Deadline deadline) {

@@ -54,6 +54,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   void abort(AbortReason reason) override;
   std::shared_ptr<const AbortReason> abort_reason() const override { return exchange_.reason(); }
   void recover(Deadline deadline) override;
+  void connect(std::span<const Rank> peers, Deadline deadline) override;
 
   void publish(std::function<RankProgress()> tell) override;
   std::vector<HeardProgress> progress() const override;
