@@ -26,7 +26,7 @@ std::vector<double> train(Trainer& trainer, int64_t until) {
   std::vector<double> numbers;
   while (trainer.steps() < until) {
     const auto seed = static_cast<uint64_t>(trainer.steps());
-    const TrainStep step = trainer.step({some_ids(8, 100 + seed)}, some_ids(8, 200 + seed));
+    const TrainStep step = trainer.step(token_arguments(8, 100 + seed), {});
     numbers.push_back(step.loss);
     numbers.push_back(step.grad_norm);
   }
@@ -34,7 +34,7 @@ std::vector<double> train(Trainer& trainer, int64_t until) {
 }
 
 std::vector<double> curve_of(const Pipe& pipe, const std::string& schedule, int32_t ranks) {
-  Trainer trainer(pipe, token_loss(), trainer_options(schedule, ranks));
+  Trainer trainer(pipe, own_loss(), trainer_options(schedule, ranks));
   return train(trainer, kSteps);
 }
 
@@ -62,11 +62,11 @@ TEST(CompiledTrainer, ContinuesFromACheckpointWithTheSameBits) {
   for (const char* schedule : {"Interleaved1F1B", "ZBVZeroBubble"}) {
     const std::vector<double> whole =
         curve_of(CompiledPipe::load(package_path("gpt")), schedule, 2);
-    Trainer first(CompiledPipe::load(package_path("gpt")), token_loss(),
+    Trainer first(CompiledPipe::load(package_path("gpt")), own_loss(),
                   trainer_options(schedule, 2));
     std::vector<double> parts = train(first, 3);
     const Checkpoint checkpoint = first.checkpoint();
-    Trainer second(CompiledPipe::load(package_path("gpt")), token_loss(),
+    Trainer second(CompiledPipe::load(package_path("gpt")), own_loss(),
                    trainer_options(schedule, 2));
     second.restore(checkpoint);
     for (const double number : train(second, kSteps)) parts.push_back(number);
@@ -78,11 +78,10 @@ TEST(CompiledTrainer, IsMeasuredForPlans) {
   const CompiledPipe pipe = CompiledPipe::load(package_path("gpt"));
   Microbatches batch;
   for (uint64_t m = 0; m < 2; ++m) {
-    batch.inputs.push_back({{some_ids(2, m)}, {}});
-    batch.targets.emplace_back(some_ids(2, m + 9));
+    batch.inputs.push_back(token_arguments(2, m));
   }
   const std::vector<PlanLayer> layers = measure_layers(
-      pipe, token_loss(), batch, {"layers.1", "layers.2", "layers.3"}, {.warm_up = 1, .steps = 2});
+      pipe, own_loss(), batch, {"blocks.0", "blocks.1", "norm"}, {.warm_up = 1, .steps = 2});
   ASSERT_EQ(layers.size(), 4U);
   for (const PlanLayer& layer : layers) {
     EXPECT_GT(layer.cost.forward, 0);

@@ -1,12 +1,12 @@
 #!/usr/bin/env python3
 """Exports small models and compiles them into packages, for the tests of this folder.
 
-    make_packages.py STAGECRAFT FOLDER [cpu|cuda]
+    make_packages.py STAGECRAFT FOLDER [cpu|cuda [NAME...]]
 
-gpt.scp      a language model of bytes in four stages; the number of rows may change; a weight is tied
-images1.scp  dropout, batch normalisation, several outputs with the loss among them; one stage, one size
-images2.scp  the same model in two stages
-half.scp     one stage under autocast to bfloat16
+gpt.scp     a language model with its loss, in four stages of which two are the same; rows and length may change
+drop1.scp   the same with dropout and one block, in one stage
+drop2.scp   and in two stages
+half.scp    one stage under autocast to bfloat16: batch normalisation, two outputs, one size, a program for evaluation
 """
 
 import os
@@ -19,57 +19,20 @@ import torch
 from torch import nn
 from torch.export import Dim
 
-LENGTH = 16
+sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "python" / folder) for folder in ("tests", "")]
+from compile_models import Gpt  # noqa: E402  (the tests of the compiler compile the same stages)
 
-
-class Block(nn.Module):
-    def __init__(self, width, heads):
-        super().__init__()
-        self.heads = heads
-        self.norm1, self.norm2 = nn.LayerNorm(width), nn.LayerNorm(width)
-        self.qkv, self.out = nn.Linear(width, 3 * width), nn.Linear(width, width)
-        self.up, self.down = nn.Linear(width, 4 * width), nn.Linear(4 * width, width)
-
-    def forward(self, x):
-        rows, length, width = x.shape
-        q, k, v = self.qkv(self.norm1(x)).view(rows, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
-        mixed = nn.functional.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + self.out(mixed.transpose(1, 2).reshape(rows, length, width))
-        return x + self.down(nn.functional.gelu(self.up(self.norm2(x))))
-
-
-class Gpt(nn.Module):
-    def __init__(self, width=32, heads=2, layers=4):
-        super().__init__()
-        self.embed = nn.Embedding(256, width)
-        self.layers = nn.ModuleList(Block(width, heads) for _ in range(layers))
-        self.norm = nn.LayerNorm(width)
-
-    def forward(self, ids):
-        x = self.embed(ids)
-        for layer in self.layers:
-            x = layer(x)
-        return nn.functional.linear(self.norm(x), self.embed.weight)
-
-
-class Images(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.first = nn.Sequential(nn.Linear(12, 24), nn.BatchNorm1d(24), nn.ReLU(), nn.Dropout(0.25))
-        self.second = nn.Sequential(nn.Linear(24, 24), nn.ReLU(), nn.Dropout(0.25), nn.Linear(24, 3))
-
-    def forward(self, pixels, labels):
-        logits = self.second(self.first(pixels))
-        return {"loss": nn.functional.cross_entropy(logits, labels), "logits": logits}
+ROWS, LENGTH = 3, 8
 
 
 class Half(nn.Module):
     def __init__(self):
         super().__init__()
-        self.up, self.down = nn.Linear(16, 32), nn.Linear(32, 16)
+        self.up, self.norm, self.down = nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 16)
 
     def forward(self, x):
-        return self.down(nn.functional.gelu(self.up(x)))
+        wide = self.norm(self.up(x))
+        return self.down(nn.functional.gelu(wide)), wide
 
 
 def export(folder, name, module, args, dynamic=None):
@@ -83,24 +46,31 @@ def main():
     device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
     folder.mkdir(parents=True, exist_ok=True)
     warnings.filterwarnings("ignore")
-    torch.manual_seed(1)
-    rows = Dim("rows", min=1, max=16)
-    gpt = export(folder, "gpt", Gpt(), (torch.zeros(2, LENGTH, dtype=torch.long),), ({0: rows},))
-    images = export(folder, "images", Images(), (torch.randn(4, 12), torch.zeros(4, dtype=torch.long)))
-    half = export(folder, "half", Half(), (torch.randn(4, 16),))
+    dims = {0: Dim("rows", max=64), 1: Dim("length", max=32)}
+
+    def tokens(name, **options):
+        torch.manual_seed(1)
+        ids, targets = torch.zeros(2, ROWS, LENGTH, dtype=torch.long)
+        return export(folder, name, Gpt(**options), (ids, targets.clone()), (dims, dims))
+
+    def half(name):
+        torch.manual_seed(1)
+        return export(folder, name, Half(), (torch.randn(4, 16),))
+
     environment = dict(os.environ, STAGECRAFT_PYTHON=sys.executable)
-    # A wrapper that links libstdc++ statically makes packages that crash when they are loaded.
+    environment.setdefault("STAGECRAFT_CACHE", str(folder / "cache"))
+    # A compiler that links libstdc++ statically makes packages that crash when they are loaded.
     environment.update({"CXX": "/usr/bin/g++", "CC": "/usr/bin/gcc"} if pathlib.Path("/usr/bin/g++").exists() else {})
-
-    def build(model, name, *options):
-        command = [tool, "compile", model, "-o", folder / f"{name}.scp", "--cache", folder / "cache",
-                   "--device", device, *options]
+    builds = {
+        "gpt": (lambda: tokens("gpt", layers=2), ["--split", "blocks.0,blocks.1,norm"]),
+        "drop2": (lambda: tokens("drop", layers=1, dropout=0.25), ["--split", "blocks.0"]),
+        "drop1": (lambda: tokens("drop", layers=1, dropout=0.25), []),
+        "half": (lambda: half("half"), ["--bf16", "--eval"]),
+    }
+    for name in sys.argv[4:] or builds:
+        make, options = builds[name]
+        command = [tool, "compile", make(), "-o", folder / f"{name}.scp", "--device", device, "--jobs", "2", *options]
         subprocess.run([str(word) for word in command], check=True, env=environment)
-
-    build(gpt, "gpt", "--split", "layers.1,layers.2,layers.3", "--eval")
-    build(images, "images1")
-    build(images, "images2", "--split", "second")
-    build(half, "half", "--bf16")
 
 
 if __name__ == "__main__":

@@ -10,19 +10,23 @@ import json
 import pathlib
 import sys
 
+import torch
+
 import tool_support
 from tool_support import ToolTest
 
 packages = None
 
 LOOPED = ["--schedule", "Interleaved1F1B", "--ranks"]
-SMALL = ["--batch", "8", "--microbatches", "4", "--eval-every", "0", "--sample", "0", "--data", "text.txt"]
+SMALL = ["--batch", "8", "--microbatches", "4", "--eval-every", "0", "--sample", "0", "--data", "examples.pt"]
 
 
 class CompiledTest(ToolTest):
     def setUp(self):
         super().setUp()
-        self.write("text.txt", " ".join(f"The {word} is {word}." for word in ["cat", "dog", "sun", "sea"] * 70))
+        torch.manual_seed(5)
+        ids = torch.randint(0, 17, (64, 8))
+        torch.save({"ids": ids, "targets": ids.roll(-1, 1)}, self.folder / "examples.pt")
 
     def curve(self, model, *arguments, steps=4):
         lines = self.good("train", "--json", "--model", packages / model, *SMALL, "--steps", steps, *arguments).splitlines()
@@ -30,7 +34,7 @@ class CompiledTest(ToolTest):
 
     def test_trains_like_the_exported_model(self):
         compiled = self.curve("gpt.scp", *LOOPED, "2")
-        exported = self.curve("gpt.pt2", *LOOPED, "2", "--split", "layers.1,layers.2,layers.3")
+        exported = self.curve("gpt.pt2", *LOOPED, "2", "--split", "blocks.0,blocks.1,norm")
         self.assertEqual(len(compiled), 4)
         for own, expected in zip(compiled, exported):
             self.assertAlmostEqual(own[0], expected[0], places=4)
@@ -53,18 +57,18 @@ class CompiledTest(ToolTest):
         self.assertEqual(rest, whole[2:])
 
     def test_evaluates(self):
-        lines = self.good("train", "--json", "--model", packages / "gpt.scp", *SMALL[:4], "--data", "text.txt", "--sample", "0",
+        lines = self.good("train", "--json", "--model", packages / "gpt.scp", *SMALL[:4], "--data", "examples.pt", "--sample", "0",
                           "--steps", "4", "--eval-every", "2", *LOOPED, "2").splitlines()
         self.assertTrue(any("eval_loss" in line for line in lines), lines)
 
     def test_refuses_what_contradicts_the_package(self):
         run = ["train", "--model", packages / "gpt.scp", *SMALL]
-        self.bad(2, *run, "--split", "layers.2", says="--split")
+        self.bad(2, *run, "--split", "blocks.1", says="--split")
         self.bad(2, *run, "--stages", "2", says="4 stages")
         self.bad(2, *run, "--ranks", "3", says="--ranks 3")
         self.bad(2, *run, "--bf16", says="--bf16")
         self.bad(2, *run, "--plan", "auto", says="--plan auto")
-        self.bad(2, "train", "--model", packages / "images2.scp", *SMALL, says="images2.scp")
+        self.bad(2, "train", "--model", packages / "half.scp", *SMALL, "--ranks", "1", says="half.scp")
         whole = (packages / "gpt.scp").read_bytes()
         self.write("damaged.scp", whole[: len(whole) // 2])
         self.bad(2, "train", "--model", "damaged.scp", *SMALL, says="cut off")
