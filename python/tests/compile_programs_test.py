@@ -21,6 +21,7 @@ from stagecraft.compile.errors import CompileError
 from stagecraft.compile.graph_text import parse_graph
 from stagecraft.compile.joint import StageOptions
 from stagecraft.compile.pipe_file import PipeFile
+from stagecraft.compile.ranges import ranges_of
 from stagecraft.compile.sizes import Rule, SizeExpr
 from stagecraft.compile.split import split_model
 from stagecraft.compile.stages import trace_stages
@@ -251,6 +252,16 @@ def test_sizes_are_sums_of_products() -> None:
     rule = Rule.parse("floor_div(S + 1, 2)")
     assert rule is not None and rule.at({"S": 4}) == 2
     assert SizeExpr.parse("B/2") is None
+
+
+def test_comparisons_with_numbers_limit_sizes() -> None:
+    import sympy
+
+    rows = sympy.Symbol("s0", integer=True, positive=True)
+    other = sympy.Symbol("s1", integer=True, positive=True)
+    guards = [16 * rows <= 1000, rows >= 2, rows > 5, rows * other < 3, sympy.Ne(rows, 7)]
+    assert ranges_of(guards, {"rows": rows, "other": other}, {"rows": 9, "other": 2}) == {
+        "rows": (6, 62), "other": (1, None)}
 
 
 def test_private_interfaces_of_the_installed_torch() -> None:

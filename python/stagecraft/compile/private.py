@@ -166,7 +166,11 @@ def sympy_nodes(expr: Any, symbols: dict[Any, fx.Proxy]) -> Any:
 def aot_compile(module: fx.GraphModule, options: dict[str, Any]) -> list[str]:
     """The files of a compiled program."""
     from torch import _inductor
+    from torch._inductor import config
 
+    # Line tables make programs larger and their compilation slower.
+    settings: Any = config.aot_inductor
+    options = {"aot_inductor.enable_line_tables": False, **options} if hasattr(settings, "enable_line_tables") else options
     example = tuple(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")
     with torch.no_grad():
         made: Any = _inductor.aot_compile(module, example, options={"aot_inductor.package": True, **options})

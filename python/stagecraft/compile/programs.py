@@ -41,13 +41,14 @@ class Program:
 
 @dataclasses.dataclass
 class StagePrograms:
-    """All programs of a stage. `symbols`: torch's symbol of each size that may change."""
+    """All programs of a stage. `symbols`: torch's symbol of each size that may change; `ranges`: where they hold."""
 
     programs: dict[str, Program]
     draws: list[str]
     input_grads: list[int]
     output_grads: list[int]
     symbols: dict[str, Any]
+    ranges: dict[str, tuple[int, int | None]]
 
     def slots(self, name: str) -> dict[str, list[dict[str, Any]]]:
         """The description of a program's inputs and outputs, as the package has it."""
