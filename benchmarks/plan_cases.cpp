@@ -93,7 +93,7 @@ ScheduleProblem paper_problem(const PaperSetting& setting, double cap, Objective
 
 ScheduleProblem unit_problem(int32_t ranks, int32_t k) {
   ScheduleProblem problem;
-  problem.stages.assign(static_cast<std::size_t>(2 * ranks), StageLoad{});
+  problem.stages.assign(2 * static_cast<std::size_t>(ranks), StageLoad{});
   problem.placement = Placement::v(ranks, 2 * ranks);
   problem.ranks.assign(static_cast<std::size_t>(ranks), {.cap = static_cast<double>(k)});
   problem.microbatches = 3 * ranks;

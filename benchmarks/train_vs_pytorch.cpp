@@ -4,6 +4,7 @@
 // One thread inside operators for each rank, ours a thread, PyTorch's a process; none is pinned.
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdint>
 #include <filesystem>
@@ -29,6 +30,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/train/adamw.h"
 #include "stagecraft/train/checkpoint.h"
+#include "stagecraft/train/checkpoint_writer.h"
 #include "stagecraft/train/clip.h"
 #include "stagecraft/train/learning_rate.h"
 #include "stagecraft/train/text_data.h"
@@ -43,6 +45,7 @@ using Json = nlohmann::json;
 constexpr uint64_t kSeed = 1;
 constexpr int32_t kRanks = 2;
 constexpr double kClip = 1;
+constexpr double kCheckpointGoal = 1.1;
 constexpr double kLossGoal = 1e-3;
 constexpr double kQuickLossGoal = 1e-5;
 constexpr int kPerTurn = 10;  // updates
@@ -267,6 +270,30 @@ void compare_speed(bench::Suite& suite, const Setting& setting, const Batches& b
   suite.report({"tokens/s, PyTorch's two processes", tokens / row.theirs.seconds, ""});
 }
 
+/// An update that begins when a checkpoint is due: the checkpoint is copied, and written beside the
+/// update.
+void compare_checkpoints(bench::Suite& suite, const Batches& batches, Trainer& trainer,
+                         const std::string& folder) {
+  const auto update = [&] {
+    const std::size_t at = batches.place(trainer.steps());
+    trainer.step({batches.inputs[at]}, batches.targets[at]);
+  };
+  CheckpointWriter writer(folder + "/run", 2);
+  const bench::Timed with = [&](int iterations) {
+    double seconds = 0;
+    for (int i = 0; i < iterations; ++i) {
+      const auto begin = std::chrono::steady_clock::now();
+      writer.start(trainer.checkpoint());
+      update();
+      seconds += std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
+      writer.finish();
+    }
+    return seconds;
+  };
+  suite.compare("an update with a checkpoint, beside which it is written", with,
+                {{"an update without one", bench::timed(update), kCheckpointGoal}});
+}
+
 void measure(bench::Suite& suite) {
   at::set_num_threads(1);
   const Setting setting = suite.quick() ? small_setting() : Setting();
@@ -278,6 +305,7 @@ void measure(bench::Suite& suite) {
       {"train_vs_pytorch_worker.py", write_start(folder.path(), setting, batches, trainer)});
   compare_losses(suite, setting, batches, trainer, python, folder.path());
   compare_speed(suite, setting, batches, trainer, python);
+  compare_checkpoints(suite, batches, trainer, folder.path());
 }
 
 }  // namespace

@@ -1,16 +1,17 @@
-"""PyTorch's pipelines on two ranks: WORKER ARGUMENTS...
+"""PyTorch's pipelines on several ranks: WORKER ARGUMENTS...
 
-Speaks the protocol of pytorch_cases.py, and has each case run by two processes, one for each rank: WORKER, a script of
-this folder, with RANK RANKS STORE ARGUMENTS. When one of them fails or does not answer, so does this one.
+Speaks the protocol of pytorch_cases.py, and has each case run by two processes, or by as many as SC_BENCH_RANKS says, one
+for each rank: WORKER, a script of this folder, with RANK RANKS STORE ARGUMENTS. When one of them fails or does not answer, so does this one.
 """
 
+import os
 import pathlib
 import selectors
 import subprocess
 import sys
 import tempfile
 
-RANKS = 2
+RANKS = int(os.environ.get("SC_BENCH_RANKS", "2"))
 ANSWER_SECONDS = 100  # less than what the benchmark waits for us
 
 
@@ -25,7 +26,7 @@ def start(rank, store, worker, arguments):
 
 
 def ask(workers, line):
-    """Gives both the request; the longer of their times."""
+    """Gives all of them the request; the largest of their answers."""
     answers = {}
     with selectors.DefaultSelector() as selector:
         for rank, worker in enumerate(workers):

@@ -112,6 +112,7 @@ struct CompareCommand {
   int32_t microbatches = 1;
   std::optional<int32_t> stages_per_rank = std::nullopt;
   CostChoice costs;
+  int32_t max_active_stages = kDefaultActiveStages;
   bool json = false;
 };
 int run(const CompareCommand& command);

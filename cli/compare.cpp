@@ -13,6 +13,7 @@
 #include "cli/report.h"
 #include "cli/schedule_text.h"
 #include "cli/simulation.h"
+#include "stagecraft/schedule/passes/shard_stages.h"
 #include "stagecraft/sim/compare_schedules.h"
 
 namespace stagecraft::cli {
@@ -22,7 +23,7 @@ using OrderedJson = nlohmann::ordered_json;
 
 void require_uniform(const CostModel& costs) {
   if (!costs.stages.empty() || !costs.microbatches.empty() || costs.output_bytes.size() > 1 ||
-      costs.weights.size() > 1) {
+      costs.weights.size() > 1 || costs.gather.size() > 1 || costs.gathered.size() > 1) {
     throw BadUsage(
         "compare takes one cost for all stages and microbatches, since schedules differ in stages; "
         "only links may differ");
@@ -68,6 +69,7 @@ std::string format_json(const CompareCommand& command, const ScheduleComparison&
                                  {"span", to_json_number(row.result.span)},
                                  {"bubble", to_json_number(row.result.bubble)},
                                  {"exposed_transfer", to_json_number(row.result.exposed_transfer)},
+                                 {"exposed_gather", to_json_number(row.result.exposed_gather)},
                                  {"peak_memory", to_json_number(row.result.peak_memory)},
                                  {"transfers", row.result.transfers}});
   }
@@ -89,7 +91,11 @@ int run(const CompareCommand& command) {
        .microbatches = command.microbatches,
        .stages_per_rank = command.stages_per_rank},
       [&](std::string_view name, const Schedule& schedule, int32_t stages_per_rank) {
-        const Loaded loaded{std::string(name), schedule, StageGraph::chain(schedule.num_stages())};
+        const bool is_sharded = !costs.gather.empty() || !costs.gathered.empty();
+        const Loaded loaded{
+            std::string(name),
+            is_sharded ? shard_stages(schedule, command.max_active_stages) : schedule,
+            StageGraph::chain(schedule.num_stages())};
         const CostModel divided = divide_costs(costs, stages_per_rank);
         try {
           Simulation result = simulate(loaded, divided);

@@ -11,6 +11,7 @@
 #include "cli/failure.h"
 #include "cli/options.h"
 #include "cli/output.h"
+#include "cli/python_tool.h"
 #include "stagecraft/base/error.h"
 
 namespace stagecraft::cli {
@@ -31,6 +32,7 @@ int main(int argc, char** argv) {
   try {
     const std::string_view first = argc > 1 ? argv[1] : "";
     if (first == "model") run_beside("stagecraft-model", argv + 2);
+    if (first == "compile") run_python("compile", argv + 2);
     if (first == "train") run_beside("stagecraft-train", argv + 2);
     const Command command = parse_command_line(argc, argv);
     return std::visit([](const auto& chosen) { return run(chosen); }, command);

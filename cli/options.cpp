@@ -108,6 +108,7 @@ constexpr std::string_view kCostHelp =
   MF, MB, MW memory that F takes, that B (or I) gives back, that W gives back; default: 1, 0, 1
   MS         memory of a value that is sent, until it has left or is waited for; default: 0
   WEIGHTS    memory of a stage's weights
+  G, MG      of sharded weights: time of UNSHARD, and memory until RESHARD; default: 0
   CAP        memory that a rank has
   OVERLAP    share of its parts that an overlap runs side by side, 0 to 1; default: 0
 )";
@@ -260,6 +261,9 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   add_count(sub, "--stages-per-rank", command.stages_per_rank, 1, "L",
             "try this number too, where a schedule can have it; else 1 or 2");
   add_costs(sub, command.costs);
+  add_count(sub, "--max-active-stages", command.max_active_stages, 1, "N",
+            fmt::format("with G or MG: unsharded stages at a time on a rank; default: {}",
+                        kDefaultActiveStages));
   sub->add_flag("--json", command.json, "the table as JSON");
 }
 
@@ -317,6 +321,8 @@ Examples:
   // main.cpp starts these with all their arguments; here for the list of subcommands.
   app.add_subcommand(
       "model", "Say what an exported model costs and where to cut it: stagecraft model --help.");
+  app.add_subcommand("compile",
+                     "Compile the stages of a model ahead of time: stagecraft compile --help.");
   app.add_subcommand("train",
                      "Train a language model through a pipeline: stagecraft train --help.");
   try {

@@ -149,6 +149,9 @@ std::string report_text(const std::string& name, const Schedule& schedule,
   text += fact("span", format_number(simulation.span));
   text += fact("bubble", format_percent(simulation.bubble));
   text += fact("exposed transfers", format_number(simulation.exposed_transfer));
+  if (simulation.exposed_gather > 0) {
+    text += fact("exposed gathers", format_number(simulation.exposed_gather));
+  }
   text += fact("peak memory", format_number(simulation.peak_memory));
   text += fact("transfers", fmt::format("{}", simulation.transfers));
   text += fact("critical path", summarize_path(schedule, simulation));
@@ -170,6 +173,7 @@ std::string report_json(const std::string& name, const Schedule& schedule,
   json["span"] = to_json_number(simulation.span);
   json["bubble"] = to_json_number(simulation.bubble);
   json["exposed_transfer"] = to_json_number(simulation.exposed_transfer);
+  json["exposed_gather"] = to_json_number(simulation.exposed_gather);
   json["peak_memory"] = to_json_number(simulation.peak_memory);
   json["transfers"] = simulation.transfers;
   json["per_rank"] = OrderedJson::array();

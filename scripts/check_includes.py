@@ -25,8 +25,10 @@ ALLOWED = {
     "exported": ["graph"],
     "stage": ["tree"],
     "partition": ["graph", "stage"],
+    "compiled": ["exported", "partition"],
     "transport": ["base"],
-    "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "transport"],
+    "shard": ["stage", "transport"],
+    "runtime": ["schedule", "plan", "microbatch", "stage", "partition", "shard", "transport"],
     "report": ["runtime", "viz"],
     "train": ["runtime"],
 }

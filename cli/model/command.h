@@ -27,6 +27,9 @@ struct ModelCommand {
   std::string time_limit = "5s";
   std::optional<std::string> costs_out = std::nullopt;
   std::optional<std::string> plan_out = std::nullopt;
+
+  std::optional<std::string> pipe_out = std::nullopt;   ///< write the stages there
+  std::optional<std::string> plan_file = std::nullopt;  ///< with the split of the stages
 };
 
 }  // namespace stagecraft::cli

@@ -27,6 +27,7 @@ Examples:
   stagecraft model llama.pt2 --split model.layers.1,lm_head
   stagecraft model llama.pt2 --boundaries
   stagecraft model llama.pt2 --json
+  stagecraft model llama.pt2 --stages 4 --pipe llama.pipe
   stagecraft model llama.pt2 --plan --ranks 4 --memory 8GB)";
 
 void add_options(CLI::App* app, ModelCommand& command) {
@@ -76,6 +77,19 @@ void add_options(CLI::App* app, ModelCommand& command) {
   };
   for (CLI::Option* option : options) option->needs(plan)->group("Plan");
   plan->group("Plan");
+  CLI::Option* pipe =
+      add_text(app, "--pipe", command.pipe_out, "FILE.pipe",
+               "split the model and write its stages there, for save_pipe's readers; FILE may be "
+               "a graph that save_graph has written")
+          ->excludes(text)
+          ->excludes(json)
+          ->excludes(plan)
+          ->group("Pipe");
+  add_text(app, "--split-of", command.plan_file, "FILE.plan", "split as this plan does")
+      ->needs(pipe)
+      ->excludes(stages)
+      ->excludes(split)
+      ->group("Pipe");
 }
 
 }  // namespace

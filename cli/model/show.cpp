@@ -10,12 +10,14 @@
 #include "cli/model/plan.h"
 #include "cli/model/program_view.h"
 #include "cli/model/text.h"
+#include "cli/model/write_pipe.h"
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/graph_text.h"
 
 namespace stagecraft::cli {
 
 std::string show(const ModelCommand& command) {
+  if (command.pipe_out) return write_pipe(command);
   const ExportedArchive archive(command.file);
   std::vector<std::string> programs = archive.programs();
   const bool has_several = command.program.empty() && programs.size() > 1;

@@ -22,11 +22,12 @@ struct TrainCommand {
   std::string unit = "tokens";  ///< unit of the speed; "examples": a row is one
 
   GptSizes model;
-  std::string model_file;  ///< an exported model; empty: a Gpt of those sizes
+  std::string model_file;  ///< an exported model or compiled stages; empty: a Gpt of those sizes
   std::string program;     ///< of the archive, if it has several
 
   int32_t ranks = 2;  ///< of one replica
   int32_t replicas = 1;
+  std::string shard = "none";  ///< what the replicas divide among themselves
   std::string transport = "auto";
   std::string schedule = "1F1B";                        ///< a name or a file
   LowerOptions lowering;                                ///< of the schedule, without the lookahead

@@ -350,8 +350,13 @@ Task make_exported_task(TrainCommand& command, const TrainingData& data, const S
             .arguments = {},
             .target = {},
             .loss = {}};
-  ExportedTask(command, data, graph).describe(task);
+  describe_exported_task(command, data, graph, task);
   return task;
+}
+
+void describe_exported_task(TrainCommand& command, const TrainingData& data, const Graph& graph,
+                            Task& task) {
+  ExportedTask(command, data, graph).describe(task);
 }
 
 }  // namespace stagecraft::cli

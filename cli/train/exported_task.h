@@ -17,4 +17,9 @@ namespace stagecraft::cli {
 /// BadUsage, with a fix, for a different kind of model or data.
 Task make_exported_task(TrainCommand& command, const TrainingData& data, const Split& split,
                         c10::Device device);
+
+/// Everything of the task but the pipes, for a model with this graph. Throws as make_exported_task.
+void describe_exported_task(TrainCommand& command, const TrainingData& data, const Graph& graph,
+                            Task& task);
+
 }  // namespace stagecraft::cli

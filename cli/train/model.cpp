@@ -20,6 +20,7 @@
 
 #include "cli/failure.h"
 #include "cli/lowering_options.h"
+#include "cli/train/compiled_task.h"
 #include "cli/train/exported_task.h"
 #include "cli/train/gpt.h"
 #include "cli/train/options.h"
@@ -194,7 +195,7 @@ Task make_task(TrainCommand& command, const TrainingData& data) {
   if (!command.planned && !is_schedule_file(command.schedule)) get_schedule_kind(command.schedule);
   find_lowering(command);  // throws for a lookahead that does not fit
   const c10::Device device = parse_device(command.device);
-  const Split split = make_split(command);
+  const Split split = is_package(command) ? Split() : make_split(command);
   if (command.bf16) avoid_missing_instructions();
   const auto planned = [&](Task task) {
     if (command.planned) {
@@ -213,6 +214,7 @@ Task make_task(TrainCommand& command, const TrainingData& data) {
   if (std::filesystem::equivalent(command.model_file, command.save_weights, ignored)) {
     throw BadUsage(fmt::format("--save-weights {} would replace the model", command.save_weights));
   }
+  if (is_package(command)) return planned(make_compiled_task(command, data, device));
   return planned(make_exported_task(command, data, split, device));
 }
 
@@ -241,7 +243,8 @@ Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* t
                          .recompute = recomputing_stages(command.recompute, task.pipe.num_stages()),
                          .evaluation = task.evaluation,
                          .transport = transport,
-                         .replicas = command.replicas};
+                         .replicas = command.replicas,
+                         .shard = find_shard_kind(command.shard).value()};
   options.adamw.weight_decay = command.weight_decay;
   return Trainer(task.pipe, task.loss, std::move(options));
 }

@@ -43,8 +43,10 @@ void add_model(CLI::App* app, TrainCommand& command, std::string& positions, boo
       app->add_flag("--untied", untied, "the head has a weight of its own, not the embedding's"),
       add_number(app, "--dropout", sizes.dropout, 0, 0.99, "P", "default: 0"),
   };
-  CLI::Option* file = add_text(app, "--model", command.model_file, "FILE",
-                               "an archive of torch.export (.pt2) instead of the built-in GPT");
+  CLI::Option* file =
+      add_text(app, "--model", command.model_file, "FILE",
+               "an archive of torch.export (.pt2), or a package of compiled stages (.scp), "
+               "instead of the built-in GPT");
   for (CLI::Option* option : options) {
     option->group("Model");
     if (option->get_name() != "--context") file->excludes(option);
@@ -84,6 +86,8 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
                 "started"),
       add_count(app, "--replicas", command.replicas, 1, "R",
                 "pipelines of P ranks side by side, each with a share of every batch; default: 1"),
+      add_choice(app, "--shard", command.shard, {"none", "optimizer", "gradients", "parameters"},
+                 "what replicas divide among themselves, each with those before it; default: none"),
       add_choice(app, "--transport", command.transport, detail::transport_words(),
                  "between ranks; local: threads; default: as they were started"),
       add_text(app, "--schedule", command.schedule, "NAME|FILE",
@@ -207,6 +211,10 @@ void check_train_command(const TrainCommand& command) {
                                command.batch, command.microbatches, command.accumulate,
                                command.replicas > 1 ? fmt::format(" x {}", command.replicas) : ""));
   }
+  if (command.shard != "none" && command.replicas == 1) {
+    throw BadUsage(
+        fmt::format("--shard {} divides among replicas: pass --replicas, too", command.shard));
+  }
   if (command.learning_rate.warmup > command.steps) {
     throw BadUsage(fmt::format("--warmup {} is longer than --steps {}",
                                command.learning_rate.warmup, command.steps));
@@ -268,7 +276,7 @@ Examples:
   stagecraft train --resume run --ranks 2
   stagecraft train --processes 4 --restarts 5 --checkpoint run --resume auto --save-every 30s
   stagecraft train --ranks 2 --plan auto --memory 1GB --plan-out gpt.plan
-  torchrun --no-python --nproc-per-node 4 stagecraft train --replicas 2
+  torchrun --no-python --nproc-per-node 4 stagecraft train --replicas 2 --shard parameters
   stagecraft train --model llama.pt2 --split model.layers.2 --save-weights trained.pt)";
 
 }  // namespace
@@ -347,6 +355,7 @@ TrainCommand take_up(const TrainCommand& now,
       options.erase(recompute);
     }
   }
+  if (now.given.contains("--replicas") && now.replicas == 1) options.erase("--shard");
   for (const auto& [name, values] : now.given) options[name] = values;
   std::vector<std::string> words;
   for (const auto& [name, values] : options) {

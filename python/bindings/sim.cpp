@@ -26,6 +26,8 @@ std::string cause_name(PathStep::Cause cause) {
       return "value";
     case PathStep::Cause::kTransfer:
       return "transfer";
+    case PathStep::Cause::kGather:
+      return "gather";
   }
   return "";
 }

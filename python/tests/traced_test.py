@@ -366,6 +366,33 @@ def gpt2(rank: int, size: int) -> list[float]:
     return curve
 
 
+def test_experts_of_hugging_face_are_cut() -> None:
+    pytest.importorskip("transformers")
+    from transformers import MixtralConfig, MixtralForCausalLM
+
+    torch.manual_seed(1)
+    model = MixtralForCausalLM(MixtralConfig(
+        vocab_size=64, hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
+        num_key_value_heads=2, num_local_experts=4, max_position_embeddings=32, use_cache=False, bos_token_id=None,
+        eos_token_id=None))
+    tokens = torch.randint(0, 64, (4, 16))
+    pipe = pipeline(model, (), {"input_ids": tokens[:2]}, split_spec={"model.layers.1": SplitPoint.BEGINNING})
+    assert pipe.num_stages == 2
+
+    def loss(output: Any) -> torch.Tensor:
+        logits = output["logits"] if isinstance(output, dict) else output[0]
+        return F.cross_entropy(logits[:, :-1].reshape(-1, 64), tokens[:, 1:].reshape(-1))
+
+    expected = loss(model(input_ids=tokens))
+    expected.backward()
+    grads = take_grads(model)
+    got = loss(pipe(input_ids=tokens))
+    got.backward()
+    torch.testing.assert_close(got, expected)
+    for found, each in zip(take_grads(model), grads):
+        torch.testing.assert_close(found, each)
+
+
 def test_a_gpt2_of_hugging_face_trains_as_uncut() -> None:
     pytest.importorskip("transformers")
     _, curve = results(run_ranks(2, gpt2))

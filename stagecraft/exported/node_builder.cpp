@@ -12,6 +12,7 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/exported/node_arguments.h"
+#include "stagecraft/exported/operator_names.h"
 #include "stagecraft/graph/op_types.h"
 
 namespace stagecraft::exported {
@@ -188,7 +189,6 @@ void NodeBuilder::import_node(const RawNode& node, Scope& scope, const Mode& mod
         "gradients are those of the operators in its forward",
         node.own_function));
   }
-  constexpr std::string_view kOps = "torch.ops.";
   constexpr std::string_view kRegions = "torch.ops.higher_order.";
   if (node.target.starts_with(kRegions)) {
     import_region(node, node.target.substr(kRegions.size()), scope, mode);
@@ -202,21 +202,7 @@ void NodeBuilder::import_node(const RawNode& node, Scope& scope, const Mode& mod
   if (import_float(node, scope, mode) || is_number_node(node)) return;
   // Checks of what a graph says anyway, with a device that may not be the stage's.
   if (node.target == "torch.ops.aten._assert_tensor_metadata.default") return;
-  require<GraphError>(node.target.starts_with(kOps), "there is no such operator outside Python");
-  const std::string path = node.target.substr(kOps.size());
-  const std::size_t first = path.find('.');
-  const std::size_t second = first == std::string::npos ? first : path.find('.', first + 1);
-  require<GraphError>(second != std::string::npos, "expected namespace.name.overload, got '{}'",
-                      path);
-  std::string overload = path.substr(second + 1);
-  if (overload == "default") overload.clear();
-  // The marker of torch.distributed.pipelining.
-  if (path == "pippy._pipe_split.default") {
-    return import_call(node, {kSplitOperator, ""}, scope, mode);
-  }
-  import_call(node,
-              {path.substr(0, first) + "::" + path.substr(first + 1, second - first - 1), overload},
-              scope, mode);
+  import_call(node, operator_of(node.target), scope, mode);
 }
 
 GraphNode NodeBuilder::start_node(const RawNode& node, c10::OperatorName op, const Mode& mode) {
@@ -232,9 +218,7 @@ GraphNode NodeBuilder::start_node(const RawNode& node, c10::OperatorName op, con
 void NodeBuilder::import_call(const RawNode& node, c10::OperatorName op, Scope& scope,
                               const Mode& mode) {
   const c10::FunctionSchema* schema = find_schema(op);
-  require<GraphError>(schema != nullptr,
-                      "this program has no operator {}; load the library that it comes from first",
-                      c10::toString(op));
+  if (schema == nullptr) throw_missing_operator(op);
   GraphNode made = start_node(node, std::move(op), mode);
   const auto& formals = schema->arguments();
   std::vector<bool> is_given(formals.size(), false);

@@ -62,7 +62,8 @@ class Descriptor {
 
 }  // namespace
 
-ZipFile::ZipFile(std::string path) : path_(std::move(path)) {
+ZipFile::ZipFile(std::string path, std::string what)
+    : path_(std::move(path)), what_(std::move(what)) {
   map();
   read_directory();
   check_members();
@@ -80,8 +81,7 @@ void ZipFile::map() {
   }
   if (!S_ISREG(info.st_mode)) fail("is not a file");
   const auto size = static_cast<std::size_t>(info.st_size);
-  if (size < kEndSize)
-    fail(fmt::format("is not an archive of torch.export: it has {} bytes", size));
+  if (size < kEndSize) fail(fmt::format("is not {}: it has {} bytes", what_, size));
   // Private and writable: training changes weights in place, and not in the file.
   void* start = ::mmap(nullptr, size, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.get(), 0);
   if (start == MAP_FAILED) {
@@ -98,7 +98,7 @@ void ZipFile::read_directory() {
   std::size_t end = last;
   while (read_at<uint32_t>(bytes_, end) != kEnd) {
     if (end == first) {
-      fail("is not an archive of torch.export, or is cut off: it has no directory at its end");
+      fail(fmt::format("is not {}, or is cut off: it has no directory at its end", what_));
     }
     --end;
   }
@@ -156,10 +156,8 @@ void ZipFile::read_directory() {
       e = field_end;
     }
     if ((flags & kEncrypted) != 0 || method != kStored || packed != unpacked) {
-      fail(
-          fmt::format("{} is compressed, so it cannot be mapped; write the archive with "
-                      "torch.export.save",
-                      name));
+      fail(fmt::format("{} is compressed, so it cannot be mapped; {} has members that are stored",
+                       name, what_));
     }
     if (local > bytes_.size() || bytes_.size() - local < kLocalSize ||
         read_at<uint32_t>(bytes_, local) != kLocal) {

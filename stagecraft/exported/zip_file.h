@@ -21,7 +21,8 @@ namespace stagecraft::exported {
 /// compressed members.
 class ZipFile {
  public:
-  explicit ZipFile(std::string path);
+  /// `what` is what messages call the archive.
+  explicit ZipFile(std::string path, std::string what = "an archive of torch.export");
 
   const std::string& path() const { return path_; }
   /// Names, without the common folder of all members.
@@ -46,6 +47,7 @@ class ZipFile {
   void check_members() const;
 
   std::string path_;
+  std::string what_;
   std::shared_ptr<void> memory_;
   std::span<std::byte> bytes_;
   std::map<std::string, Member, std::less<>> members_;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <cstring>
 #include <exception>
 #include <filesystem>
 #include <functional>
@@ -10,6 +11,7 @@
 #include <utility>
 
 #include <caffe2/serialize/inline_container.h>
+#include <caffe2/serialize/read_adapter_interface.h>
 #include <fmt/format.h>
 #include <nlohmann/json.hpp>
 
@@ -173,6 +175,26 @@ void ArchiveReader::fail(const std::string& message) const {
   throw FileError(fmt::format("{}: {}", impl_->path, message));
 }
 
+namespace {
+
+class MemoryAdapter final : public caffe2::serialize::ReadAdapterInterface {
+ public:
+  explicit MemoryAdapter(std::span<const std::byte> bytes) : bytes_(bytes) {}
+
+  std::size_t size() const override { return bytes_.size(); }
+  std::size_t read(uint64_t pos, void* buf, std::size_t n, const char* /*what*/) const override {
+    if (pos >= bytes_.size()) return 0;
+    const std::size_t count = std::min(n, bytes_.size() - static_cast<std::size_t>(pos));
+    std::memcpy(buf, bytes_.data() + pos, count);
+    return count;
+  }
+
+ private:
+  std::span<const std::byte> bytes_;
+};
+
+}  // namespace
+
 ArchiveReader::ArchiveReader(std::string path) : impl_(std::make_unique<Impl>()) {
   impl_->path = std::move(path);
   if (!std::filesystem::exists(impl_->path)) fail("there is no such file");
@@ -181,6 +203,21 @@ ArchiveReader::ArchiveReader(std::string path) : impl_(std::make_unique<Impl>())
   } catch (const std::exception&) {
     fail("it is damaged or not an archive");
   }
+  read_index();
+}
+
+ArchiveReader::ArchiveReader(std::string name, std::span<const std::byte> bytes)
+    : impl_(std::make_unique<Impl>()) {
+  impl_->path = std::move(name);
+  try {
+    impl_->in.emplace(std::make_shared<MemoryAdapter>(bytes));
+  } catch (const std::exception&) {
+    fail("it is damaged or not an archive");
+  }
+  read_index();
+}
+
+void ArchiveReader::read_index() {
   if (!has("format")) fail("it is an archive, but was not written by Stagecraft");
   const std::string format = text("format");
   if (format != kFormat) fail(fmt::format("expected '{}', got '{}'", kFormat, format));

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -40,6 +41,8 @@ class ArchiveWriter {
 class ArchiveReader {
  public:
   explicit ArchiveReader(std::string path);
+  /// An archive in memory, which must outlive the reader. Failures have `name` instead of a path.
+  ArchiveReader(std::string name, std::span<const std::byte> bytes);
   ~ArchiveReader();
   ArchiveReader(const ArchiveReader&) = delete;
   ArchiveReader& operator=(const ArchiveReader&) = delete;
@@ -52,6 +55,7 @@ class ArchiveReader {
 
  private:
   at::Tensor tensor(std::size_t number);
+  void read_index();
 
   struct Impl;
   std::unique_ptr<Impl> impl_;

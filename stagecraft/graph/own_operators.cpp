@@ -3,12 +3,14 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 
 #include "stagecraft/graph/graph.h"
+#include "stagecraft/graph/grouped_mm.h"
 
 namespace stagecraft {
 
@@ -20,28 +22,41 @@ void refuse(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*)
 
 void do_nothing(const c10::OperatorHandle&, c10::DispatchKeySet, torch::jit::Stack*) {}
 
-struct OwnOperator {
-  OwnOperator(const std::string& name, const std::string& signature, c10::KernelFunction function,
-              std::optional<c10::DispatchKey> key = std::nullopt) {
-    auto& dispatcher = c10::Dispatcher::singleton();
-    schema = dispatcher.registerDef(torch::jit::parseSchema(name + signature), "stagecraft");
-    kernel = dispatcher.registerImpl({name, ""}, key, std::move(function), std::nullopt, nullptr,
-                                     "stagecraft");
+class OwnOperator {
+ public:
+  OwnOperator(std::string name, const std::string& signature) : name_(std::move(name)) {
+    handles_.push_back(c10::Dispatcher::singleton().registerDef(
+        torch::jit::parseSchema(name_ + signature), "stagecraft"));
   }
-  c10::RegistrationHandleRAII schema{[] {}};
-  c10::RegistrationHandleRAII kernel{[] {}};
+
+  OwnOperator with(std::optional<c10::DispatchKey> key, c10::KernelFunction kernel) && {
+    handles_.push_back(c10::Dispatcher::singleton().registerImpl(
+        {name_, ""}, key, std::move(kernel), std::nullopt, nullptr, "stagecraft"));
+    return std::move(*this);
+  }
+
+ private:
+  std::string name_;
+  std::vector<c10::RegistrationHandleRAII> handles_;
 };
 
 }  // namespace
 
 void register_own_operators() {
-  static const OwnOperator cond(kCondOperator,
-                                "(Tensor predicate, Tensor[] operands, int[] sizes) -> Tensor[]",
-                                c10::KernelFunction::makeFromBoxedFunction<&refuse>());
+  using c10::KernelFunction;
+  static const OwnOperator cond =
+      OwnOperator(kCondOperator, "(Tensor predicate, Tensor[] operands, int[] sizes) -> Tensor[]")
+          .with(std::nullopt, KernelFunction::makeFromBoxedFunction<&refuse>());
   // Not a composite of other operators, so that torch.export keeps it.
-  static const OwnOperator split(kSplitOperator, "() -> ()",
-                                 c10::KernelFunction::makeFromBoxedFunction<&do_nothing>(),
-                                 c10::DispatchKey::CompositeExplicitAutograd);
+  static const OwnOperator split = OwnOperator(kSplitOperator, "() -> ()")
+                                       .with(c10::DispatchKey::CompositeExplicitAutograd,
+                                             KernelFunction::makeFromBoxedFunction<&do_nothing>());
+  static const OwnOperator grouped =
+      OwnOperator(kGroupedMmOperator, "(Tensor input, Tensor weight, Tensor offs) -> Tensor")
+          .with(c10::DispatchKey::CompositeExplicitAutograd,
+                KernelFunction::makeFromUnboxedFunction(TORCH_FN(grouped_mm)))
+          .with(c10::DispatchKey::Autograd,
+                KernelFunction::makeFromUnboxedFunction(TORCH_FN(differentiable_grouped_mm)));
 }
 
 }  // namespace stagecraft

@@ -2,8 +2,8 @@
 
 namespace stagecraft {
 
-/// Adds kCondOperator and kSplitOperator to torch's registry, on the first call. Only a
-/// GraphProgram can run a cond, because its branches are part of the node.
+/// Adds kCondOperator, kSplitOperator and kGroupedMmOperator to torch's registry, on the first
+/// call. Only a GraphProgram can run a cond, because its branches are part of the node.
 void register_own_operators();
 
 }  // namespace stagecraft

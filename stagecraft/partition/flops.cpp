@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "stagecraft/graph/effects.h"
+#include "stagecraft/graph/grouped_mm.h"
 #include "stagecraft/graph/op_types.h"
 
 namespace stagecraft {
@@ -110,6 +111,15 @@ int64_t recurrent(const Shapes& shapes) {
   return 2 * rows * weights;
 }
 
+/// Groups of rows, or of columns if both are matrices.
+int64_t grouped(const Shapes& shapes) {
+  const Shape left = shapes.tensor(0);
+  const Shape right = shapes.tensor(1);
+  const bool is_by_columns = left.size() == 2 && right.size() == 2;
+  return is_by_columns ? 2 * product(left) * last(right)
+                       : 2 * product(shapes.result()) * last(left);
+}
+
 using Count = int64_t (*)(const Shapes& shapes, const GraphNode& node);
 
 int64_t convolution(const Shapes& shapes, const GraphNode&) {
@@ -133,6 +143,7 @@ const std::unordered_map<std::string_view, Count>& counts() {
     return 2 * product(s.result()) * last(s.tensor(1));
   };
   static const Count by_attention = [](const Shapes& s, const GraphNode&) { return attention(s); };
+  static const Count by_group = [](const Shapes& s, const GraphNode&) { return grouped(s); };
   static const Count by_recurrent = [](const Shapes& s, const GraphNode&) { return recurrent(s); };
   static const std::unordered_map<std::string_view, Count> table = {
       {"aten::mm", by_first},
@@ -146,6 +157,8 @@ const std::unordered_map<std::string_view, Count>& counts() {
       {"aten::baddbmm", by_second},
       {"aten::addbmm", by_second},
       {"aten::addmv", by_second},
+      {"aten::_grouped_mm", by_group},
+      {kGroupedMmOperator, by_group},
       {"aten::einsum", einsum},
       {"aten::conv1d", convolution},
       {"aten::conv2d", convolution},

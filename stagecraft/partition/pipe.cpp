@@ -32,13 +32,6 @@ c10::Device device_of(const Graph& graph) {
   return parts.values.empty() ? c10::Device(c10::kCPU) : parts.values.front().device;
 }
 
-/// FNV-1a. It must never change, because saved runs rely on it.
-uint64_t hash_of(std::string_view text) {
-  uint64_t hash = 0xcbf29ce484222325;
-  for (const char c : text) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
-  return hash;
-}
-
 std::string source_text(const StageSource& source) {
   if (const auto* argument = std::get_if<FromArgument>(&source)) {
     return fmt::format("args[{}]", argument->argument);
@@ -73,17 +66,27 @@ const StagePlan& Pipe::plan(StageId stage) const {
   return plan_->stages[at(stage)];
 }
 
+StageBody Pipe::body_of(StageId stage, const Graph& graph) const {
+  return bodies_ ? bodies_->body(stage, graph) : stage_body(graph);
+}
+
+Pipe Pipe::with_bodies(std::shared_ptr<const StageBodies> bodies) const {
+  Pipe result = *this;
+  result.bodies_ = std::move(bodies);
+  return result;
+}
+
 Stage Pipe::build_stage(StageId stage, std::optional<c10::Device> device) const {
   const Graph& own = stage_graph(stage);
   const c10::Device where = device.value_or(device_of(own));
-  return Stage(stage, num_stages(), stage_body(device ? move_to(own, where) : own),
+  return Stage(stage, num_stages(), body_of(stage, device ? move_to(own, where) : own),
                {.device = where});
 }
 
 Stage Pipe::build_stage(StageId stage, StageOptions options) const {
   const Graph& own = stage_graph(stage);
   options.device = device_of(own);
-  return Stage(stage, num_stages(), stage_body(own), std::move(options));
+  return Stage(stage, num_stages(), body_of(stage, own), std::move(options));
 }
 
 std::vector<Stage> Pipe::build_stages(std::optional<c10::Device> device) const {
@@ -104,6 +107,7 @@ std::vector<Pipe> Pipe::to(const std::vector<Pipe>& pipes, c10::Device device) {
     PipePlan plan = *pipe.plan_;
     for (StagePlan& stage : plan.stages) stage.graph = move_to(stage.graph, device, moved);
     result.push_back(of_plan(move_to(pipe.graph_, device, moved), std::move(plan)));
+    result.back().bodies_ = pipe.bodies_;
   }
   return result;
 }
@@ -120,7 +124,8 @@ std::vector<at::Tensor> Pipe::parameters() const {
 
 void Pipe::check_arguments(const Args& args, const Kwargs& kwargs) const {
   const InputBinding binding(graph_);
-  binding.sizes(binding.leaves(args, kwargs));
+  const std::vector<int64_t> sizes = binding.sizes(binding.leaves(args, kwargs));
+  if (bodies_) bodies_->check_sizes(graph_, sizes);
 }
 
 Arguments Pipe::arguments_of(StageId stage, const Args& args, const Kwargs& kwargs,
@@ -227,9 +232,16 @@ Pipe pipeline(const StageBody& model, const Arguments& example, const Split& spl
   return Pipe(capture(model, example, options.capture), split, options.sharing);
 }
 
+// FNV-1a.
+uint64_t random_place(std::string_view name) {
+  uint64_t hash = 0xcbf29ce484222325;
+  for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
+  return hash;
+}
+
 RunOptions draw_by_name(uint64_t draw) {
   return {.around_random = [draw](const GraphNode& node, const std::function<void()>& call) {
-    const RandomScope scope(draw, hash_of(node.name));
+    const RandomScope scope(draw, random_place(node.name));
     call();
   }};
 }

@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <ATen/core/ivalue.h>
@@ -29,6 +31,19 @@ struct StageSummary {
   int64_t parameter_bytes = 0;
   int64_t flops = 0;       ///< of a forward
   int64_t bytes_sent = 0;  ///< of a microbatch, forward, to all later stages
+};
+
+/// Makes the bodies of a pipe's stages, for stages that do not run their graphs operator by
+/// operator. May be called on several threads at the same time.
+class StageBodies {
+ public:
+  virtual ~StageBodies() = default;
+  /// The body of a stage. Its parameters and buffers are the tensors of `graph`, which are on the
+  /// device where the stage computes.
+  virtual StageBody body(StageId stage, const Graph& graph) const = 0;
+  /// Throws MetadataError for sizes of the model's inputs that the bodies do not take. `model` is
+  /// the graph of the whole model; `sizes` has a value for each of its sizes, or 0.
+  virtual void check_sizes(const Graph& model, std::span<const int64_t> sizes) const = 0;
 };
 
 /// A model as a pipeline of stages that read each other's values.
@@ -64,6 +79,9 @@ class Pipe {
   /// With options, whose device is replaced by that of the stage's tensors.
   Stage build_stage(StageId stage, StageOptions options) const;
   std::vector<Stage> build_stages(std::optional<c10::Device> device = std::nullopt) const;
+  /// The same pipe, whose stages are built from other bodies. run() still runs the graphs.
+  Pipe with_bodies(std::shared_ptr<const StageBodies> bodies) const;
+
   /// The same pipe on a device. Every tensor that is on a different device is copied once.
   Pipe to(c10::Device device) const;
   /// The same for several pipes. Tensors that they share are moved once and stay shared: a model
@@ -81,6 +99,8 @@ class Pipe {
 
   /// Throws MetadataError, like GraphProgram::run, if the model does not take the arguments.
   void check_arguments(const Args& args, const Kwargs& kwargs) const;
+  /// Whether there are conditions on arguments that the first stage alone may not find violated.
+  bool has_guards() const { return bodies_ != nullptr || !graph_.parts().guards.empty(); }
   /// The arguments of one stage, given those of the model and the outputs of earlier stages.
   /// MetadataError for arguments that are missing.
   Arguments arguments_of(StageId stage, const Args& args, const Kwargs& kwargs,
@@ -99,10 +119,12 @@ class Pipe {
   struct Planned {};
   Pipe(Planned, Graph graph, PipePlan plan);
   const StagePlan& plan(StageId stage) const;
+  StageBody body_of(StageId stage, const Graph& graph) const;
 
   Graph graph_;
   std::shared_ptr<const PipePlan> plan_;
   std::shared_ptr<const Ports> ports_;
+  std::shared_ptr<const StageBodies> bodies_;  // null: run the graphs
 };
 
 /// Options of pipeline().
@@ -125,6 +147,10 @@ Pipe pipeline(M model, const Arguments& example, const Split& split = {},
 /// Makes random numbers depend on `draw` and on the name of each operator, and therefore not on the
 /// split.
 RunOptions draw_by_name(uint64_t draw);
+
+/// The number of an operator's name in the derivation of its seed: RandomScope(draw, place). It
+/// never changes: saved runs rely on it.
+uint64_t random_place(std::string_view name);
 
 /// The body of a stage that runs a graph. In a pipeline it runs with draw_by_name.
 StageBody stage_body(const Graph& graph);

@@ -86,8 +86,9 @@ void save_pipe(const Pipe& pipe, const std::string& path) {
   out.finish();
 }
 
-Pipe load_pipe(const std::string& path) {
-  ArchiveReader in(path);
+namespace {
+
+Pipe pipe_of(ArchiveReader& in) {
   const json read = read_plan(in);
   Graph model = in.graph("model");
   PipePlan plan;
@@ -111,6 +112,18 @@ Pipe load_pipe(const std::string& path) {
   }
   if (!is_whole(model, plan.stages)) in.fail("its plan is damaged");
   return Pipe::of_plan(std::move(model), std::move(plan));
+}
+
+}  // namespace
+
+Pipe load_pipe(const std::string& path) {
+  ArchiveReader in(path);
+  return pipe_of(in);
+}
+
+Pipe load_pipe(const std::string& name, std::span<const std::byte> bytes) {
+  ArchiveReader in(name, bytes);
+  return pipe_of(in);
 }
 
 Graph load_stage(const std::string& path, StageId stage) {

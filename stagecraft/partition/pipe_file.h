@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstddef>
+#include <span>
 #include <string>
 
 #include "stagecraft/base/index.h"
@@ -14,6 +16,8 @@ namespace stagecraft {
 /// path).
 void save_pipe(const Pipe& pipe, const std::string& path);
 Pipe load_pipe(const std::string& path);
+/// The same for a file that is in memory. Errors have `name` instead of a path.
+Pipe load_pipe(const std::string& name, std::span<const std::byte> bytes);
 
 /// One stage of a saved pipe, without reading the tensors of other stages. ArgumentError for a
 /// stage that does not exist.

@@ -55,6 +55,7 @@ void add_times(RunReport& report, const Recording& recording) {
                             .run_out = rank.run_out,
                             .exposed_activations = rank.exposed_transfer - rank.exposed_gradients,
                             .exposed_gradients = rank.exposed_gradients,
+                            .waiting_for_weights = rank.waiting_for_weights,
                             .other = rank.other,
                             .bytes_sent = rank.bytes_sent,
                             .bytes_received = rank.bytes_received});

@@ -14,10 +14,13 @@
 #include "stagecraft/base/log.h"
 #include "stagecraft/base/wait_tick.h"
 #include "stagecraft/runtime/action_range.h"
+#include "stagecraft/runtime/grad_reducer.h"
+#include "stagecraft/runtime/piece_reducer.h"
 #include "stagecraft/runtime/shared_casts.h"
 #include "stagecraft/runtime/values.h"
 #include "stagecraft/schedule/slot.h"
 #include "stagecraft/stage/random_scope.h"
+#include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
 
@@ -41,16 +44,17 @@ StageMemory memory_of_stage(const Stage& stage) {
   return memory;
 }
 
-/// Bytes of the parameters and of their existing gradients.
-int64_t bytes_held_by(std::span<const Stage> stages) {
-  int64_t bytes = 0;
-  for (const Stage& stage : stages) {
-    for (const auto& [name, parameter] : stage.parameters()) {
-      bytes += static_cast<int64_t>(parameter.nbytes());
-      if (parameter.grad().defined()) bytes += static_cast<int64_t>(parameter.grad().nbytes());
-    }
+int64_t bytes_of_grad(const at::Tensor& parameter) {
+  return parameter.grad().defined() ? static_cast<int64_t>(parameter.grad().nbytes()) : 0;
+}
+
+std::unique_ptr<ReplicaReducer> make_reducer(Transport& transport, const ReplicaPlace& place,
+                                             std::span<Stage> stages, const TiedWeights& ties,
+                                             ProgressMark& progress, ParameterShards* shards) {
+  if (shards != nullptr && shards->kind() >= ShardKind::kGradients) {
+    return std::make_unique<PieceReducer>(transport, *shards, stages, progress);
   }
-  return bytes;
+  return std::make_unique<GradReducer>(transport, place, stages, ties, progress);
 }
 
 /// Null if the stages are on the CPU or on several devices.
@@ -66,7 +70,8 @@ std::unique_ptr<detail::DeviceProbe> probe_of(std::span<const Stage> stages) {
 
 Executor::Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
                    std::span<Stage> stages, const Placement& placement,
-                   const PipelineOptions& options, const Callbacks& callbacks)
+                   const PipelineOptions& options, const Callbacks& callbacks,
+                   ParameterShards* shards)
     : transport_(transport),
       place_(place),
       wiring_(wiring),
@@ -76,8 +81,10 @@ Executor::Executor(Transport& transport, const ReplicaPlace& place, const Wiring
       device_(probe_of(stages)),
       progress_(std::make_shared<ProgressMark>()),
       router_(transport, wiring_, recorder_, *progress_, options),
-      ties_(transport, placement, place, stages, options.ties),
-      reducer_(transport, place, stages, ties_, *progress_) {
+      shards_(shards),
+      ties_(transport, placement, place, stages, options.ties, shards),
+      reducer_(make_reducer(transport, place, stages, ties_, *progress_, shards)),
+      gathers_(transport, shards, recorder_, *progress_) {
   if (!device_) return;
   own_marks_ = device_->make_marks();
   pending_ = detail::PendingActions::make(transport.rank(), stages.front().device());
@@ -140,10 +147,12 @@ void Executor::run(const StepPlan& plan) {
       const MemoryMeter::Scope scope(*plan.meter, transport_.rank().value());
       plan.meter->reset_peak(transport_.rank().value());
       for (const Stage& stage : stages_) memory_.push_back(memory_of_stage(stage));
-      recorder_.start_memory(bytes_held_by(stages_));
+      recorder_.start_memory(bytes_held());
       run_list();
       recorder_.set_peak_memory(
           std::max(peak_memory_, plan.meter->peak(transport_.rank().value())));
+    } else if (shards_ != nullptr && shards_->kind() == ShardKind::kParameters) {
+      run_list();  // casts of weights would outlive the weights
     } else {
       // Not if memory is measured: the casts would count for the first forward.
       const SharedCasts casts(stages_);
@@ -299,8 +308,11 @@ void Executor::start_values() {
   }
   router_.start(plan_.step, static_cast<std::size_t>(plan_.schedule->num_microbatches()),
                 plan_.is_training, *plan_.batch, plan_.meter);
+  for (Stage& stage : stages_) stage.begin_step();
+  if (shards_ != nullptr) shards_->check(stages_);
+  gathers_.start(plan_.step);
   if (plan_.is_training) {
-    reducer_.start(plan_.options->reduce_grads);
+    reducer_->start(plan_.options->reduce_grads);
     ties_.start();
     for (Stage& stage : stages_) {
       stage.expect_backwards(
@@ -322,13 +334,44 @@ std::size_t Executor::run_slot_of(std::size_t offset) {
 
 void Executor::finish_list() {
   router_.finish();
+  is_exchanging_ = true;
+  gathers_.finish(Deadline::after(options_.timeout));
+  is_exchanging_ = false;
   if (plan_.is_training) exchange_grads();
+}
+
+/// Bytes of the parameters and of their existing gradients.
+int64_t Executor::bytes_held() const {
+  int64_t bytes = 0;
+  for (const Stage& stage : stages_) {
+    for (const auto& [name, parameter] : stage.parameters()) {
+      const bool is_sharded = shards_ != nullptr && shards_->find_unit(parameter) != nullptr;
+      if (!is_sharded) bytes += static_cast<int64_t>(parameter.nbytes());
+      bytes += bytes_of_grad(parameter);
+    }
+  }
+  if (shards_ == nullptr) return bytes;
+  bytes += shards_->kind() == ShardKind::kParameters ? shards_->piece_bytes() : 0;
+  for (const auto& unit : shards_->units()) bytes += bytes_of_grad(unit->piece());
+  return bytes + shards_->whole_bytes();
+}
+
+// An overlap waits for the weights of all its parts.
+void Executor::wait_for_weights(Action action, std::size_t offset) {
+  if (shards_ == nullptr) return;
+  is_exchanging_ = true;
+  const Deadline deadline = Deadline::after(options_.timeout);
+  if (is_compute(action.type())) gathers_.wait(action.stage(), offset, deadline);
+  if (action.is_overlap()) {
+    for (const Action part : slot_.subspan(1)) gathers_.wait(part.stage(), offset, deadline);
+  }
+  is_exchanging_ = false;
 }
 
 // Replicas first, so that the copies of a tied weight have the same gradients in each of them.
 void Executor::exchange_grads() {
   is_exchanging_ = true;
-  reducer_.finish(plan_.step, Deadline::after(options_.timeout));
+  reducer_->finish(plan_.step, Deadline::after(options_.timeout));
   {
     const ProgressMark::Waiting waiting(*progress_, "gradients of tied weights");
     ties_.finish(plan_.step, options_.timeout);
@@ -338,7 +381,7 @@ void Executor::exchange_grads() {
 
 void Executor::wait_reduced(StageId stage) {
   is_exchanging_ = true;
-  reducer_.wait(stage, Deadline::after(options_.timeout));
+  reducer_->wait(stage, Deadline::after(options_.timeout));
   is_exchanging_ = false;
 }
 
@@ -347,7 +390,8 @@ void Executor::run_slot(std::span<const Action> actions, std::size_t offset) {
     throw PeerError(reason->message, reason->rank, reason->cause);
   }
   WaitTick::call_if_due();
-  reducer_.poll();
+  reducer_->poll();
+  gathers_.poll();
   note_complete();
   slot_ = actions;
   const Action action = actions.front();
@@ -399,6 +443,7 @@ void Executor::begin(Action action, std::size_t offset) {
   for (const ActionObserver& observer : callbacks_.observers()) {
     observer(transport_.rank(), action, ActionPhase::kBegin);
   }
+  wait_for_weights(action, offset);
 }
 
 void Executor::end(Action action, std::size_t offset) {
@@ -489,14 +534,18 @@ void Executor::run_built_in(Action action) {
     case ActionType::kWaitSendBackward:
       return router_.wait_for_sends(action);
     case ActionType::kUnshard:
+      gathers_.unshard(action.stage());
       if (const auto& hook = stage(action).options().on_unshard) hook();
       return;
     case ActionType::kReshard:
       if (const auto& hook = stage(action).options().on_reshard) hook();
+      is_exchanging_ = true;
+      gathers_.reshard(action.stage(), Deadline::after(options_.timeout));
+      is_exchanging_ = false;
       return;
     case ActionType::kReduceGrad:
       if (const auto& hook = stage(action).options().on_reduce_grad) hook();
-      return reducer_.reduce(action.stage(), plan_.step);
+      return reducer_->reduce(action.stage(), plan_.step);
     case ActionType::kWaitReduceGrad:
       wait_reduced(action.stage());
       if (const auto& hook = stage(action).options().on_wait_reduce_grad) hook();
@@ -535,7 +584,19 @@ ForwardOptions Executor::forward_options(Action action) const {
           .draw = mix_seed(plan_.seed, plan_.draw, microbatch, kWholeModel)};
 }
 
-void Executor::finish_forward(Action action, const c10::IValue& output) {
+// A weight that is an output, such as a tied weight that is sent, would lose its elements when the
+// stage is resharded.
+c10::IValue Executor::without_weights(const c10::IValue& output) const {
+  if (shards_ == nullptr || shards_->kind() != ShardKind::kParameters) return output;
+  return tree::map(output, [&](const c10::IValue& leaf) -> c10::IValue {
+    if (!leaf.isTensor() || !shards_->is_part_of(leaf.toTensor())) return leaf;
+    const at::Tensor& tensor = leaf.toTensor();
+    return tensor.detach().clone().requires_grad_(tensor.requires_grad());
+  });
+}
+
+void Executor::finish_forward(Action action, const c10::IValue& given) {
+  const c10::IValue output = without_weights(given);
   note_added_loss(action);
   if (!stage(action).is_last()) return router_.put_outputs(action, output);
   compute_loss(action, output);

@@ -15,7 +15,6 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/action_context.h"
 #include "stagecraft/runtime/action_memory.h"
-#include "stagecraft/runtime/grad_reducer.h"
 #include "stagecraft/runtime/launch/device_failure.h"
 #include "stagecraft/runtime/launch/device_probe.h"
 #include "stagecraft/runtime/launch/device_timeline.h"
@@ -24,11 +23,14 @@
 #include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/record/recorder.h"
 #include "stagecraft/runtime/replica_place.h"
+#include "stagecraft/runtime/replica_reducer.h"
 #include "stagecraft/runtime/router.h"
+#include "stagecraft/runtime/stage_gathers.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/runtime/tied_weights.h"
 #include "stagecraft/runtime/wiring.h"
 #include "stagecraft/schedule/schedule.h"
+#include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/transport/transport.h"
 
@@ -53,10 +55,11 @@ struct StepPlan {
 /// calls observers, labels exceptions, and checks whether the world is aborted.
 class Executor {
  public:
-  /// The arguments must outlive the executor. `stages` have the order of the wiring.
+  /// The arguments must outlive the executor. `stages` have the order of the wiring. `shards` may
+  /// be null.
   Executor(Transport& transport, const ReplicaPlace& place, const Wiring& wiring,
            std::span<Stage> stages, const Placement& placement, const PipelineOptions& options,
-           const Callbacks& callbacks);
+           const Callbacks& callbacks, ParameterShards* shards);
 
   /// Connects to all ranks that this rank sends values to in a step: Transport::connect.
   void connect(Deadline deadline);
@@ -104,7 +107,7 @@ class Executor {
   /// Keeps the gradients of the step. It is complete on all ranks.
   void commit() {
     had_no_grad_.clear();
-    reducer_.add_earlier();
+    reducer_->add_earlier();
   }
   /// Drops the results of a step that failed on any rank, and resets the gradients of parameters
   /// that had none before the step. REQUIRES that no rank that shares a parameter is still in the
@@ -112,7 +115,7 @@ class Executor {
   void abandon();
 
   /// The parameters of this rank whose gradients are local, after a step that did not reduce them.
-  int32_t num_local_grads() const { return reducer_.num_local(); }
+  int32_t num_local_grads() const { return reducer_->num_local(); }
 
   /// Results of the last step, by microbatch. Outputs and losses are on the rank of the last stage.
   std::vector<c10::IValue> take_outputs() { return std::move(outputs_); }
@@ -161,6 +164,8 @@ class Executor {
   }
   void exchange_grads();
   void wait_reduced(StageId stage);
+  void wait_for_weights(Action action, std::size_t offset);
+  int64_t bytes_held() const;
   void run_slot(std::span<const Action> actions, std::size_t offset);
   void run_action(Action action, std::size_t offset);
   void run_recorded(Action action, std::size_t offset);
@@ -171,7 +176,8 @@ class Executor {
   void mark_ready(Action action, bool is_forward);
   void begin(Action action, std::size_t offset);
   void end(Action action, std::size_t offset);
-  void finish_forward(Action action, const c10::IValue& output);
+  void finish_forward(Action action, const c10::IValue& given);
+  c10::IValue without_weights(const c10::IValue& output) const;
   /// With a loss that is already computed.
   void finish_forward(Action action, const c10::IValue& output, const at::Tensor& loss);
   void note_added_loss(Action action);
@@ -215,8 +221,10 @@ class Executor {
   const std::shared_ptr<ProgressMark>
       progress_;  // the transport may read it after the executor is gone
   Router router_;
+  ParameterShards* const shards_;
   TiedWeights ties_;
-  GradReducer reducer_;
+  const std::unique_ptr<ReplicaReducer> reducer_;
+  StageGathers gathers_;
 
   StepPlan plan_;
   std::span<const Action> slot_;  // the current action, or overlap with its parts

@@ -153,7 +153,8 @@ void Executor::abandon() {
   // What the failed step has left in the cache may be in pieces that are too small.
   if (std::exchange(is_out_of_memory_, false)) device_->release_unused();
   ties_.abandon();
-  reducer_.abandon();
+  reducer_->abandon();
+  gathers_.abandon();
   for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();
   had_no_grad_.clear();
 }

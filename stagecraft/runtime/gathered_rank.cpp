@@ -40,7 +40,8 @@ void write(std::vector<int64_t>& out, const RankRecording& recording) {
   }
   out.push_back(static_cast<int64_t>(recording.waits.size()));
   for (const auto& wait : recording.waits) {
-    out.insert(out.end(), {static_cast<int64_t>(wait.offset), wait.begin, wait.end, wait.sent});
+    out.insert(out.end(), {static_cast<int64_t>(wait.offset), static_cast<int64_t>(wait.what),
+                           wait.begin, wait.end, wait.sent});
   }
   out.push_back(static_cast<int64_t>(recording.held.size()));
   for (const auto& held : recording.held) out.insert(out.end(), {held.most, held.after});
@@ -70,6 +71,7 @@ RankRecording read_recording(Reader& in) {
   for (std::size_t n = in.count(); n > 0; --n) {
     auto& wait = recording.waits.emplace_back();
     wait.offset = in.count();
+    wait.what = static_cast<RankRecording::Wait::For>(in.next());
     for (int64_t* number : {&wait.begin, &wait.end, &wait.sent}) *number = in.next();
   }
   for (std::size_t n = in.count(); n > 0; --n) {

@@ -4,9 +4,9 @@
 #include <utility>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/add.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/shard/reduce_scatter.h"
 #include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tensor_meta.h"
 #include "stagecraft/tree/tree.h"
@@ -239,20 +239,19 @@ std::vector<at::Tensor> GradReducer::take(Bundle& bundle, int32_t replica,
 void GradReducer::add_up(Bundle& bundle, Deadline deadline) {
   const at::NoGradGuard no_grad;
   const std::vector<std::size_t> which = owned(bundle, place_.replica());
-  std::vector<at::Tensor> sums(which.size());
+  std::vector<std::vector<at::Tensor>> parts(which.size());  // by parameter, then by replica
   for (int32_t r = 0; r < place_.replicas && !which.empty(); ++r) {
     const bool is_own = r == place_.replica();
     const std::vector<at::Tensor> others =
         is_own ? std::vector<at::Tensor>() : take(bundle, r, which, deadline);
     for (std::size_t i = 0; i < which.size(); ++i) {
-      const at::Tensor& grad = is_own ? parameters_[which[i]].tensor.grad() : others[i];
-      if (!grad.defined()) continue;
-      // Never in the memory of a gradient: it belongs to whom it was sent.
-      sums[i] = sums[i].defined() ? at::add(sums[i], grad) : grad.clone();
+      parts[i].push_back(is_own ? parameters_[which[i]].tensor.grad() : others[i]);
     }
   }
   for (std::size_t i = 0; i < which.size(); ++i) {
-    parameters_[which[i]].tensor.mutable_grad() = std::move(sums[i]);
+    // Never in the memory of a gradient: it belongs to whom it was sent.
+    parameters_[which[i]].tensor.mutable_grad() = sum_in_order(parts[i]);
+    parts[i].clear();
   }
   if (place_.replicas == 2) {
     bundle.phase = Phase::kDone;

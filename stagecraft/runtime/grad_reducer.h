@@ -12,22 +12,14 @@
 #include "stagecraft/base/index.h"
 #include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/replica_place.h"
+#include "stagecraft/runtime/replica_reducer.h"
 #include "stagecraft/runtime/tied_weights.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft {
 
-/// One rank's part of the reduction of gradients over the replicas. Gradients are added in the
-/// order of the replicas, so that all replicas have the same bits. The gradients of a stage are
-/// sent when they are complete, while other stages still compute:
-///
-///   start        sets the gradients of earlier steps aside, or a copy of them if they are local
-///   reduce       after the last gradient of a stage: sends the stage's gradients
-///   poll         between actions: adds gradients that have arrived, without waiting
-///   wait         where the schedule waits for the reduction of a stage
-///   finish       waits for the rest; the parameters then have the sums of this step
-///   add_earlier  when the step is complete on all ranks: adds the gradients of earlier steps
+/// A reduction after which every replica has all sums.
 ///
 /// Two replicas exchange all their gradients, and both add them. With more replicas, each one sums
 /// a part of the parameters and sends the sums to the others, which is less traffic.
@@ -36,27 +28,20 @@ namespace stagecraft {
 /// the gradient, and the next step that reduces adds to the local gradients and sends all of it. So
 /// that gradients of earlier, reduced steps count once, replica 0 alone keeps them, and of the
 /// copies of a tied weight the first one alone.
-class GradReducer {
+class GradReducer final : public ReplicaReducer {
  public:
   /// The arguments must outlive the reducer. With one replica it does nothing.
   GradReducer(Transport& transport, const ReplicaPlace& place, std::span<Stage> stages,
               const TiedWeights& ties, ProgressMark& progress);
 
-  /// The number of parameters whose gradients are local.
-  int32_t num_local() const;
-
-  /// Without `reduces`, `reduce` and `finish` send nothing. If it throws, for example because there
-  /// is no memory for the copies, nothing has changed.
-  void start(bool reduces);
-  void reduce(StageId stage, uint64_t step);
-  void poll();
-  /// Waits until the gradients that were sent with this stage are reduced.
-  void wait(StageId stage, Deadline deadline);
-  /// Also reduces the stages for which `reduce` was not called.
-  void finish(uint64_t step, Deadline deadline);
-  void add_earlier();
-  /// Instead of finish or add_earlier: restores the gradients of earlier steps.
-  void abandon();
+  int32_t num_local() const override;
+  void start(bool reduces) override;
+  void reduce(StageId stage, uint64_t step) override;
+  void poll() override;
+  void wait(StageId stage, Deadline deadline) override;
+  void finish(uint64_t step, Deadline deadline) override;
+  void add_earlier() override;
+  void abandon() override;
 
  private:
   /// A parameter. It occurs once, even if several stages of this rank hold it.

@@ -88,6 +88,10 @@ class Pipeline::Impl final : public PipelineCore {
                            "a Pipeline has one replica, got PipelineOptions::replicas = {}; use a "
                            "Runner for each rank of a world",
                            options.replicas);
+    require<ArgumentError>(options.shard == ShardKind::kNone,
+                           "a Pipeline has one replica, so PipelineOptions::shard = {} is not for "
+                           "it; use a Runner for each rank of a world",
+                           to_string(options.shard));
     sort_all_stages(stages, placement().num_stages());
     check_copies(options.ties, stages);
     for (Rank rank(0); rank.value() < num_ranks(); ++rank) {

@@ -3,18 +3,22 @@
 #include <chrono>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/schedule_source.h"
+#include "stagecraft/shard/shard_kind.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/stage/tied_weight.h"
 #include "stagecraft/tree/arguments.h"
 
 namespace stagecraft {
+
+class ParameterShards;
 
 /// Where random operators in stages draw their numbers from.
 enum class RandomSource : uint8_t {
@@ -63,6 +67,13 @@ struct PipelineOptions {
   /// Pipeline refuses more than one: its threads share their memory, so more microbatches, or more
   /// ranks, do the same without copies of the model.
   int32_t replicas = 1;
+  /// What the replicas divide among themselves. Losses, gradients and weights keep their bits. An
+  /// optimizer updates the pieces of Runner::shards, and then calls Runner::gather_weights.
+  /// docs/sharding.md. It has no effect on one replica. A Pipeline refuses it.
+  ShardKind shard = ShardKind::kNone;
+  /// The pieces of a different Runner over the same parameters and transport, such as that for
+  /// training in one for evaluation. By default the Runner shards its parameters itself.
+  std::shared_ptr<ParameterShards> shards = nullptr;
   /// Threads inside operators, for each rank. Results can depend on the number in their last bits.
   /// By default a Pipeline divides the number of the constructing thread among its ranks (a single
   /// rank runs on the caller's thread and keeps its number), and a Runner keeps the number of its

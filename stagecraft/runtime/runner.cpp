@@ -89,6 +89,12 @@ class Runner::Impl final : public PipelineCore {
     }
     try {
       if (is_training) check_grad_mode();
+      require<ArgumentError>(
+          !is_training || step.reduce_grads || !shards() ||
+              shards()->kind() < ShardKind::kGradients,
+          "a step with StepOptions::reduce_grads = false leaves gradients whole on every replica, "
+          "but the replicas shard {}",
+          to_string(options.shard));
       Microbatches batch = make_batch();
       check_inputs(batch);
       const std::vector<StepAnnouncement> ranks = agree_on_step(batch, step, is_training, is_new);
@@ -136,6 +142,31 @@ class Runner::Impl final : public PipelineCore {
     state_.move_to(State::kNew);
   }
 
+  const std::shared_ptr<ParameterShards>& shards() const { return driver_->shards(); }
+
+  void gather_weights() {
+    require_no_step();
+    if (!shards() || shards()->kind() == ShardKind::kParameters) return;
+    between_steps([&] {
+      shards()->gather(transport_, deadline());
+      // The caller may write to parameters, which no replica may still read.
+      transport_.barrier(deadline());
+    });
+  }
+
+  void with_whole_parameters(const std::function<void()>& body) {
+    require_no_step();
+    if (!shards() || shards()->kind() != ShardKind::kParameters) return body();
+    between_steps([&] {
+      shards()->gather(transport_, deadline());
+      // No replica writes its parameters while another one reads its piece.
+      transport_.barrier(deadline());
+      body();
+      shards()->keep();
+      shards()->release();
+    });
+  }
+
   RecordedRun recorded_run() override {
     require_no_step();
     require_step();
@@ -167,6 +198,23 @@ class Runner::Impl final : public PipelineCore {
   };
 
   Deadline deadline() const { return Deadline::after(options.timeout); }
+
+  // A failure on one rank is one on all, and the next step recovers.
+  void between_steps(c10::function_ref<void()> body) {
+    try {
+      body();
+    } catch (...) {
+      shards()->release();
+      transport_.set_needs_recovery(true);
+      if (transport_.abort_reason() == nullptr) {
+        const Rank rank = transport_.rank();
+        transport_.abort(
+            {rank, fmt::format("rank {}: {}", rank.value(), describe(std::current_exception())),
+             std::current_exception()});
+      }
+      throw;
+    }
+  }
 
   void require_no_step() const {
     require<ArgumentError>(!state_.is_in_step(),
@@ -337,6 +385,18 @@ Runner::Runner(Transport& transport, const Pipe& pipe, PipelineOptions options)
 
 void Runner::recover() {
   static_cast<Impl&>(*core_).recover();
+}
+
+const std::shared_ptr<ParameterShards>& Runner::shards() const {
+  return static_cast<const Impl&>(*core_).shards();
+}
+
+void Runner::gather_weights() {
+  static_cast<Impl&>(*core_).gather_weights();
+}
+
+void Runner::with_whole_parameters(const std::function<void()>& body) {
+  static_cast<Impl&>(*core_).with_whole_parameters(body);
 }
 
 int32_t Runner::replica() const {

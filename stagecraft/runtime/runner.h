@@ -1,6 +1,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <vector>
 
 #include "stagecraft/runtime/pipeline_base.h"
@@ -9,6 +11,7 @@
 
 namespace stagecraft {
 
+class ParameterShards;
 class Pipe;
 
 /// One rank of a pipeline, over any transport. Every rank of the world has a runner and makes the
@@ -43,6 +46,24 @@ class Runner : public PipelineBase {
   /// this runner failed, or that of a different runner which shares the transport. All ranks call
   /// it if some of them had not begun the failed step. Throws as Transport::recover does.
   void recover();
+
+  /// With PipelineOptions::shard: the sharded parameters of this rank. Null without it.
+  ///
+  ///   for (const auto& unit : runner.shards()->units()) {
+  ///     for (std::size_t i = 0; i < unit->segments().size(); ++i) {
+  ///       update(unit->value(i), unit->grad(i));
+  ///     }
+  ///   }
+  ///   runner.gather_weights();
+  ///   runner.shards()->zero_grad();
+  const std::shared_ptr<ParameterShards>& shards() const;
+  /// Makes an update of the pieces known to all replicas. With ShardKind::kParameters it does
+  /// nothing: the next step gathers the pieces. Called by all ranks, between steps. If it throws,
+  /// it can be called again after a recovery.
+  void gather_weights();
+  /// Calls `body` while all parameters of this rank have their elements, on all ranks together,
+  /// between steps. What it writes takes effect; all replicas must write the same.
+  void with_whole_parameters(const std::function<void()>& body);
 
   /// The replica that this rank belongs to.
   int32_t replica() const;

@@ -46,6 +46,28 @@ ReplicaPlace place_of_rank(const Transport& transport, const Placement& placemen
   return {.self = transport.rank(), .ranks = ranks, .replicas = replicas};
 }
 
+std::shared_ptr<ParameterShards> shards_of(const PipelineOptions& options,
+                                           const ReplicaPlace& place,
+                                           std::span<const Stage> stages) {
+  if (options.shard == ShardKind::kNone || place.replicas == 1) return nullptr;
+  if (options.shards) {
+    require<ArgumentError>(options.shards->kind() == options.shard,
+                           "PipelineOptions::shards is for sharded {}, but PipelineOptions::shard "
+                           "is {}",
+                           to_string(options.shards->kind()), to_string(options.shard));
+    return options.shards;
+  }
+  ShardGroup group{.own = place.replica()};
+  for (int32_t r = 0; r < place.replicas; ++r) group.members.push_back(place.in_replica(r));
+  return std::make_shared<ParameterShards>(
+      options.shard, std::move(group), stages, [&](StageId stage, const std::string& name) {
+        return std::ranges::any_of(options.ties, [&](const TiedWeight& tie) {
+          return std::ranges::any_of(
+              tie, [&](const ParameterRef& ref) { return ref.stage == stage && ref.name == name; });
+        });
+      });
+}
+
 // A rank of a Runner may be given the inputs of its own stages only. Conditions on several inputs
 // can then not be checked; conditions on one input are also checked by the stage that takes it.
 bool has_all_inputs(const Arguments& given, const Ports& ports) {
@@ -70,7 +92,7 @@ PipelineOptions options_for(const Pipe& pipe, PipelineOptions options) {
   if (!options.ports) options.ports = pipe.ports();
   if (options.ties.empty()) options.ties = pipe.ties();
   // A stage checks the guards on its own inputs. Guards on inputs of several stages are left.
-  if (!options.check_arguments && !pipe.graph().parts().guards.empty()) {
+  if (!options.check_arguments && pipe.has_guards()) {
     options.check_arguments = [pipe](const Arguments& each) {
       pipe.check_arguments(each.args, each.kwargs);
     };
@@ -166,9 +188,10 @@ RecordedRun PipelineCore::merge(std::vector<GatheredRank> ranks) const {
 StepDriver::StepDriver(PipelineCore& core, Transport& transport, std::vector<Stage> stages)
     : place_(place_of_rank(transport, core.placement(), core.options.replicas)),
       stages_(sort_stages(std::move(stages), core.placement(), place_.own())),
+      shards_(shards_of(core.options, place_, stages_)),
       wiring_(core.ports, core.placement(), place_),
-      executor_(transport, place_, wiring_, stages_, core.placement(), core.options,
-                core.callbacks) {}
+      executor_(transport, place_, wiring_, stages_, core.placement(), core.options, core.callbacks,
+                shards_.get()) {}
 
 Stage* StepDriver::find_stage(StageId stage) {
   if (stage.value() < 0 || stage.value() >= wiring_.ports().num_stages()) return nullptr;

@@ -19,6 +19,7 @@
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/runtime/step_counter.h"
 #include "stagecraft/runtime/wiring.h"
+#include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft {
@@ -99,6 +100,9 @@ class StepDriver {
   /// Null for a stage that is not on this rank.
   Stage* find_stage(StageId stage);
 
+  /// The sharded parameters of the rank; null if they are whole.
+  const std::shared_ptr<ParameterShards>& shards() const { return shards_; }
+
   /// Releases tensors that the stages keep from step to step. REQUIRES that no step is running.
   void release_kept();
 
@@ -112,6 +116,7 @@ class StepDriver {
  private:
   ReplicaPlace place_;
   std::vector<Stage> stages_;
+  std::shared_ptr<ParameterShards> shards_;
   Wiring wiring_;
   Executor executor_;
   std::vector<StageMemory> memory_;  // by stage of the rank; of the last step that measured it

@@ -130,6 +130,7 @@ void compare_pipelines(Transport& transport, const PipelineCore& core,
              {"ports", text_of(core.ports)},
              {"tied weights", text_of(core.options.ties)},
              {"replicas", std::to_string(core.options.replicas)},
+             {"what replicas shard", std::string(to_string(core.options.shard))},
              {"seed", core.options.random == RandomSource::kProcess ? "of each process"
                                                                     : std::to_string(core.seed)},
              {"device type", devices}},

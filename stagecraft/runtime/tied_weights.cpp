@@ -30,7 +30,7 @@ at::Tensor find_parameter(std::span<Stage> stages, const ParameterRef& ref) {
 
 TiedWeights::TiedWeights(Transport& transport, const Placement& placement,
                          const ReplicaPlace& place, std::span<Stage> stages,
-                         const std::vector<TiedWeight>& groups)
+                         const std::vector<TiedWeight>& groups, const ParameterShards* shards)
     : transport_(transport), has_replicas_(place.replicas > 1) {
   for (std::size_t number = 0; number < groups.size(); ++number) {
     Group group;
@@ -54,6 +54,12 @@ TiedWeights::TiedWeights(Transport& transport, const Placement& placement,
     require<ArgumentError>(group.holders.size() >= 2 && twice == group.holders.end(),
                            "tied weights: expected copies on two or more different stages");
     if (group.copies.empty()) continue;
+    if (shards != nullptr && shards->kind() >= ShardKind::kGradients) {
+      for (Copy& copy : group.copies) {
+        if (const ShardUnit* unit = shards->find_unit(copy.parameter))
+          copy.parameter = unit->piece();
+      }
+    }
     group.number = number;
     groups_.push_back(std::move(group));
   }

@@ -13,6 +13,7 @@
 #include "stagecraft/base/index.h"
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/schedule/placement.h"
+#include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/stage/tied_weight.h"
 #include "stagecraft/transport/transport.h"
@@ -24,10 +25,12 @@ namespace stagecraft {
 /// For the same bits, send the weight itself through a port (Ports::connect).
 class TiedWeights {
  public:
-  /// The arguments must outlive it. ArgumentError for an unknown stage or name, a group with fewer
-  /// than two stages, or copies of different shapes on this rank.
+  /// The arguments must outlive it; `shards` may be null. If it shards gradients, the pieces of the
+  /// copies are summed: copies have the same pieces. ArgumentError for an unknown stage or name, a
+  /// group with fewer than two stages, or copies of different shapes on this rank.
   TiedWeights(Transport& transport, const Placement& placement, const ReplicaPlace& place,
-              std::span<Stage> stages, const std::vector<TiedWeight>& groups);
+              std::span<Stage> stages, const std::vector<TiedWeight>& groups,
+              const ParameterShards* shards = nullptr);
 
   /// Whether the tensor is a copy of a tied weight.
   bool is_copy(const at::Tensor& parameter) const;

@@ -37,6 +37,9 @@ struct VerifyOptions {
   /// For kPartial: a B may stand beside an I or W of the same stage and microbatch, as in lists
   /// that only show an order. A W then needs nothing.
   bool mixed_backward = false;
+  /// How many stages of a rank may be unsharded at once; without it, any number. The stages of one
+  /// overlap may be, even beyond it.
+  std::optional<int32_t> max_active_stages = std::nullopt;
   /// Findings beyond this number are counted, not kept.
   std::size_t max_findings = 20;
 };
@@ -87,8 +90,9 @@ struct Verdict {
 ///   makes it and one RECV before the action that needs it; there are no other transfers and no
 ///   idle slots; there is a wait after each SEND, once, or no wait for a send at all;
 /// - UNSHARD and RESHARD of a stage alternate, all its compute is between them, and it ends
-///   resharded; REDUCE_GRAD is there for no stage, or once for each stage after its last backward;
-///   its wait is there for no stage, or once for each stage after its REDUCE_GRAD;
+///   resharded; no more stages than VerifyOptions::max_active_stages are unsharded at once;
+///   REDUCE_GRAD is there for no stage, or once for each stage after its last backward; its wait is
+///   there for no stage, or once for each stage after its REDUCE_GRAD;
 /// - the parts of an overlap do not need each other;
 /// - run in order, no rank waits for ever, even when nothing is buffered: a RECV only posts,
 /// compute

@@ -1,3 +1,6 @@
+#include <algorithm>
+#include <cstdint>
+
 #include <fmt/format.h>
 
 #include "stagecraft/base/indexed_vector.h"
@@ -18,6 +21,16 @@ struct StageState {
   bool is_unsharded = false;
 };
 
+// How many stages of the list may be unsharded at once.
+int32_t most_active(const ActionList& list, const VerifyOptions& options) {
+  if (!options.max_active_stages) return INT32_MAX;
+  int32_t parts = 1;
+  for (const Action action : list) {
+    parts = std::max(parts, static_cast<int32_t>(action.num_parts()));
+  }
+  return *options.max_active_stages - 1 + parts;
+}
+
 }  // namespace
 
 void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Findings& findings) {
@@ -29,6 +42,8 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
 
   for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
     const ActionList& list = schedule.lists()[r];
+    int32_t active = 0;
+    const int32_t most = most_active(list, options);
     for (std::size_t i = 0; i < list.size(); ++i) {
       const Action action = list[i];
       const ActionType type = action.type();
@@ -65,6 +80,12 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
                                findings.slot_text(r, i));
           });
         }
+        if (!state.is_unsharded && ++active > most) {
+          findings.add_at(FindingKind::kSharding, r, i, [&] {
+            return fmt::format("{} stages would be unsharded at once, at most {} may be", active,
+                               most);
+          });
+        }
         state.ever_unsharded = state.is_unsharded = true;
         state.last_unshard = i;
       } else if (type == ActionType::kReshard) {
@@ -72,6 +93,7 @@ void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Fin
           findings.add_at(FindingKind::kSharding, r, i,
                           [&] { return "the stage is not unsharded here"; });
         }
+        if (state.is_unsharded) --active;
         state.ever_unsharded = true;
         state.is_unsharded = false;
       } else {

@@ -45,6 +45,8 @@ Clock::Clock(const Schedule& schedule, const StageGraph& graph, const CostModel&
       table_(costs, schedule.num_stages()),
       transfers_(schedule, graph, costs),
       now_(schedule.lists().size(), 0),
+      gathers_until_(schedule.lists().size(), 0),
+      weights_at_(static_cast<std::size_t>(schedule.num_stages()), 0),
       is_over_cap_(schedule.lists().size(), false),
       leaving_values_(schedule.lists().size()) {
   const std::size_t ranks = schedule.lists().size();
@@ -74,8 +76,23 @@ void Clock::execute(std::size_t rank, std::size_t offset, std::size_t length) {
     send(rank, offset);
   } else if (is_send_wait(action.type())) {
     wait_for_send(rank, offset);
+  } else if (action.type() == ActionType::kUnshard || action.type() == ActionType::kReshard) {
+    unshard(rank, offset);
   }
   result_.timeline[rank][offset] = {start, now_[rank]};
+}
+
+void Clock::unshard(std::size_t rank, std::size_t offset) {
+  const Action action = schedule_.lists()[rank][offset];
+  const std::size_t stage = action.stage().position();
+  const double memory = entry_for(costs_.gathered, stage);
+  const bool begins = action.type() == ActionType::kUnshard;
+  if (begins) {
+    gathers_until_[rank] =
+        std::max(gathers_until_[rank], now_[rank]) + entry_for(costs_.gather, stage);
+    weights_at_[stage] = gathers_until_[rank];
+  }
+  if (memory > 0) change_memory(rank, offset, now_[rank], begins ? memory : -memory);
 }
 
 double Clock::end_of(uint32_t place, StageId stage) const {
@@ -118,8 +135,14 @@ void Clock::compute(std::size_t rank, std::size_t offset, std::size_t length) {
     all.values = std::max(all.values, one.values);
     all.made = std::max(all.made, one.made);
   }
-  const double start = std::max(now_[rank], all.values);
-  stats.exposed_transfer += start - std::max(now_[rank], std::min(all.made, start));
+  double weights = 0;
+  for (std::size_t i = first; i < end; ++i) {
+    weights = std::max(weights, weights_at_[list[i].stage().position()]);
+  }
+  const double fed = std::max(now_[rank], all.values);
+  const double start = std::max(fed, weights);
+  stats.exposed_transfer += fed - std::max(now_[rank], std::min(all.made, fed));
+  stats.exposed_gather += start - fed;
   if (stats.first_start < 0) stats.first_start = start;
 
   std::vector<Interval>& timeline = result_.timeline[rank];
@@ -299,6 +322,7 @@ Simulation Clock::finish() {
     result_.span = std::max(result_.span, stats.last_end - stats.first_start);
     result_.peak_memory = std::max(result_.peak_memory, stats.peak_memory);
     result_.exposed_transfer += stats.exposed_transfer;
+    result_.exposed_gather += stats.exposed_gather;
     busy += stats.busy;
   }
   if (result_.makespan > 0) {

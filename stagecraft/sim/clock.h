@@ -70,6 +70,7 @@ class Clock {
   void send_results(std::size_t rank, std::size_t first, std::size_t end);
   void send(std::size_t rank, std::size_t offset);
   void wait_for_send(std::size_t rank, std::size_t offset);
+  void unshard(std::size_t rank, std::size_t offset);
   // When all readers' transfers of a SEND have left; nothing if it has no reader elsewhere.
   std::optional<double> time_left(Action send) const;
   // Takes the memory of a value that is sent, until it has left or until the wait for it.
@@ -89,7 +90,9 @@ class Clock {
   bool is_lowered_;
   CostTable table_;
   Transfers transfers_;
-  std::vector<double> now_;  // by rank: when it is free
+  std::vector<double> now_;            // by rank: when it is free
+  std::vector<double> gathers_until_;  // by rank: when its gathers are done
+  std::vector<double> weights_at_;     // by stage: when its weights are there
   std::vector<Change> changes_;
   std::vector<bool> is_over_cap_;  // by rank
   // By rank: values that have been sent and that no wait releases. The first to leave is on top.

@@ -36,7 +36,7 @@ std::optional<Schedule> try_build(const ScheduleKind& kind, const ScheduleShape&
 
 CostModel divide_costs(CostModel costs, int32_t parts) {
   if (!costs.stages.empty() || !costs.microbatches.empty() || costs.output_bytes.size() > 1 ||
-      costs.weights.size() > 1) {
+      costs.weights.size() > 1 || costs.gather.size() > 1 || costs.gathered.size() > 1) {
     throw ArgumentError(
         "compare takes one cost for all stages and microbatches, since schedules differ in stages; "
         "only links may differ");
@@ -48,7 +48,9 @@ CostModel divide_costs(CostModel costs, int32_t parts) {
     *cost /= parts;
   }
   if (stage.backward) *stage.backward /= parts;
-  for (double& weight : costs.weights) weight /= parts;
+  for (std::vector<double>* list : {&costs.weights, &costs.gather, &costs.gathered}) {
+    for (double& number : *list) number /= parts;
+  }
   return costs;
 }
 

@@ -112,6 +112,10 @@ CostModel parse_cost_file(std::string_view text) {
       costs.output_bytes = read_numbers(value, "\"BYTES\"");
     } else if (key == "WEIGHTS") {
       costs.weights = read_numbers(value, "\"WEIGHTS\"");
+    } else if (key == "G") {
+      costs.gather = read_numbers(value, "\"G\"");
+    } else if (key == "MG") {
+      costs.gathered = read_numbers(value, "\"MG\"");
     } else if (key == "RENDEZVOUS") {
       require<ArgumentError>(value.is_boolean(), "\"RENDEZVOUS\": expected true or false, got {}",
                              describe_json(value));

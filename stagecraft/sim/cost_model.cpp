@@ -65,6 +65,8 @@ void check_costs(const CostModel& costs, int32_t ranks, int32_t stages, int32_t 
   }
   check_list(costs.output_bytes, stages, "BYTES");
   check_list(costs.weights, stages, "WEIGHTS");
+  check_list(costs.gather, stages, "G");
+  check_list(costs.gathered, stages, "MG");
   if (costs.memory_cap) check_number(*costs.memory_cap, "CAP");
   check_number(costs.overlap, "OVERLAP");
   require<ArgumentError>(costs.overlap <= 1, "costs: OVERLAP is at most 1, got {}", costs.overlap);

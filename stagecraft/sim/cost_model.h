@@ -78,6 +78,10 @@ struct CostModel {
 
   /// By stage; the last entry serves all later ones, none means 0.
   std::vector<double> weights;
+  /// What UNSHARD takes, by stage in the same way: the time until the stage's weights are there,
+  /// one gather of a rank after the other, beside compute; and their memory, until RESHARD.
+  std::vector<double> gather;
+  std::vector<double> gathered;
   /// What a rank may hold at a time, weights included.
   std::optional<double> memory_cap = std::nullopt;
 
@@ -97,7 +101,8 @@ void check_costs(const CostModel& costs, int32_t ranks, int32_t stages, int32_t 
 
 /// Reads "F=18522,B=18086,W=9337,C=601". Keys: F, I (or B, as the papers name it), W, FULL (the
 /// whole backward), C (latency), BW (bandwidth), BYTES, MF, MI (or MB), MW (memory of F, freed by
-/// I, by W), MS (of what is sent), WEIGHTS, CAP, OVERLAP. ParseError, with the column, on anything
+/// I, by W), MS (of what is sent), WEIGHTS, G and MG (time and memory of UNSHARD), CAP, OVERLAP.
+/// ParseError, with the column, on anything
 /// else or a key that comes twice.
 CostModel parse_costs(std::string_view text);
 

@@ -15,7 +15,7 @@ std::string_view canonical_cost_key(std::string_view key) {
 }
 
 std::string_view cost_key_list() {
-  return "F, I (or B), W, FULL, C, BW, BYTES, MF, MI (or MB), MW, MS, WEIGHTS, CAP, OVERLAP";
+  return "F, I (or B), W, FULL, C, BW, BYTES, MF, MI (or MB), MW, MS, WEIGHTS, G, MG, CAP, OVERLAP";
 }
 
 bool set_stage_cost(StageCost& cost, std::string_view key, double value) {
@@ -59,6 +59,10 @@ bool set_cost(CostModel& costs, std::string_view key, double value) {
     costs.output_bytes = {value};
   } else if (key == "WEIGHTS") {
     costs.weights = {value};
+  } else if (key == "G") {
+    costs.gather = {value};
+  } else if (key == "MG") {
+    costs.gathered = {value};
   } else if (key == "CAP") {
     costs.memory_cap = value;
   } else if (key == "OVERLAP") {

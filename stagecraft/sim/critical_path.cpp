@@ -86,7 +86,22 @@ class PathTracer {
       cause = PathStep::Cause::kTransfer;
       return maker;
     }
+    if (start > 0 && simulation_.ranks[rank].exposed_gather > 0) {
+      if (const std::optional<Place> earlier = compute_before(rank, slot.offset())) {
+        cause = PathStep::Cause::kGather;
+        return earlier;
+      }
+    }
     cause = PathStep::Cause::kStart;
+    return std::nullopt;
+  }
+
+  // The compute before `offset`.
+  std::optional<Place> compute_before(std::size_t rank, std::size_t offset) const {
+    const ActionList& list = schedule_.lists()[rank];
+    while (offset-- > 0) {
+      if (is_compute(list[offset].type())) return Place{rank, offset};
+    }
     return std::nullopt;
   }
 

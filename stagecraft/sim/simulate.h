@@ -39,6 +39,7 @@ struct RankStats {
   double busy = 0;              ///< time spent computing
   double bubble = 0;            ///< 1 - busy / makespan; 0 when the makespan is 0
   double exposed_transfer = 0;  ///< time it was idle only because a transfer was under way
+  double exposed_gather = 0;    ///< time it was idle only because weights were not there yet
   double peak_memory = 0;       ///< weights included
   int64_t transfers_sent = 0;
 };
@@ -52,6 +53,7 @@ struct PathStep {
     kValue,     ///< it needed the result of the step before, on the same rank
     kTransfer,  ///< it needed the result of the step before, from another rank, or its rank waited
                 ///< until that result was sent
+    kGather,    ///< the weights of its stage were not there yet
   };
   Rank rank;
   std::size_t offset = 0;  ///< of the action in its rank's list
@@ -72,6 +74,7 @@ struct Simulation {
   double span = 0;      ///< over the ranks, the longest from own first start to own last end
   double bubble = 0;    ///< share of all ranks' time until the makespan without compute
   double exposed_transfer = 0;  ///< over all ranks
+  double exposed_gather = 0;    ///< over all ranks
   int64_t transfers = 0;        ///< values and gradients that went to another rank
   double peak_memory = 0;       ///< the highest of any rank
 
@@ -87,7 +90,8 @@ struct Simulation {
 
 /// Runs the schedule on a clock. A rank does its actions in order; a compute action waits for the
 /// values it needs, a transfer goes on beside compute, and a value that stays on its rank arrives
-/// at once. A wait for a send ends when the last byte has left. Linear in the number of actions.
+/// at once. A wait for a send ends when the last byte has left. UNSHARD starts the gather of a
+/// stage's weights, for which the stage's compute waits. Linear in the number of actions.
 ///
 /// ScheduleError when the schedule cannot be executed (`verify` says why), ArgumentError for costs
 /// that do not fit it.

@@ -52,6 +52,10 @@ CapturedDrawsGuard::~CapturedDrawsGuard() {
   thread_scopes().capture = nullptr;
 }
 
+CapturedDraws* find_captured_draws() {
+  return thread_scopes().capture;
+}
+
 void enter_random_scope(const ScopeSeed& seed) {
   ThreadScopes& scopes = thread_scopes();
   if (scopes.levels.size() == scopes.depth) scopes.levels.emplace_back();

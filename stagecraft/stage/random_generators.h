@@ -5,6 +5,7 @@
 #include <optional>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 namespace stagecraft::detail {
@@ -33,7 +34,12 @@ class CapturedDraws {
   virtual std::size_t open(const ScopeSeed& seed) = 0;
   /// The generator of a sequence, at the position after the last draw from it. Valid for one draw.
   virtual at::Generator continue_at(std::size_t sequence) = 0;
+  /// The seeds of `count` sequences from `first` on, int64 on the device. A replay writes them.
+  virtual at::Tensor seeds_of(std::size_t first, std::size_t count) = 0;
 };
+
+/// What the scopes of the calling thread draw from; null outside a CapturedDrawsGuard.
+CapturedDraws* find_captured_draws();
 
 /// Makes the scopes of the calling thread draw from `draws` while the guard lives.
 class CapturedDrawsGuard {

@@ -414,9 +414,11 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   run.outputs.clear();
   run.losses.clear();
 
-  if (options_.weight_work) {
+  if (has_weight_work()) {
+    if (body_.own_backward) body_.own_backward->begin(with_weights);
     stagecraft::backward_full(std::move(roots));
-    std::function<void()> work = options_.weight_work();
+    std::function<void()> work =
+        body_.own_backward ? body_.own_backward->take_weight_work() : options_.weight_work();
     if (!with_weights) {
       run.own_weight_work = std::move(work);
     } else if (work) {
@@ -500,7 +502,7 @@ void Stage::backward_weight(MicrobatchId microbatch) {
                          "stage {}: weight backward of microbatch {} without its input backward",
                          index_.value(), microbatch.value());
   call_backward(microbatch, BackwardKind::kWeight, [&] {
-    if (options_.weight_work) {
+    if (has_weight_work()) {
       if (run.own_weight_work) run.own_weight_work();
     } else {
       stagecraft::backward_weight(std::move(run.weight));
@@ -545,8 +547,13 @@ void Stage::discard(MicrobatchId microbatch) {
   if (microbatch.position() < runs_.size()) runs_[microbatch.position()].reset();
 }
 
+void Stage::begin_step() {
+  if (body_.own_backward) body_.own_backward->begin_step();
+}
+
 void Stage::release_kept() {
   *loss_grad_ = {};
+  if (body_.own_backward) body_.own_backward->release_kept();
 }
 
 std::vector<c10::IValue> outputs_of(c10::IValue value) {

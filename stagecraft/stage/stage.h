@@ -125,6 +125,9 @@ class Stage {
   /// BackwardInfo::is_last is known. The runtime calls it at the begin of a step.
   void expect_backwards(std::size_t count) { backwards_left_ = count; }
 
+  /// Tells the body that a step begins (OwnBackward). The runtime calls it.
+  void begin_step();
+
   /// Replaces the tensors that the stage names as its parameters and buffers, for a body whose
   /// tensors have been exchanged (a module that was moved, wrapped or cast). ArgumentError while a
   /// microbatch waits for its backward, or if two parameters have the same name.
@@ -139,7 +142,7 @@ class Stage {
   void reset();
   /// Discards one, if it is in flight.
   void discard(MicrobatchId microbatch);
-  /// Releases tensors that are kept from one backward to the next, to save their creation.
+  /// Releases tensors that are kept from one microbatch to the next, to save their creation.
   void release_kept();
 
  private:
@@ -147,6 +150,8 @@ class Stage {
   struct LossGrad;
 
   Run& get_run(MicrobatchId microbatch, const char* what) const;
+  /// Whether weight gradients are computed outside autograd.
+  bool has_weight_work() const { return body_.own_backward || options_.weight_work; }
   c10::IValue call_body(const Args& args, const Kwargs& kwargs, const ForwardOptions& options,
                         StageContext& context, bool is_recomputation) const;
   c10::IValue run_forward(Run& run, MicrobatchId microbatch, const Arguments& arguments,

@@ -31,8 +31,7 @@ struct AdamW::Batch {
 namespace {
 
 template <typename Batch>
-Batch& find_or_add(std::vector<Batch>& batches, const at::Tensor& parameter) {
-  const bool decays = parameter.dim() >= 2;
+Batch& find_or_add(std::vector<Batch>& batches, const at::Tensor& parameter, bool decays) {
   for (Batch& batch : batches) {
     if (batch.device == parameter.device() && batch.dtype == parameter.scalar_type() &&
         batch.decays == decays) {
@@ -82,7 +81,7 @@ std::vector<AdamW::Batch> AdamW::batches() const {
       const at::Tensor& parameter = states_[i].copies[c];
       if (!parameter.grad().defined()) continue;
       const Moments& moments = moments_[c][i];
-      Batch& batch = find_or_add(batches, parameter);
+      Batch& batch = find_or_add(batches, parameter, states_[i].num_dims() >= 2);
       batch.parameters.push_back(parameter);
       batch.grads.push_back(laid_out_like(parameter, parameter.grad().detach()));
       batch.averages.push_back(moments.average);

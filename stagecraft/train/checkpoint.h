@@ -23,6 +23,22 @@ struct Checkpoint {
   std::vector<std::map<std::string, NamedTensors>> stages = {};
   /// A different rank of the world has the tensors and saves them: save_checkpoint writes nothing.
   bool is_elsewhere = false;
+
+  /// One rank's part of a checkpoint that several ranks write: its pieces of tensors. `stages` has
+  /// one entry, with the pieces in one dimension, as they lie in memory, and with whole tensors.
+  struct Part {
+    /// Where a piece belongs: its first element, and the layout of the whole tensor.
+    struct Piece {
+      int64_t begin = 0;
+      std::vector<int64_t> sizes = {};
+      std::vector<int64_t> strides = {};
+    };
+    int32_t number = 0;  ///< of this rank; rank 0 completes the checkpoint
+    int32_t count = 1;
+    uint64_t run = 0;  ///< the same on all ranks, and different in a different run
+    std::map<std::string, std::map<std::string, Piece>> pieces = {};  ///< by section and name
+  };
+  std::optional<Part> part = std::nullopt;
 };
 
 /// Writes FOLDER/step-00000200 with a file for each stage and an index with their checksums, and
@@ -32,6 +48,11 @@ struct Checkpoint {
 /// A stage's file is in torch's own format; torch::pickle_load and Python's torch.load read it.
 /// Afterwards all but the newest `keep` checkpoints are removed (0: none is). Processes that write
 /// into the same folder wait for each other.
+///
+/// Of a checkpoint with parts, every rank writes its own file, at the same time as the others, into
+/// a folder that all of them see. Rank 0 waits for all parts before the checkpoint gets its name
+/// (FileError if a part is missing after ten minutes, or if its rank could not write it). The other
+/// ranks do not wait.
 ///
 /// FileError, with path and cause, if a file cannot be written, or if a different process locks the
 /// folder for a minute. Then nothing is removed, and no incomplete checkpoint is left.

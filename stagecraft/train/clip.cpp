@@ -1,17 +1,24 @@
 #include "stagecraft/train/clip.h"
 
+#include <algorithm>
+#include <cmath>
 #include <cstddef>
+#include <cstdint>
 #include <map>
 #include <utility>
 
 #include <ATen/ops/_foreach_mul.h>
 #include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/cat.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/shard/flat_layout.h"
 
 namespace stagecraft {
 
@@ -76,6 +83,65 @@ std::vector<at::Tensor> read_scalars(const std::vector<at::Tensor>& scalars) {
     }
   }
   return read;
+}
+
+namespace {
+
+/// The order of the sum is fixed here, not by the number of threads or the length of a vector.
+template <typename T>
+double sum_of_squares(const T* values, int64_t count) {
+  constexpr int64_t kLanes = 8;
+  double lanes[kLanes] = {};
+  int64_t i = 0;
+  for (; i + kLanes <= count; i += kLanes) {
+    for (int64_t lane = 0; lane < kLanes; ++lane) {
+      const auto value = static_cast<double>(values[i + lane]);
+      lanes[lane] += value * value;
+    }
+  }
+  for (int64_t lane = 0; i < count; ++i, ++lane) {
+    const auto value = static_cast<double>(values[i]);
+    lanes[lane] += value * value;
+  }
+  double sum = 0;
+  for (const double lane : lanes) sum += lane;
+  return sum;
+}
+
+template <typename T>
+void sum_blocks(const at::Tensor& grad, double* sums) {
+  const T* const values = grad.const_data_ptr<T>();
+  for (int64_t begin = 0; begin < grad.numel(); begin += kShardBlock) {
+    *sums++ = sum_of_squares(values + begin, std::min(kShardBlock, grad.numel() - begin));
+  }
+}
+
+}  // namespace
+
+at::Tensor block_squares(const at::Tensor& grad) {
+  const int64_t blocks = (grad.numel() + kShardBlock - 1) / kShardBlock;
+  if (grad.is_cpu()) {
+    at::Tensor sums = at::empty({blocks}, at::kDouble);
+    if (grad.scalar_type() == at::kDouble) {
+      sum_blocks<double>(grad.contiguous(), sums.mutable_data_ptr<double>());
+    } else {
+      sum_blocks<float>(grad.to(at::kFloat).contiguous(), sums.mutable_data_ptr<double>());
+    }
+    return sums;
+  }
+  // At least two rows, so that the device sums every row in the same way.
+  at::Tensor rows = at::zeros({std::max<int64_t>(blocks, 2) * kShardBlock}, grad.options());
+  rows.narrow(0, 0, grad.numel()).copy_(grad);
+  return rows.to(at::kDouble).square().view({-1, kShardBlock}).sum(1).narrow(0, 0, blocks).cpu();
+}
+
+at::Tensor norm_of_blocks(const std::vector<at::Tensor>& sums) {
+  double sum = 0;
+  for (const at::Tensor& part : sums) {
+    const double* const values = part.const_data_ptr<double>();
+    for (int64_t i = 0; i < part.numel(); ++i) sum += values[i];
+  }
+  return at::scalar_tensor(std::sqrt(sum), at::kFloat);
 }
 
 double norm_of(const std::vector<at::Tensor>& norms) {

@@ -1,5 +1,7 @@
 #pragma once
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,8 +21,14 @@ struct ModelState {
   /// that is shared by copies (SharedParameter::kReplicate) and for a buffer that several stages
   /// read.
   std::vector<at::Tensor> copies = {};
+  /// Of a replica's piece of a parameter (TrainerOptions::shard): the copies are the elements of
+  /// the parameter from `begin` on, as they lie in memory, in one dimension. The parameter has
+  /// `dims`.
+  int64_t begin = 0;
+  std::optional<int64_t> dims = std::nullopt;
 
   const at::Tensor& tensor() const { return copies.front(); }
+  int64_t num_dims() const { return dims.value_or(tensor().dim()); }
   bool is_trained() const { return is_parameter && tensor().requires_grad(); }
 };
 

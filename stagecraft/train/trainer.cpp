@@ -2,15 +2,23 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <map>
+#include <random>
+#include <set>
 #include <utility>
 
 #include <fmt/format.h>
 
 #include <ATen/Parallel.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty_like.h>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/log.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/run/saved_state.h"
+#include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/train/clip.h"
 #include "stagecraft/train/device_update.h"
 #include "stagecraft/train/trainer_world.h"
@@ -25,7 +33,9 @@ class Trainer::Impl {
       : pipe_(std::move(pipe)),
         options_(std::move(options)),
         world_(checked(loss), loss, options_),
-        state_(pipe_, options_.adamw, [&](StageId stage) { return world_.has_stage(stage); }) {
+        state_(
+            pipe_, options_.adamw, [&](StageId stage) { return world_.has_stage(stage); },
+            world_.shards()) {
     require<ArgumentError>(std::any_of(state_.all().begin(), state_.all().end(),
                                        [](const ModelState& state) { return state.is_trained(); }),
                            "the model has no trainable parameters");
@@ -45,15 +55,16 @@ class Trainer::Impl {
 
   TrainStep step(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
     const auto begin = std::chrono::steady_clock::now();
-    AdamW& optimizer = state_.optimizer();
-    optimizer.zero_grad();
+    state_.zero_grad();
     TrainStep result;
     const uint64_t completed = world_.completed_steps();
     result.learning_rate = options_.learning_rate.at(steps_);
     try {
       std::string problem;
       world_.together([&] {
+        refresh_weights();
         const Losses losses = run_microbatches(inputs, target, measure_memory);
+        state_.attach_grads();
         if (device_update_) {
           update_on_device(result, losses);
         } else {
@@ -63,15 +74,16 @@ class Trainer::Impl {
       });
       if (!problem.empty()) throw Error(problem);
     } catch (...) {
-      optimizer.zero_grad();
+      state_.zero_grad();
       world_.set_completed_steps(completed);
       if (device_update_) device_update_->rethrow_explained();
       throw;
     }
     if (!device_update_) {
       if (options_.clip > 0) clip_grads(state_.here(), result.grad_norm, options_.clip);
-      optimizer.step(result.learning_rate);
+      state_.optimizer().step(result.learning_rate);
     }
+    share_weights();
     result.step = ++steps_;
     result.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -81,6 +93,7 @@ class Trainer::Impl {
   double eval_loss(const Arguments& inputs, const c10::IValue& target) {
     double loss = 0;
     world_.together([&] {
+      refresh_weights();
       Microbatches batch = split_batch(inputs.args, inputs.kwargs, target,
                                        {.microbatches = options_.microbatches * world_.replicas()});
       // Without targets eval() skips the loss, but this loss may need none.
@@ -94,12 +107,37 @@ class Trainer::Impl {
   StepResult predict(const Arguments& inputs, OutputMode outputs) {
     StepResult result;
     world_.together([&] {
+      refresh_weights();
       Microbatches batch =
           split_batch(inputs.args, inputs.kwargs, {}, {.microbatches = options_.microbatches});
       const KeptBuffers kept(evaluation_buffers_);
       result = world_.predict(std::move(batch), outputs);
     });
     return result;
+  }
+
+  Memory memory() const {
+    Memory memory{.optimizer = state_.optimizer_bytes()};
+    const ParameterShards* const shards = state_.shards();
+    std::set<const c10::TensorImpl*> seen;
+    for (const ModelState& state : state_.all()) {
+      for (const at::Tensor& copy : state.copies) {
+        const bool is_here = world_.has_stage(state.stage);
+        if (!is_here || !seen.insert(copy.unsafeGetTensorImpl()).second) continue;
+        if (copy.grad().defined()) memory.gradients += static_cast<int64_t>(copy.grad().nbytes());
+        if (shards != nullptr && shards->find_unit(copy) != nullptr) continue;
+        memory.parameters += static_cast<int64_t>(copy.nbytes());
+      }
+    }
+    if (shards == nullptr) return memory;
+    memory.parameters += shards->whole_bytes();
+    for (const auto& unit : shards->units()) {
+      if (shards->kind() == ShardKind::kParameters) memory.parameters += unit->piece_bytes();
+      if (unit->piece().grad().defined()) {
+        memory.gradients += static_cast<int64_t>(unit->piece().grad().nbytes());
+      }
+    }
+    return memory;
   }
 
   int64_t steps() const { return steps_; }
@@ -119,6 +157,11 @@ class Trainer::Impl {
                       .pipeline_steps = world_.completed_steps(),
                       .notes = std::move(notes),
                       .stages = {}};
+    if (world_.shards()) {
+      const auto is_here = [&](StageId stage) { return world_.has_stage(stage); };
+      state_.fill_part(result, part_of_rank(), is_here);
+      return result;
+    }
     std::vector<std::vector<at::Tensor>> stages;
     world_.together(
         [&] { stages = world_.collect([&](StageId stage) { return state_.tensors_of(stage); }); });
@@ -134,6 +177,9 @@ class Trainer::Impl {
     require<ArgumentError>(!checkpoint.is_elsewhere,
                            "the tensors of this checkpoint are on rank 0: save the checkpoint, "
                            "then load it on all ranks");
+    require<ArgumentError>(!checkpoint.part.has_value(),
+                           "this is one rank's part of a checkpoint: save it on all ranks, then "
+                           "load the checkpoint");
     require<MetadataError>(checkpoint.step >= 0,
                            "expected a checkpoint of step 0 or later, got step {}",
                            checkpoint.step);
@@ -141,14 +187,22 @@ class Trainer::Impl {
                            "the checkpoint was written with seed {}, but this trainer uses seed {}",
                            checkpoint.seed, options_.seed);
     state_.restore(checkpoint);
+    is_stale_ = false;
     steps_ = checkpoint.step;
     world_.set_completed_steps(checkpoint.pipeline_steps);
+  }
+
+  void release_other_stages() {
+    state_.release_others(pipe_, [&](StageId stage) { return world_.has_stage(stage); });
   }
 
   void gather_weights() {
     std::vector<std::vector<at::Tensor>> stages;
     world_.together([&] {
+      refresh_weights();
+      world_.gather_whole();
       stages = world_.collect([&](StageId stage) { return state_.tensors_of(stage, false); });
+      if (world_.place().self != Rank(0)) world_.release_whole();
     });
     for (StageId s(0); s.value() < static_cast<int32_t>(stages.size()); ++s) {
       if (!world_.has_stage(s)) state_.set_values(s, stages[s.position()]);
@@ -180,6 +234,9 @@ class Trainer::Impl {
     require<ArgumentError>(options_.threads_per_rank >= 1,
                            "expected at least one thread for each rank, got {}",
                            options_.threads_per_rank);
+    require<ArgumentError>(options_.shard == ShardKind::kNone || options_.transport != nullptr,
+                           "sharded {} need replicas: set TrainerOptions::transport and replicas",
+                           to_string(options_.shard));
     require<ArgumentError>(options_.replicas == 1 || options_.transport != nullptr,
                            "{} replicas need a world: set TrainerOptions::transport",
                            options_.replicas);
@@ -192,6 +249,41 @@ class Trainer::Impl {
     at::get_num_threads();
     at::set_num_threads(options_.threads_per_rank);
     return pipe_;
+  }
+
+  /// After an update of pieces. If the other replicas cannot be reached, the update stands, and the
+  /// next call tries again.
+  void share_weights() {
+    if (!world_.shards()) return;
+    is_stale_ = true;
+    try {
+      world_.together([&] { refresh_weights(); });
+    } catch (const Error& error) {
+      log(LogLevel::kWarning,
+          fmt::format("the weights of an update were not gathered from all replicas: {}",
+                      error.what()));
+    }
+  }
+
+  /// In `together`.
+  void refresh_weights() {
+    if (is_stale_) world_.gather_weights();
+    is_stale_ = false;
+  }
+
+  /// The number of this rank's part of a checkpoint, and the name of the run, which rank 0 draws.
+  Checkpoint::Part part_of_rank() {
+    if (run_ == 0) {
+      world_.together([&] {
+        std::random_device random;
+        const auto drawn =
+            static_cast<int64_t>((uint64_t{random()} << 32U | random()) & INT64_MAX) | 1;
+        run_ = static_cast<uint64_t>(world_.gather_all(drawn).front().toInt());
+      });
+    }
+    return {.number = world_.place().self.value(),
+            .count = world_.place().ranks * world_.place().replicas,
+            .run = run_};
   }
 
   /// The losses of an update's microbatches, on their device, and their weights.
@@ -240,6 +332,7 @@ class Trainer::Impl {
   /// Each rank sends the norms of the states whose first stage it has. The host waits for the
   /// device here, and only here.
   void measure(TrainStep& step, const Losses& losses) {
+    if (world_.replicas() > 1) return measure_replicas(step, losses);
     const std::vector<ModelState>& here = state_.here();
     std::vector<at::Tensor> norms = norms_of_grads(here);
     norms.insert(norms.end(), losses.losses.begin(), losses.losses.end());
@@ -265,12 +358,54 @@ class Trainer::Impl {
     step.grad_norm = norm_of(all);
   }
 
+  /// The same for several replicas, each of which may have a piece of a gradient. The norm of a
+  /// gradient is put together from blocks of it, so that it does not depend on the pieces.
+  void measure_replicas(TrainStep& step, const Losses& losses) {
+    const at::NoGradGuard no_grad;
+    const std::vector<at::Tensor> read = read_scalars(losses.losses);
+    for (std::size_t m = 0; m < read.size(); ++m) {
+      step.loss += losses.weights[m] * read[m].item<double>();
+    }
+    const bool is_told = world_.shards() || world_.place().replica() == 0;
+    std::vector<c10::IValue> told = {world_.bubble_share()};
+    for (const ModelState& state : state_.here()) {
+      if (!is_told || !state.is_trained() || !world_.has_stage(state.stage)) continue;
+      at::Tensor grad = state.tensor().grad();
+      if (!grad.defined()) continue;
+      if (grad.strides() != state.tensor().strides()) {
+        grad = at::empty_like(state.tensor()).detach().copy_(grad);
+      }
+      if (!grad.is_non_overlapping_and_dense()) grad = grad.contiguous();
+      told.push_back(
+          tree::tuple({place_of(state.name), state.begin, block_squares(in_memory_order(grad))}));
+    }
+    const std::vector<c10::IValue> ranks = world_.gather_all(tree::tuple(std::move(told)));
+    std::vector<std::map<int64_t, at::Tensor>> sums(state_.all().size());  // by place, then begin
+    for (const c10::IValue& rank : ranks) {
+      const auto& values = rank.toTupleRef().elements();
+      for (std::size_t i = 1; i < values.size(); ++i) {
+        const auto& entry = values[i].toTupleRef().elements();
+        sums[static_cast<std::size_t>(entry[0].toInt())][entry[1].toInt()] = entry[2].toTensor();
+      }
+    }
+    std::vector<at::Tensor> norms;
+    for (const auto& parts : sums) {
+      if (parts.empty()) continue;
+      std::vector<at::Tensor> ordered;
+      for (const auto& [begin, part] : parts) ordered.push_back(part);
+      norms.push_back(norm_of_blocks(ordered));
+    }
+    step.bubble_share = ranks.front().toTupleRef().elements()[0].toDouble();
+    step.grad_norm = norm_of(norms);
+  }
+
   /// The error message for a norm that is not finite, the same on every rank.
   std::string describe_problem(double norm) {
     const ModelState* const bad = find_infinite_grad(state_.here());
     const auto none = static_cast<int64_t>(state_.all().size());
     int64_t first = none;
-    for (const c10::IValue& place : world_.gather(bad == nullptr ? none : place_of(bad->name))) {
+    for (const c10::IValue& place :
+         world_.gather_all(bad == nullptr ? none : place_of(bad->name))) {
       first = std::min(first, place.toInt());
     }
     if (first < none) {
@@ -294,6 +429,8 @@ class Trainer::Impl {
   std::unique_ptr<detail::DeviceUpdate> device_update_;  // null: the host clips and updates
   std::vector<at::Tensor> evaluation_buffers_;           // that a forward changes
   int64_t steps_ = 0;
+  bool is_stale_ = false;  // weights of other replicas' pieces
+  uint64_t run_ = 0;       // 0: not drawn yet
 };
 
 Trainer::Trainer(Pipe pipe, const Loss& loss, TrainerOptions options)
@@ -345,6 +482,14 @@ int32_t Trainer::num_ranks() const {
 
 RecordedRun Trainer::recorded_run() {
   return impl_->recorded_run();
+}
+
+Trainer::Memory Trainer::memory() const {
+  return impl_->memory();
+}
+
+void Trainer::release_other_stages() {
+  impl_->release_other_stages();
 }
 
 void Trainer::gather_weights() {

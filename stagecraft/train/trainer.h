@@ -15,6 +15,7 @@
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
+#include "stagecraft/shard/shard_kind.h"
 #include "stagecraft/train/adamw.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/learning_rate.h"
@@ -57,6 +58,10 @@ struct TrainerOptions {
   /// The number of pipelines that train the model, each with a share of every batch. The world has
   /// the ranks of all of them. An update has accumulate * replicas * microbatches microbatches.
   int32_t replicas = 1;
+  /// What the replicas divide among themselves (PipelineOptions::shard). Losses and weights have
+  /// the same bits with every kind. A parameter that is sharded (ShardKind::kParameters) has its
+  /// elements in steps, and after gather_weights until the next step. docs/sharding.md.
+  ShardKind shard = ShardKind::kNone;
 };
 
 /// The result of one update.
@@ -132,11 +137,24 @@ class Trainer {
 
   /// Everything that is needed to continue, with `notes`. It shares the tensors: save it before the
   /// next step. Called by all ranks. Rank 0 gets the tensors of all stages. On other ranks
-  /// Checkpoint::is_elsewhere is set.
+  /// Checkpoint::is_elsewhere is set. If replicas are sharded, every rank gets its own part
+  /// (Checkpoint::part), and all ranks save theirs into the same folder.
   Checkpoint checkpoint(std::string notes = "null") const;
   /// Continues from a checkpoint of any split of the model. MetadataError, before anything is
   /// changed, if names, shapes or the seed differ. Every rank restores the same checkpoint.
   void restore(const Checkpoint& checkpoint);
+  /// Bytes that this rank holds for training: parameters and buffers of its stages, gradients, and
+  /// the optimizer's state.
+  struct Memory {
+    int64_t parameters = 0;
+    int64_t gradients = 0;
+    int64_t optimizer = 0;
+  };
+  Memory memory() const;
+  /// Releases the weights of stages that are not on this rank. They are neither used nor updated.
+  /// The program must have no use for them: no other rank of this process may have been made from
+  /// the same pipe. gather_weights gives rank 0 their elements again.
+  void release_other_stages();
   /// Copies the weights and buffers of all stages to the pipe of rank 0, for saving them
   /// (state_dict.h). Called by all ranks. Ranks that are threads of this trainer share one pipe, so
   /// nothing is copied.

@@ -70,7 +70,8 @@ uint64_t graph_checksum(const Graph& stage) {
 }
 
 std::unique_ptr<PipelineBase> make_pipeline(const Pipe& pipe, const Loss& loss,
-                                            const TrainerOptions& options, GraphMode graphs) {
+                                            const TrainerOptions& options, GraphMode graphs,
+                                            std::shared_ptr<ParameterShards> shards = nullptr) {
   const PipelineOptions own{.schedule = options.schedule,
                             .ranks = options.ranks,
                             .source = options.source,
@@ -78,6 +79,8 @@ std::unique_ptr<PipelineBase> make_pipeline(const Pipe& pipe, const Loss& loss,
                             .timeout = options.timeout,
                             .seed = options.seed,
                             .replicas = options.replicas,
+                            .shard = options.shard,
+                            .shards = std::move(shards),
                             .threads_per_rank = options.threads_per_rank,
                             .graphs = graphs};
   if (options.transport == nullptr) return std::make_unique<Pipeline>(pipe, own);
@@ -96,10 +99,12 @@ TrainerWorld::TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOpti
       pipe_(pipe),
       timeout_(options.timeout),
       facts_(update_facts(options)),
+      shard_(options.replicas > 1 ? options.shard : ShardKind::kNone),
+      checksums_(checksums_before(options)),
       pipeline_(make_pipeline(pipe, loss, options, options.graphs)),
       // Evaluations are rare, and their graphs would take memory between them.
       evaluation_(make_pipeline(options.evaluation ? *options.evaluation : pipe, loss, options,
-                                GraphMode::kOff)),
+                                GraphMode::kOff, shards())),
       place_{.self = transport_ == nullptr ? Rank(0) : transport_->rank(),
              .ranks = placement().num_ranks(),
              .replicas = options.replicas} {
@@ -173,6 +178,28 @@ std::vector<c10::IValue> TrainerWorld::gather(c10::IValue own) {
   return all;
 }
 
+std::vector<c10::IValue> TrainerWorld::gather_all(c10::IValue own) {
+  if (transport_ == nullptr) return {std::move(own)};
+  return transport_->all_gather(std::move(own), deadline());
+}
+
+void TrainerWorld::gather_weights() {
+  static_cast<Runner&>(*pipeline_).gather_weights();
+}
+
+void TrainerWorld::gather_whole() {
+  if (shard_ == ShardKind::kParameters) shards()->gather(*transport_, deadline());
+}
+
+void TrainerWorld::release_whole() {
+  if (shard_ == ShardKind::kParameters) shards()->release();
+}
+
+std::shared_ptr<ParameterShards> TrainerWorld::shards() const {
+  if (transport_ == nullptr) return nullptr;
+  return static_cast<Runner&>(*pipeline_).shards();
+}
+
 std::vector<std::vector<at::Tensor>> TrainerWorld::collect(
     const std::function<std::vector<at::Tensor>(StageId)>& of_stage) {
   const int32_t stages = placement().num_stages();
@@ -218,6 +245,7 @@ uint64_t TrainerWorld::completed_steps() const {
 void TrainerWorld::set_completed_steps(uint64_t steps) {
   pipeline_->set_completed_steps(steps);
   has_agreed_ = false;  // the weights may have changed, too
+  checksums_.clear();
 }
 
 void TrainerWorld::compare_trainers() {
@@ -226,12 +254,32 @@ void TrainerWorld::compare_trainers() {
   has_agreed_ = true;
 }
 
+std::vector<c10::IValue> TrainerWorld::weight_checksums(std::span<const StageId> stages) const {
+  std::vector<c10::IValue> sums;
+  for (const StageId stage : stages) {
+    sums.emplace_back(static_cast<int64_t>(graph_checksum(pipe_.stage_graph(stage))));
+  }
+  return sums;
+}
+
+// Pieces of weights cannot be compared, so weights are compared as they were before they were
+// sharded.
+std::vector<c10::IValue> TrainerWorld::checksums_before(const TrainerOptions& options) const {
+  if (shard_ != ShardKind::kParameters || transport_ == nullptr) return {};
+  const int32_t ranks = transport_->num_ranks() / options.replicas;
+  const Placement placement = source_for(options.source, options.schedule,
+                                         options.ranks.value_or(ranks), pipe_.num_stages())
+                                  .placement();
+  const auto stages = placement.stages(Rank(transport_->rank().value() % placement.num_ranks()));
+  return weight_checksums({stages.begin(), stages.end()});
+}
+
 // Replicas whose weights differ would stay different, without any error.
 void TrainerWorld::compare_weights() {
-  std::vector<c10::IValue> own;
-  for (const StageId stage : placement().stages(place_.own())) {
-    own.emplace_back(static_cast<int64_t>(graph_checksum(pipe_.stage_graph(stage))));
-  }
+  const auto stages = placement().stages(place_.own());
+  std::vector<c10::IValue> own = shard_ == ShardKind::kParameters
+                                     ? checksums_
+                                     : weight_checksums({stages.begin(), stages.end()});
   const std::vector<c10::IValue> all =
       transport_->all_gather(tree::tuple(std::move(own)), deadline());
   for (std::size_t r = 0; r < all.size(); ++r) {

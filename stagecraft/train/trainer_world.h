@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,7 @@
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/runtime/step.h"
+#include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/train/trainer.h"
 #include "stagecraft/transport/fingerprint.h"
 
@@ -50,6 +52,13 @@ class TrainerWorld {
 
   /// The values of the ranks of the first replica; of threads, one value for all.
   std::vector<c10::IValue> gather(c10::IValue own);
+  /// The values of the ranks of all replicas.
+  std::vector<c10::IValue> gather_all(c10::IValue own);
+  /// Makes an update of pieces known to all replicas (Runner::gather_weights).
+  void gather_weights();
+  /// With sharded weights: gives them their elements until the next step, or takes them.
+  void gather_whole();
+  void release_whole();
   /// On rank 0: for each stage, what `of_stage` returns on the stage's rank. Empty on other ranks.
   std::vector<std::vector<at::Tensor>> collect(
       const std::function<std::vector<at::Tensor>(StageId)>& of_stage);
@@ -60,6 +69,10 @@ class TrainerWorld {
 
   // At any time -----------------------------------------------------------------------------------
 
+  /// The sharded parameters of this rank; null if they are whole.
+  std::shared_ptr<ParameterShards> shards() const;
+  const ReplicaPlace& place() const { return place_; }
+
   uint64_t completed_steps() const;
   void set_completed_steps(uint64_t steps);
 
@@ -69,6 +82,8 @@ class TrainerWorld {
   std::vector<at::Tensor> receive_from(Rank rank, StageId stage);
   void compare_trainers();
   void compare_weights();
+  std::vector<c10::IValue> weight_checksums(std::span<const StageId> stages) const;
+  std::vector<c10::IValue> checksums_before(const TrainerOptions& options) const;
   Microbatches own_share(Microbatches all) const;
   void share_buffers();
 
@@ -76,6 +91,10 @@ class TrainerWorld {
   Pipe pipe_;
   std::chrono::nanoseconds timeout_;
   Fingerprint facts_;
+  ShardKind shard_;
+  /// Of the weights of this rank's stages, before they were sharded; empty after they were
+  /// restored.
+  std::vector<c10::IValue> checksums_;
   // Runners with a transport, Pipelines without. Two, so that an evaluation keeps the recording of
   // the last training step.
   std::unique_ptr<PipelineBase> pipeline_;

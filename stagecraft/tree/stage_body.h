@@ -1,6 +1,7 @@
 #pragma once
 
 #include <functional>
+#include <memory>
 #include <string>
 #include <utility>
 #include <vector>
@@ -8,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 
 #include "stagecraft/tree/arguments.h"
+#include "stagecraft/tree/own_backward.h"
 
 namespace stagecraft {
 
@@ -29,6 +31,9 @@ struct StageBody {
   /// Whether a weight that autocast casts in one forward may serve the next forwards of the step,
   /// so that it is cast once. Not if forward changes weights, or casts them without gradients.
   bool shares_casts = false;
+  /// Set if forward computes the gradients of its parameters outside autograd. It takes precedence
+  /// over StageOptions::weight_work.
+  std::shared_ptr<OwnBackward> own_backward = nullptr;
 };
 
 }  // namespace stagecraft

@@ -82,6 +82,7 @@ Json rank_json(const RunReport& report, std::size_t r) {
           {"exposed_transfer", rank.exposed_transfer()},
           {"exposed_activations", rank.exposed_activations},
           {"exposed_gradients", rank.exposed_gradients},
+          {"waiting_for_weights", rank.waiting_for_weights},
           {"other", rank.other},
           {"bytes_sent", rank.bytes_sent},
           {"bytes_received", rank.bytes_received},

@@ -30,7 +30,8 @@ struct ReportedRank {
   /// Waiting for what was under way.
   double exposed_activations = 0;
   double exposed_gradients = 0;
-  double other = 0;  ///< all else: sends, bookkeeping
+  double waiting_for_weights = 0;  ///< of sharded stages
+  double other = 0;                ///< all else: sends, bookkeeping
   int64_t bytes_sent = 0;
   int64_t bytes_received = 0;
 

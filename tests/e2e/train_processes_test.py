@@ -136,6 +136,24 @@ class Processes(ProcessesTest):
             self.assertAlmostEqual(threads[step][0], one[step][0], 5)
             self.assertAlmostEqual(threads[step][1], one[step][1], 4)
 
+    def test_sharded_replicas_have_the_digits_of_whole_ones(self):
+        options = ["--data", "text.txt", *small("--microbatches", "2"), "--dropout", "0.1", "--json"]
+        whole = steps_of(self.good("train", *options, "--steps", "4", "--replicas", "2", "--ranks", "2",
+                                   "--save-weights", "whole.pt"))
+        run = [*options, "--steps", "4", "--replicas", "2", "--shard", "parameters", "--checkpoint", "run",
+               "--save-every", "2", "--keep", "0"]
+        self.assertEqual(steps_of(self.train(4, *run)), whole)
+        parts = sorted(path.name for path in (self.folder / "run/step-00000002").iterdir())
+        self.assertEqual(parts, ["index.json", "part-0.pt", "part-1.pt", "part-2.pt", "part-3.pt"])
+        # Threads go on with it, sharded differently.
+        shutil.rmtree(self.folder / "run/step-00000004")
+        last = steps_of(self.good("train", "--resume", "run", "--shard", "gradients", "--json",
+                                  "--save-weights", "sharded.pt"))
+        import torch
+        self.assertSameWeights(torch.load(self.folder / "sharded.pt", weights_only=True),
+                               torch.load(self.folder / "whole.pt", weights_only=True))
+        self.assertEqual(last, {step: whole[step] for step in (3, 4)})
+
 
 class Mpi(ProcessesTest):
     def test_has_the_digits_of_threads(self):
@@ -162,6 +180,7 @@ class WrongInputs(ProcessesTest):
         self.refused("--transport", "gloo", says="a world over gloo needs a launcher")
         self.refused("--transport", "pigeons", says="--transport")
         self.refused("--transport", "nccl", says="--transport nccl carries tensors of a GPU: pass --device cuda")
+        self.refused("--shard", "gradients", says="--shard gradients divides among replicas: pass --replicas, too")
         self.refused("--replicas", "3", says="--batch 8 has fewer rows than there are microbatches: 4 x 1 x 3")
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         self.refused("--microbatches", "1", "--replicas", "3", env=two,

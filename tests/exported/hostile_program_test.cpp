@@ -61,11 +61,18 @@ TEST(HostileProgram, NodesThatContradictEachOther) {
       {[](SmallArchive& a) { a.tensors().erase("linear"); },
        "the archive does not say what the tensor linear is"},
       {[](SmallArchive& a) { a.nodes()[0]["target"] = "torch.ops.aten.lineal.default"; },
-       "this program has no operator aten::lineal"},
+       "this process has no operator aten::lineal. It comes from torch, of a different version. "
+       "export the model with the version of torch that runs it"},
+      {[](SmallArchive& a) { a.nodes()[0]["target"] = "torch.ops.transformers.route.default"; },
+       "this process has no operator transformers::route. It comes from transformers of Hugging "
+       "Face. "},
+      {[](SmallArchive& a) { a.nodes()[0]["target"] = "torch.ops.own.twice.scaled"; },
+       "this process has no operator own::twice.scaled. It comes from the library that registers "
+       "own::*. If the library has a part in C++, load it first"},
       {[](SmallArchive& a) { a.nodes()[0]["target"] = "torch.ops.aten"; },
        "expected namespace.name.overload, got 'aten'"},
       {[](SmallArchive& a) { a.nodes()[0]["target"] = "os.system"; },
-       "there is no such operator outside Python"},
+       "there is no such operator outside Python: os.system is a function of Python"},
       {[](SmallArchive& a) { a.nodes()[0]["target"] = ""; },
        "there is no such operator outside Python"},
       {[](SmallArchive& a) { a.nodes()[0]["inputs"][0]["name"] = "weight"; },

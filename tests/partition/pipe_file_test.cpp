@@ -1,10 +1,12 @@
 #include "stagecraft/partition/pipe_file.h"
 
+#include <cstddef>
 #include <cstdint>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <random>
+#include <span>
 #include <string>
 #include <utility>
 #include <vector>
@@ -90,6 +92,20 @@ TEST_F(PipeFile, ComesBackWhole) {
   EXPECT_TRUE(
       loaded.run({pipe_file_rows(6)}).toTensor().equal(pipe.run({pipe_file_rows(6)}).toTensor()));
   EXPECT_EQ(train_everywhere(loaded, pipe_file_batch, {.uncut_tolerance = 1e-6}), "");
+}
+
+TEST_F(PipeFile, IsReadFromMemory) {
+  const Pipe pipe = make_pipe();
+  save_pipe(pipe, path("pipe"));
+  std::ifstream file(path("pipe"), std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(file)), {});
+  const std::span<const std::byte> whole = std::as_bytes(std::span(bytes));
+  const Pipe loaded = load_pipe("a name", whole);
+  EXPECT_EQ(to_text(loaded.graph()), to_text(pipe.graph()));
+  EXPECT_TRUE(
+      loaded.run({pipe_file_rows(3)}).toTensor().equal(pipe.run({pipe_file_rows(3)}).toTensor()));
+  EXPECT_ERROR(load_pipe("a name", whole.first(bytes.size() / 2)), FileError, "a name");
+  EXPECT_ERROR(load_pipe("a name", {}), FileError, "a name");
 }
 
 TEST_F(PipeFile, HoldsOneStageAlone) {

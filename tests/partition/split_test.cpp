@@ -304,6 +304,22 @@ TEST(Flops, CountProducts) {
   }
 }
 
+TEST(Flops, CountGroupedProductsByTheirRows) {
+  auto flops_of = [](const std::string& left, const std::string& right, const std::string& result) {
+    const Graph graph = parse_graph(
+        "graph exported\nsize S = 6, at least 0\nargs (%a: float32[" + left + "], %b: float32[" +
+            right + "], %offs: int32[3])\nkwargs {}\n" +
+            "%y = aten::_grouped_mm(self=%a, mat2=%b, offs=%offs, bias=None, out_dtype=None): "
+            "float32[" +
+            result + "]\nreturn %y\n",
+        [](const std::string&) { return Tensor(); });
+    return example_flops(graph, graph.parts().nodes[0]);
+  };
+  EXPECT_EQ(flops_of("S, 4", "3, 4, 5", "S, 5"), 2 * 6 * 4 * 5);
+  // Groups of columns: the gradient of the weights.
+  EXPECT_EQ(flops_of("4, S", "S, 5", "3, 4, 5"), 2 * 6 * 4 * 5);
+}
+
 TEST(Flops, OfTwoBranchesTheDearerCounts) {
   auto graph_with = [](const std::string& first, const std::string& second) {
     auto branch = [](const std::string& nodes) {

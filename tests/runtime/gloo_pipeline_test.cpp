@@ -13,6 +13,7 @@
 #include "tests/runtime/process_pipeline.h"
 #include "tests/runtime/replica_cases.h"
 #include "tests/runtime/retry_cases.h"
+#include "tests/runtime/shard_cases.h"
 #include "tests/support/gloo_ranks.h"
 
 namespace stagecraft {
@@ -72,6 +73,32 @@ TEST(GlooPipeline, ReplicasToo) {
       }
     });
     for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+  }
+}
+
+TEST(GlooPipeline, ShardedReplicasToo) {
+  const auto ends = run_gloo_ranks(4, {}, [&](Transport& transport) {
+    for (const ScheduleCase& schedule : training_cases(2)) {
+      check_kinds(transport, {.schedule = schedule,
+                              .make_model = [&] { return chain_model(schedule.stages(), 20); }});
+    }
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
+TEST(GlooPipeline, AKilledReplicaOfShardsIsNamed) {
+  const auto ends = run_gloo_ranks(4, {}, [&](Transport& transport) {
+    ShardCase c{.schedule = {"Interleaved1F1B", 2, 2, 4},
+                .make_model = [] { return chain_model(4, 20); }};
+    c.before_update = [&](Runner&, Transport&, int32_t update) {
+      if (update == 2 && transport.rank() == Rank(3)) _exit(9);
+    };
+    train_sharded(transport, c, ShardKind::kParameters);
+  });
+  for (int32_t rank = 0; rank < 3; ++rank) {
+    const auto& end = ends[static_cast<std::size_t>(rank)];
+    EXPECT_EQ(end.type, "PeerError") << end.message;
+    EXPECT_THAT(end.message, testing::HasSubstr("rank 3: its process has ended"));
   }
 }
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include "tests/runtime/process_pipeline.h"
+#include "tests/runtime/shard_cases.h"
 #include "tests/support/mpi_ranks.h"
 
 namespace stagecraft {
@@ -28,6 +29,14 @@ TEST(MpiPipeline, SkipConnectionsAndSentWeightsToo) {
     if (shape.ranks != MpiRanks::job_size()) continue;
     expect_same_bits(shape, [&] { return skip_model(shape); });
   }
+}
+
+TEST(MpiPipeline, ShardedReplicasToo) {
+  const ScheduleCase shape{"Interleaved1F1B", MpiRanks::job_size() / 2, 2, 4};
+  MpiRanks::run(MpiRanks::job_size(), {}, [&](Transport& transport) {
+    check_kinds(transport, {.schedule = shape,
+                            .make_model = [&] { return chain_model(shape.stages(), 20); }});
+  });
 }
 
 }  // namespace

@@ -50,7 +50,7 @@ TEST(Costs, NameTheEntryOfAFileThatIsWrong) {
   EXPECT_ERROR(parse_cost_file("[]"), ArgumentError, "a cost file is a JSON object");
   EXPECT_ERROR(parse_cost_file(R"({"F": "fast"})"), ArgumentError,
                "\"F\": expected a number, got \"fast\"");
-  EXPECT_ERROR(parse_cost_file(R"({"G": 1})"), ArgumentError, "there is no cost \"G\"");
+  EXPECT_ERROR(parse_cost_file(R"({"H": 1})"), ArgumentError, "there is no cost \"H\"");
   EXPECT_ERROR(parse_cost_file(R"({"stages": [{}, {"C": 1}]})"), ArgumentError,
                "\"stages\", entry 1: there is no cost \"C\" here");
   EXPECT_ERROR(parse_cost_file(R"({"links": [{"from": 0}]})"), ArgumentError,

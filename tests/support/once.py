@@ -1,8 +1,8 @@
 """Runs a command that writes what tests read, unless it has done so before and nothing that it depends on has changed.
 
-    once.py STAMP FOLDER -- COMMAND...
+    once.py STAMP FOLDER[:FOLDER...] -- COMMAND...
 
-What it depends on is the command, the Python files of FOLDER, and the versions of Python, torch and transformers. The file
+What it depends on is the command, the Python files of the folders, and the versions of Python, torch and transformers. The file
 STAMP remembers them. Delete it to run the command again.
 """
 
@@ -20,19 +20,21 @@ def version_of(package):
         return "none"
 
 
-def key_of(folder, command):
+def key_of(folders, command):
     found = hashlib.sha256(repr((command, sys.version, version_of("torch"), version_of("transformers"))).encode())
-    for path in sorted(folder.glob("*.py")):
-        found.update(path.name.encode() + b"\0" + path.read_bytes())
+    for folder in folders:
+        for path in sorted(folder.glob("*.py")):
+            found.update(path.name.encode() + b"\0" + path.read_bytes())
     return found.hexdigest()
 
 
 def main():
-    stamp, folder = map(pathlib.Path, sys.argv[1:3])
+    stamp = pathlib.Path(sys.argv[1])
+    folders = [pathlib.Path(folder) for folder in sys.argv[2].split(":")]
     command = sys.argv[4:]
     if sys.argv[3] != "--" or not command:
         raise SystemExit(__doc__)
-    key = key_of(folder, command)
+    key = key_of(folders, command)
     if stamp.exists() and stamp.read_text() == key:
         print(f"nothing has changed since {stamp} was written")
         return 0

@@ -36,6 +36,44 @@ TEST(TrainerProcesses, ReplicasTrainAsOnePipelineOnTheWholeBatch) {
   check_on_processes(c);
 }
 
+// All schedules, on 2 x 2 processes.
+TEST(TrainerProcesses, ShardedReplicasHaveTheBitsOfWholeOnes) {
+  for (WorldCase c : world_cases()) {
+    if (*c.setup.options.ranks != 2) continue;
+    c.replicas = 2;
+    SCOPED_TRACE(to_string(c));
+    const auto ends = run_gloo_ranks(4, {}, [&](Transport& transport) {
+      std::vector<double> expected;
+      std::vector<PreparedTrainer> models = prepare_many(c.setup, 4);
+      for (const ShardKind kind : {ShardKind::kNone, ShardKind::kOptimizer, ShardKind::kGradients,
+                                   ShardKind::kParameters}) {
+        PreparedTrainer& own = models[static_cast<std::size_t>(kind)];
+        own.options.shard = kind;
+        Trainer trainer = own.make(&transport, 2);
+        const std::vector<double> numbers = curve(trainer, 3);
+        if (kind == ShardKind::kNone) expected = numbers;
+        EXPECT_EQ(numbers, expected) << to_string(kind);
+      }
+    });
+    for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+  }
+}
+
+TEST(TrainerProcesses, NameTheShardedReplicaWhoseProcessEnded) {
+  WorldCase c = world_case(2, "1F1B", 2, 2);
+  c.setup.options.shard = ShardKind::kParameters;
+  const auto ends = run_gloo_ranks(c.ranks(), {}, [&](Transport& transport) {
+    Trainer trainer = prepare(c.setup).make(&transport, 2);
+    curve(trainer, 2);
+    if (transport.rank() == Rank(2)) _exit(9);
+    curve(trainer, 3);
+  });
+  for (const std::size_t rank : {0U, 1U, 3U}) {
+    EXPECT_EQ(ends[rank].type, "PeerError") << ends[rank].message;
+    EXPECT_THAT(ends[rank].message, testing::HasSubstr("rank 2: its process has ended"));
+  }
+}
+
 TEST(TrainerProcesses, CheckpointsGoToThreads) {
   WorldCase c = world_case(4, "Interleaved1F1B", 2);
   c.setup.sizes.dropout = 0.2;

@@ -1,9 +1,16 @@
 #include "tests/train/small_gpt.h"
 
+#include <filesystem>
+#include <string>
+#include <unistd.h>
+
+#include <gtest/gtest.h>
+
 #include <ATen/ops/cross_entropy_loss.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randint.h>
 
+#include "stagecraft/partition/pipe_file.h"
 #include "stagecraft/stage/random_scope.h"
 
 namespace stagecraft {
@@ -30,6 +37,21 @@ PreparedTrainer prepare(TrainerSetup setup) {
   options.learning_rate = {.peak = 0.01, .least = 0.001, .warmup = 2, .steps = 12};
   options.clip = 0.5;
   return {std::move(pipe), std::move(options)};
+}
+
+std::vector<PreparedTrainer> prepare_many(const TrainerSetup& setup, int32_t count) {
+  std::vector<PreparedTrainer> all = {prepare(setup)};
+  const std::string path = testing::TempDir() + "small_gpt_" + std::to_string(::getpid());
+  if (!all.front().options.evaluation) save_pipe(all.front().pipe, path);
+  while (static_cast<int32_t>(all.size()) < count) {
+    if (all.front().options.evaluation) {
+      all.push_back(prepare(setup));  // both models share their tensors
+    } else {
+      all.push_back({load_pipe(path), all.front().options});
+    }
+  }
+  std::filesystem::remove(path);
+  return all;
 }
 
 Trainer PreparedTrainer::make(Transport* transport, int32_t replicas) const {

@@ -32,6 +32,9 @@ struct PreparedTrainer {
   Trainer make(Transport* transport = nullptr, int32_t replicas = 1) const;
 };
 PreparedTrainer prepare(TrainerSetup setup);
+/// Several of them with weights of their own. Without dropout, one model is captured, and the
+/// others are read from a file, which takes less time.
+std::vector<PreparedTrainer> prepare_many(const TrainerSetup& setup, int32_t count);
 
 /// Inputs and targets of a step: other ones each time, the same in every call.
 std::pair<at::Tensor, at::Tensor> batch_of(int64_t step);

@@ -117,6 +117,33 @@ def gpt_neox():
     return transformers.GPTNeoXForCausalLM(transformers.GPTNeoXConfig(**sizes))
 
 
+def expert_sizes(**more):
+    """Of a mixture of experts. Without dropout, so that pipelined steps can be compared with Python. Attention then runs a
+    kernel whose gradients differ in the last bits between a mask and `is_causal`, which eager models choose where nothing is
+    padded, and exported ones do not: their text is padded."""
+    return decoder_sizes(**dict(num_hidden_layers=2, attention_dropout=0.0, num_experts_per_tok=2) | more)
+
+
+@model("mixtral", inputs=padded_text, ci=True)
+def mixtral():
+    return transformers.MixtralForCausalLM(transformers.MixtralConfig(**expert_sizes(num_local_experts=4)))
+
+
+@model("qwen3_moe", inputs=padded_text, ci=True)
+def qwen3_moe():
+    """Many small experts, a dense layer, and the loss that balances the experts."""
+    return transformers.Qwen3MoeForCausalLM(transformers.Qwen3MoeConfig(
+        **expert_sizes(num_experts=8, num_hidden_layers=3), head_dim=8, moe_intermediate_size=16, mlp_only_layers=[1],
+        norm_topk_prob=True, output_router_logits=True, router_aux_loss_coef=0.1))
+
+
+@model("gpt_oss", ci=True)
+def gpt_oss():
+    """Experts with biases and interleaved weights, attention with sinks, every other layer with a window."""
+    return transformers.GptOssForCausalLM(transformers.GptOssConfig(
+        **expert_sizes(num_local_experts=4), head_dim=8, sliding_window=4))
+
+
 def sentence_pairs(batch, length):
     _, kwargs = padded_text(batch, length)
     kwargs["token_type_ids"] = (torch.arange(length) >= length // 2).long().repeat(batch, 1)

@@ -7,6 +7,7 @@
 #include <vector>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include "stagecraft/runtime/launch/graph_device.h"
@@ -32,6 +33,9 @@ class CapturedSeeds final : public CapturedDraws {
   std::size_t open(const ScopeSeed& seed) override;
   at::Generator continue_at(std::size_t sequence) override {
     return device_.continue_sequence(sequence);
+  }
+  at::Tensor seeds_of(std::size_t first, std::size_t count) override {
+    return device_.sequence_seeds(first, count);
   }
 
   /// The seeds of all sequences in a different step.

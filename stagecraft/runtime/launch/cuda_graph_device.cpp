@@ -259,6 +259,10 @@ class CudaGraphDevice final : public GraphDevice {
     return generator_;
   }
 
+  at::Tensor sequence_seeds(std::size_t first, std::size_t count) override {
+    return sequences_.seeds.narrow(0, static_cast<int64_t>(first), static_cast<int64_t>(count));
+  }
+
   std::unique_ptr<DeviceMarks> make_marks(std::size_t limit) override {
     if (CudaGraphMarks::find_record() == nullptr) return nullptr;
     return std::make_unique<CudaGraphMarks>(device_, limit);

@@ -2,6 +2,8 @@
 
 #include <atomic>
 
+#include "stagecraft/base/error.h"
+
 namespace stagecraft::detail {
 
 namespace {
@@ -12,6 +14,10 @@ std::atomic<GraphDeviceMaker> replaced_maker = nullptr;
 
 std::unique_ptr<DeviceMarks> GraphDevice::make_marks(std::size_t /*limit*/) {
   return nullptr;
+}
+
+at::Tensor GraphDevice::sequence_seeds(std::size_t /*first*/, std::size_t /*count*/) {
+  throw Error("this device has no seeds that a graph can read");
 }
 
 std::unique_ptr<GraphDevice> find_graph_device(c10::Device device) {

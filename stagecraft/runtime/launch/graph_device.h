@@ -6,6 +6,7 @@
 #include <span>
 
 #include <ATen/core/Generator.h>
+#include <ATen/core/Tensor.h>
 #include <c10/core/Device.h>
 
 #include "stagecraft/runtime/launch/device_probe.h"
@@ -58,6 +59,9 @@ class GraphDevice {
   virtual void open_sequence() = 0;
   /// While capturing: a generator that continues a sequence. Valid for one draw.
   virtual at::Generator continue_sequence(std::size_t sequence) = 0;
+  /// While capturing: the seeds of `count` open sequences from `first` on, int64 on the device.
+  /// Error if the device has no such tensor.
+  virtual at::Tensor sequence_seeds(std::size_t first, std::size_t count);
 
   /// Outside of a capture: marks that are set while capturing, at most `limit` of them. The device
   /// reaches them in every replay, and the times are those of the last one. Null if the device has

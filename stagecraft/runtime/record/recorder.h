@@ -51,6 +51,13 @@ class Recorder {
   /// on the clock of this rank.
   void begin_wait(std::size_t offset) { begin_wait(offset, Clock::now()); }
   void begin_wait(std::size_t offset, Time now);
+  void begin_wait(std::size_t offset, RankRecording::Wait::For what) {
+    begin_wait(offset, what, Clock::now());
+  }
+  void begin_wait(std::size_t offset, RankRecording::Wait::For what, Time now) {
+    begin_wait(offset, now);
+    recording_.waits.back().what = what;
+  }
   void end_wait(Time sent) { end_wait(sent, Clock::now()); }
   void end_wait(Time sent, Time now);
 

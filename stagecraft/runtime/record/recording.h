@@ -27,10 +27,16 @@ struct RankRecording {
 
   /// A stretch inside an action in which the rank waited for a transfer.
   struct Wait {
+    /// What the rank waited for.
+    enum class For : uint8_t {
+      kValues,   ///< activations of a forward, gradients of a backward, or the end of a send
+      kWeights,  ///< the weights of a sharded stage
+    };
     std::size_t offset = 0;  ///< of the action
     int64_t begin = 0;
     int64_t end = -1;  ///< -1: it did not end
     int64_t sent = 0;  ///< when the transfer left; may be before or after the wait
+    For what = For::kValues;
 
     friend bool operator==(const Wait&, const Wait&) = default;
   };

@@ -97,6 +97,7 @@ StepReport make_report(const Recording& recording) {
     entry.compute = microseconds(use.compute);
     entry.bubble = microseconds(use.bubble);
     entry.exposed_transfer = microseconds(use.exposed);
+    entry.waiting_for_weights = microseconds(use.weights);
     entry.other = microseconds(use.other);
     entry.start_up = microseconds(use.start_up);
     entry.waiting_for_activations = microseconds(use.activations);
@@ -145,7 +146,14 @@ std::string to_text(const StepReport& report) {
   if (report.not_run > 0) {
     text += fmt::format(", {} of {} actions did not run", report.not_run, report.actions);
   }
-  return text + '\n' + lay_out(rows) + device_lines(report, unit);
+  std::string weights;
+  for (std::size_t r = 0; r < report.ranks.size(); ++r) {
+    const double waited = report.ranks[r].waiting_for_weights;
+    if (waited <= 0) continue;
+    weights +=
+        fmt::format("rank {}: waited {} {} for sharded weights\n", r, time(waited), unit.name);
+  }
+  return text + '\n' + lay_out(rows) + weights + device_lines(report, unit);
 }
 
 }  // namespace stagecraft

@@ -9,14 +9,16 @@
 
 namespace stagecraft {
 
-/// Where a rank's time went, in microseconds: compute + bubble + exposed_transfer + other is the
-/// makespan.
+/// Where a rank's time went, in microseconds: compute + bubble + exposed_transfer +
+/// waiting_for_weights + other is the makespan.
 struct RankReport {
   double compute = 0;  ///< in F, I, W and B, waiting excluded
   double bubble = 0;   ///< waiting for values that were not sent yet, and after its last action
-  double exposed_transfer = 0;  ///< waiting for values that were already sent
-  double other = 0;             ///< the rest: sends, bookkeeping
-  double bubble_share = 0;      ///< bubble / makespan; 0 when the makespan is 0
+  double exposed_transfer = 0;     ///< waiting for values that were already sent
+  double waiting_for_weights = 0;  ///< of sharded stages, which other replicas had not sent yet or
+                                   ///< which were in transfer
+  double other = 0;                ///< the rest: sends, bookkeeping
+  double bubble_share = 0;         ///< bubble / makespan; 0 when the makespan is 0
 
   /// The four parts of the bubble: waiting before the first compute, later waiting for activations
   /// and for gradients that were not sent yet, and the time after the last action.

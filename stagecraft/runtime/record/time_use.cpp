@@ -103,12 +103,16 @@ TimeUse use_of_time(std::span<const Action> list, const RankRecording& rank, int
   for (const auto& wait : rank.waits) {
     const int64_t under_way_from = std::clamp(wait.sent, wait.begin, wait.end);
     const bool for_values = list[wait.offset].type() == ActionType::kForward;
-    int64_t& cause = wait.offset <= first ? use.start_up
-                     : for_values         ? use.activations
-                                          : use.gradients;
-    cause += under_way_from - wait.begin;
-    use.exposed += wait.end - under_way_from;
-    if (!for_values) use.exposed_gradients += wait.end - under_way_from;
+    if (wait.what == RankRecording::Wait::For::kWeights) {
+      use.weights += wait.end - wait.begin;
+    } else {
+      int64_t& cause = wait.offset <= first ? use.start_up
+                       : for_values         ? use.activations
+                                            : use.gradients;
+      cause += under_way_from - wait.begin;
+      use.exposed += wait.end - under_way_from;
+      if (!for_values) use.exposed_gradients += wait.end - under_way_from;
+    }
     while (stretch != stretches.end() && stretch->second <= wait.begin) ++stretch;
     if (stretch == stretches.end()) continue;
     use.compute -= std::max<int64_t>(
@@ -116,7 +120,7 @@ TimeUse use_of_time(std::span<const Action> list, const RankRecording& rank, int
   }
   use.run_out = makespan - last_time(rank);
   use.bubble = use.start_up + use.activations + use.gradients + use.run_out;
-  use.other = makespan - use.compute - use.bubble - use.exposed;
+  use.other = makespan - use.compute - use.bubble - use.exposed - use.weights;
   return use;
 }
 

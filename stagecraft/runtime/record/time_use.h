@@ -18,11 +18,12 @@ struct ClosedRecording {
 /// ArgumentError unless the recording has the ranks and actions of its schedule.
 ClosedRecording close(const Recording& recording);
 
-/// How a rank's time until the makespan divides, in nanoseconds; the four add up to it.
+/// How a rank's time until the makespan divides, in nanoseconds; the five add up to it.
 struct TimeUse {
   int64_t compute = 0;  ///< in F, I, W and B, waiting excluded
   int64_t bubble = 0;   ///< waiting for values that were not sent yet, and after its last action
   int64_t exposed = 0;  ///< waiting for values that were already sent
+  int64_t weights = 0;  ///< waiting for the weights of a sharded stage
   int64_t other = 0;    ///< the rest: sends, bookkeeping
 
   /// The four parts of the bubble: waiting before the first compute, later waiting for activations

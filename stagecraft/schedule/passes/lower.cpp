@@ -69,6 +69,8 @@ class Lowering {
     verify_or_throw(current_, graph_, name, options_);
   }
 
+  void limit_active_stages(int32_t most) { options_.max_active_stages = most; }
+
   const Schedule& current() const { return current_; }
   Schedule take() { return std::move(current_); }
 
@@ -98,6 +100,7 @@ Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOpt
   const bool is_torch_215 = options.target == LowerTarget::kTorch215;
   Lowering lowering(schedule, graph, {.mode = options.mode.value_or(infer_mode(schedule))});
   if (options.shard && !has_any(schedule, {ActionType::kUnshard, ActionType::kReshard})) {
+    lowering.limit_active_stages(options.max_active_stages);
     lowering.apply("after shard_stages", [&](const Schedule& current) {
       return shard_stages(current, options.max_active_stages, options.unshard_lookahead);
     });

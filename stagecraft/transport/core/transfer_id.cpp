@@ -17,6 +17,10 @@ const char* name_of(Direction direction) {
       return "gradients of a tied weight";
     case Direction::kReplica:
       return "gradients of a replica";
+    case Direction::kWeights:
+      return "sharded weights";
+    case Direction::kGradPieces:
+      return "sharded gradients";
   }
   return "transfer";
 }

@@ -18,6 +18,11 @@ enum class Direction : uint8_t {
   kTiedWeight,
   /// gradients of a stage to the same stage of a different replica, or their sums (microbatch 1)
   kReplica,
+  /// a piece of the weights of a stage, to the same stage of a different replica. `to` is the
+  /// number of the unit, the microbatch the number of the chunk
+  kWeights,
+  /// gradients of a stage to the replica that owns their piece, in the same way
+  kGradPieces,
 };
 
 /// The identity of a transfer. Sender and receiver name the same identity and are matched by it,

@@ -7,6 +7,7 @@ const kCauses = [
   { key: "waiting_for_gradients", name: "For gradients", color: "var(--forGradients)", meaning: "bubble: gradients were not sent yet" },
   { key: "exposed_activations", name: "Exposed, activations", color: "var(--exposedActivations)", meaning: "activations were under way" },
   { key: "exposed_gradients", name: "Exposed, gradients", color: "var(--exposedGradients)", meaning: "gradients were under way" },
+  { key: "waiting_for_weights", name: "For weights", color: "var(--forWeights)", meaning: "weights of a sharded stage were not there yet" },
   { key: "other", name: "Other", color: "var(--otherTime)", meaning: "sends, waits for sends and reductions, bookkeeping, waiting for a core" },
   { key: "run_out", name: "Run-out", color: "var(--runOut)", meaning: "bubble: after the last action" },
 ];
@@ -94,6 +95,7 @@ function addTime(report) {
     column("For gradients", (rank) => rank.waiting_for_gradients),
     column("Run-out", (rank) => rank.run_out),
     column("Exposed", (rank) => rank.exposed_activations + rank.exposed_gradients),
+    ...(report.ranks.some((rank) => rank.waiting_for_weights > 0) ? [column("For weights", (rank) => rank.waiting_for_weights)] : []),
     column("Other", (rank) => rank.other),
     { title: "Bubble", unit: "of the step", cell: (rank) => percentText(rank.bubble / makespan) },
   ], [...report.ranks, mean], (rank) => (rank.isMean ? "total" : ""));

@@ -1,0 +1,13 @@
+"""Stages compiled ahead of time by Inductor, for C++ programs: `python -m stagecraft.compile --help`.
+
+    graph_text, sizes   the text of a stage's graph
+    stage_module        the graph as a module of ATen calls; draws: its random operators, by seeds
+    joint               trace of forward and backward, Inductor's passes
+    hoist               what depends on weights alone
+    halves              forward and backward; the backward in halves
+    tensors_only        sizes are read off tensors
+    programs            the programs of a stage, and what their inputs and outputs are
+    build, worker       compile them, here or in processes; trial: run each once
+    cache, package      what is kept on disk
+    private             every interface of torch that is not public
+"""

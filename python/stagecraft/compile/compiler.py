@@ -1,0 +1,121 @@
+"""From a pipe file to a package of compiled stages."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import torch
+
+from .build import Job, compile_stages, try_packages
+from .cache import Cache
+from .errors import CompileError
+from .joint import StageOptions, size_names
+from .package import code_member, describe, write_package
+from .pipe_file import PipeFile
+from .stages import trace_stages
+
+__all__ = ["Result", "compile_pipe"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Result:
+    """What was done: programs compiled now, stages with code of their own, of them found in the cache."""
+
+    compiled: int
+    distinct: int
+    cached: int
+    seconds: float
+
+
+def _fix_sizes(pipe: PipeFile, options: StageOptions, fix: dict[str, int | None] | None) -> StageOptions:
+    """`fix`: sizes that get one value, None for the example's; None alone: all of them."""
+    examples: dict[str, int] = {}
+    for stage in range(pipe.num_stages):
+        graph = pipe.stage_graph(stage)
+        examples |= {name: graph.size(name).example for name in size_names(graph)}
+    if fix is None:
+        return dataclasses.replace(options, fixed=tuple(sorted(examples.items())))
+    for name in fix:
+        if name not in examples:
+            known = ", ".join(sorted(examples)) or "none"
+            raise CompileError(f"--fix {name}: the model has no such size that may change; it has {known}")
+    fixed = {name: examples[name] if number is None else number for name, number in fix.items()}
+    return dataclasses.replace(options, fixed=tuple(sorted(fixed.items())))
+
+
+def compile_pipe(
+    pipe_path: Path,
+    output: Path,
+    options: StageOptions,
+    *,
+    fix: dict[str, int | None] | None | bool = False,
+    cache: Cache | None = None,
+    processes: int = 1,
+    imports: list[str] | None = None,
+    report: Callable[[str], None] = lambda line: None,
+) -> Result:
+    """Compiles the stages of a pipe file and writes the package. CompileError.
+
+    `fix`: False keeps the sizes that may change, None fixes all at the example's values.
+    """
+    start = time.monotonic()
+    if options.device == "cuda" and not torch.cuda.is_available():
+        raise CompileError("--device cuda: torch finds no GPU here, and programs for a GPU are compiled on it")
+    if not output.parent.is_dir():
+        raise CompileError(f"{output}: there is no folder {output.parent}")
+    pipe = PipeFile(pipe_path)
+    if fix is not False:
+        assert not isinstance(fix, bool)
+        options = _fix_sizes(pipe, options, fix)
+    report(f"tracing {pipe.num_stages} stage{'s' if pipe.num_stages > 1 else ''}")
+    jobs = trace_stages(pipe, options)
+    first: dict[str, Job] = {}
+    for job in jobs:
+        if job.key in first:
+            report(f"stage {job.stage}: the same as stage {first[job.key].stage}")
+        first.setdefault(job.key, job)
+    code: dict[str, Path] = {}
+    todo: list[Job] = []
+    for key, job in first.items():
+        found = cache.find(key) if cache is not None else None
+        if found is None:
+            todo.append(job)
+        else:
+            code[code_member(key)] = found
+            report(f"stage {job.stage}: in the cache")
+    description = describe(pipe, jobs, options)
+    count = sum(len(job.programs.programs) for job in todo)
+    done = 0
+
+    def progress(stage: int, program: str, seconds: float) -> None:
+        nonlocal done
+        done += 1
+        report(f"[{done}/{count}] stage {stage}: {program} {seconds:.1f} s")
+
+    with tempfile.TemporaryDirectory(prefix="stagecraft-compile-") as folder:
+        packages = compile_stages(pipe_path, todo, options, Path(folder), processes, progress, imports or [])
+        if packages:
+            report("running every new program once")
+        try_packages(
+            {
+                packages[job.key]: {
+                    **description["stages"][job.stage],
+                    "number": job.stage,
+                    "symbols": description["symbols"],
+                }
+                for job in todo
+            },
+            options.device,
+        )
+        for key, path in packages.items():
+            code[code_member(key)] = path if cache is None else cache.put(key, path)
+        write_package(output, pipe_path, description, code)
+    seconds = time.monotonic() - start
+    size = os.path.getsize(output)
+    report(f"{output}: {size / 1e6:.1f} MB, {len(jobs)} stages, {len(first)} with code of their own, {seconds:.1f} s")
+    return Result(count, len(first), len(first) - len(todo), seconds)

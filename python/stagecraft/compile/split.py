@@ -1,0 +1,51 @@
+"""Gets the pipe file of a model. C++ splits: this starts `stagecraft model`."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+from .errors import CompileError
+
+__all__ = ["is_pipe_file", "split_model"]
+
+
+def is_pipe_file(path: Path) -> bool:
+    """Whether save_pipe has written the file."""
+    try:
+        with zipfile.ZipFile(path) as archive:
+            names = archive.namelist()
+    except (OSError, zipfile.BadZipFile):
+        return False
+    folder = names[0].split("/", 1)[0] if names else ""
+    return f"{folder}/format" in names and f"{folder}/pipe" in names
+
+
+def find_program() -> list[str]:
+    """The program `stagecraft`: the one that started this, the package's own, or one in PATH."""
+    named = os.environ.get("STAGECRAFT_PROGRAM")
+    for candidate in (named, str(Path(__file__).parents[1] / "bin" / "stagecraft"), shutil.which("stagecraft")):
+        if candidate and os.access(candidate, os.X_OK):
+            return [candidate]
+    raise CompileError("expected the program stagecraft, which splits models: put it into PATH, or name it in STAGECRAFT_PROGRAM")
+
+
+def split_model(model: Path, pipe: Path, how: list[str]) -> str:
+    """Writes the pipe file of a model. `how`: options of `stagecraft model`. Returns the table of the stages."""
+    environment = {**os.environ}
+    environment.setdefault("STAGECRAFT_PYTHON", sys.executable)
+    done = subprocess.run(
+        [*find_program(), "model", str(model), *how, "--pipe", str(pipe)],
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode != 0:
+        message = done.stderr.strip().removeprefix("stagecraft: ") or f"stagecraft model ended with {done.returncode}"
+        raise CompileError(message)
+    return done.stdout

@@ -1,0 +1,68 @@
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+#include <ATen/core/Tensor.h>
+
+#include "stagecraft/base/deadline.h"
+#include "stagecraft/shard/shard_group.h"
+#include "stagecraft/transport/transport.h"
+
+namespace stagecraft {
+
+/// Collectives of a group send their data in chunks of so many bytes, of which a few are in flight.
+/// A large unit then needs no second copy of its memory.
+inline constexpr int64_t kShardChunkBytes = int64_t{16} << 20U;
+/// Chunks that are sent before the first one of the other members is placed.
+inline constexpr int64_t kShardWindow = 4;
+/// Upper limit for the chunks of one collective, in transfer identities.
+inline constexpr int32_t kShardMaxChunks = 4096;
+
+/// Gathers the pieces of all members of a group into a buffer. It is a set of transfers, so it
+/// works over every transport, beside other transfers and collectives.
+///
+///   AllGather gather(transport, group, id, whole, own);   // posts, does not wait
+///   gather.poll();                                        // places chunks that have arrived
+///   gather.wait(deadline);
+///   for (const PendingPtr& send : gather.take_sends()) transport.wait_send(send, deadline);
+class AllGather {
+ public:
+  /// `whole` has the pieces by member; `own` is the piece of this rank. It must not change before
+  /// all members have the sums: until then the transport reads it. All members name the same `id`;
+  /// its microbatch is the number of the collective among those with the same stages.
+  AllGather(Transport& transport, const ShardGroup& group, const TransferId& id, at::Tensor whole,
+            at::Tensor own, int64_t chunk_bytes = kShardChunkBytes);
+
+  /// Places the chunks that have arrived. Returns whether all have.
+  bool poll();
+  /// Throws as Transport::wait_receive does; MetadataError for a piece of a different size.
+  void wait(Deadline deadline);
+  bool is_done() const { return placed_ == num_chunks_; }
+  /// When the last piece that was waited for was sent.
+  Deadline::Clock::time_point sent() const { return sent_; }
+  std::vector<PendingPtr> take_sends();
+
+ private:
+  TransferId id_of(int64_t chunk) const;
+  int64_t begin_of(int64_t chunk) const { return chunk * chunk_; }
+  int64_t size_of(int64_t chunk) const;
+  void post(int64_t chunk);
+  bool has_arrived(int64_t chunk) const;
+  void place(int64_t chunk, Deadline deadline);
+
+  Transport& transport_;
+  ShardGroup group_;
+  TransferId id_;
+  at::Tensor whole_;
+  at::Tensor own_;
+  int64_t chunk_;  // elements
+  int64_t num_chunks_;
+  int64_t placed_ = 0;
+  std::vector<std::vector<PendingPtr>> receives_;  // by chunk, then by member
+  std::vector<PendingPtr> sends_;
+  Deadline::Clock::time_point sent_ = {};
+};
+
+}  // namespace stagecraft

@@ -1,0 +1,105 @@
+#!/usr/bin/env python3
+"""Exports small models and compiles them into packages, for the tests of this folder.
+
+    make_packages.py STAGECRAFT FOLDER [cpu|cuda [NAME...]]
+
+gpt.scp     a language model with its loss, in four stages of which two are the same; rows and length may change
+drop1.scp   the same with dropout and one block, in one stage
+drop2.scp   and in two stages
+half.scp    one stage under autocast to bfloat16: batch normalisation, two outputs, one size, a program for evaluation
+"""
+
+import os
+import pathlib
+import subprocess
+import sys
+import warnings
+
+import torch
+from torch import nn
+from torch.nn import functional as F
+from torch.export import Dim
+
+ROWS, LENGTH, VOCABULARY = 3, 8, 17
+
+
+class Block(nn.Module):
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        rows, length, width = x.shape
+        q, k, v = self.qkv(self.before(x)).view(rows, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(rows, length, width)), self.dropout)
+        return x + F.dropout(self.down(F.gelu(self.up(self.after(x)))), self.dropout)
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers, dropout=0.0, width=16):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(32, width)
+        self.blocks = nn.ModuleList(Block(width, 2, dropout) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+
+    def forward(self, ids, targets):
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+
+
+class Half(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.up, self.norm, self.down = nn.Linear(16, 32), nn.BatchNorm1d(32), nn.Linear(32, 16)
+
+    def forward(self, x):
+        wide = self.norm(self.up(x))
+        return self.down(F.gelu(wide)), wide
+
+
+def export(folder, name, module, args, dynamic=None):
+    path = folder / f"{name}.pt2"
+    torch.export.save(torch.export.export(module.train(), args, strict=False, dynamic_shapes=dynamic), path)
+    return path
+
+
+def main():
+    tool, folder = pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2])
+    device = sys.argv[3] if len(sys.argv) > 3 else "cpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    warnings.filterwarnings("ignore")
+    dims = {0: Dim("rows", max=64), 1: Dim("length", max=32)}
+
+    def tokens(name, **options):
+        torch.manual_seed(1)
+        ids, targets = torch.zeros(2, ROWS, LENGTH, dtype=torch.long)
+        return export(folder, name, Gpt(**options), (ids, targets.clone()), (dims, dims))
+
+    def half(name):
+        torch.manual_seed(1)
+        return export(folder, name, Half(), (torch.randn(4, 16),))
+
+    environment = dict(os.environ, STAGECRAFT_PYTHON=sys.executable)
+    environment.setdefault("STAGECRAFT_CACHE", str(folder / "cache"))
+    # A compiler that links libstdc++ statically makes packages that crash when they are loaded.
+    environment.update({"CXX": "/usr/bin/g++", "CC": "/usr/bin/gcc"} if pathlib.Path("/usr/bin/g++").exists() else {})
+    builds = {
+        "gpt": (lambda: tokens("gpt", layers=2), ["--split", "blocks.0,blocks.1,norm"]),
+        "drop2": (lambda: tokens("drop", layers=1, dropout=0.25), ["--split", "blocks.0"]),
+        "drop1": (lambda: tokens("drop", layers=1, dropout=0.25), []),
+        "half": (lambda: half("half"), ["--bf16", "--eval"]),
+    }
+    for name in sys.argv[4:] or builds:
+        make, options = builds[name]
+        command = [tool, "compile", make(), "-o", folder / f"{name}.scp", "--device", device, "--jobs", "2", *options]
+        subprocess.run([str(word) for word in command], check=True, env=environment)
+
+
+if __name__ == "__main__":
+    main()

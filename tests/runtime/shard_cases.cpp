@@ -1,0 +1,90 @@
+#include "tests/runtime/shard_cases.h"
+
+#include <chrono>
+#include <utility>
+
+#include <gtest/gtest.h>
+
+#include <ATen/core/grad_mode.h>
+
+#include "stagecraft/runtime/runner.h"
+#include "stagecraft/shard/parameter_shards.h"
+
+namespace stagecraft {
+namespace {
+
+constexpr int32_t kUpdates = 3;
+constexpr double kRate = 0.1;
+
+void update(Runner& runner) {
+  const at::NoGradGuard no_grad;
+  if (!runner.shards()) {
+    for (at::Tensor& parameter : runner.parameters()) {
+      if (parameter.grad().defined()) parameter.add_(parameter.grad(), -kRate);
+      parameter.mutable_grad().reset();
+    }
+    return;
+  }
+  for (const auto& unit : runner.shards()->units()) {
+    for (std::size_t i = 0; i < unit->segments().size(); ++i) {
+      const at::Tensor grad = unit->grad(i);
+      if (grad.defined()) unit->value(i).add_(grad, -kRate);
+    }
+  }
+  runner.gather_weights();
+  runner.shards()->zero_grad();
+}
+
+}  // namespace
+
+ShardOutcome train_sharded(Transport& transport, const ShardCase& c, ShardKind kind) {
+  const TestModel model = c.make_model();
+  const ScheduleSource source = c.schedule.source();
+  const Placement& placement = source.placement();
+  const Rank own(transport.rank().value() % c.schedule.ranks);
+  const int32_t replica = transport.rank().value() / c.schedule.ranks;
+  Runner runner(
+      transport, source, stages_on(model, placement, own),
+      runner_options(
+          model,
+          {.timeout = std::chrono::seconds(20), .seed = 7, .replicas = c.replicas, .shard = kind}));
+  ShardOutcome outcome;
+  for (int32_t number = 0; number < kUpdates; ++number) {
+    if (c.before_update) c.before_update(runner, transport, number);
+    for (int32_t part = 0; part < c.accumulate; ++part) {
+      const int64_t rows = c.rows[static_cast<std::size_t>(replica)] * c.schedule.microbatches;
+      Microbatches batch =
+          random_batch(c.schedule.microbatches, rows, c.width,
+                       static_cast<uint64_t>(1000 * number + 100 * part + replica));
+      batch.weights.clear();  // by their rows
+      const StepResult result =
+          runner.step(part_of(batch, placement, own), {.microbatches = c.schedule.microbatches,
+                                                       .outputs = OutputMode::kNone,
+                                                       .everywhere = true});
+      outcome.losses.push_back(result.loss().clone());
+    }
+    update(runner);
+  }
+  runner.with_whole_parameters([&] {
+    for (const at::Tensor& parameter : runner.parameters()) {
+      outcome.parameters.push_back(parameter.detach().clone());
+    }
+  });
+  // Nobody's tensors go while others read them.
+  transport.barrier(Deadline::after(std::chrono::seconds(20)));
+  return outcome;
+}
+
+void check_kinds(Transport& transport, const ShardCase& c) {
+  SCOPED_TRACE(to_string(c.schedule) + ", replicas: " + std::to_string(c.replicas));
+  const ShardOutcome expected = train_sharded(transport, c, ShardKind::kNone);
+  for (const ShardKind kind :
+       {ShardKind::kOptimizer, ShardKind::kGradients, ShardKind::kParameters}) {
+    SCOPED_TRACE(to_string(kind));
+    const ShardOutcome got = train_sharded(transport, c, kind);
+    EXPECT_EQ(difference("losses", got.losses, expected.losses), "");
+    EXPECT_EQ(difference("parameters", got.parameters, expected.parameters), "");
+  }
+}
+
+}  // namespace stagecraft

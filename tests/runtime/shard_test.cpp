@@ -1,0 +1,225 @@
+// Replicas that divide gradients and weights among themselves, on threads.
+
+#include <atomic>
+#include <chrono>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/mse_loss.h>
+#include <ATen/ops/zeros.h>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/runtime/record/report.h"
+#include "stagecraft/shard/parameter_shards.h"
+#include "tests/runtime/shard_cases.h"
+#include "tests/support/expect_error.h"
+#include "tests/support/models.h"
+
+namespace stagecraft {
+namespace {
+
+std::function<TestModel()> chain(int32_t stages) {
+  return [stages] { return chain_model(stages, 20); };
+}
+
+void check_on_threads(const ShardCase& c) {
+  LocalWorld world(c.replicas * c.schedule.ranks);
+  world.run([&](Transport& transport) { check_kinds(transport, c); });
+}
+
+TEST(Sharding, HasTheBitsOfWholeReplicas) {
+  for (const ScheduleCase& schedule : training_cases(2)) {
+    check_on_threads({.schedule = schedule, .make_model = chain(schedule.stages())});
+  }
+}
+
+TEST(Sharding, AnyNumberOfReplicasAndRows) {
+  check_on_threads({.schedule = {"Interleaved1F1B", 1, 3, 2},
+                    .replicas = 3,
+                    .rows = {3, 1, 4},
+                    .make_model = chain(3),
+                    .accumulate = 2});
+  check_on_threads(
+      {.schedule = {"1F1B", 1, 1, 2}, .replicas = 4, .rows = {2, 2, 2, 2}, .make_model = chain(1)});
+}
+
+TEST(Sharding, KeepsTiedWeightsTied) {
+  const auto make = [] {
+    TestModel model = chain_model(4, 20);
+    model.ties = {{{StageId(0), "weight"}, {StageId(3), "weight"}}};
+    return model;
+  };
+  check_on_threads({.schedule = {"1F1B", 4, 1, 4}, .make_model = make});
+  check_on_threads({.schedule = {"ZBVZeroBubble", 2, 2, 4}, .make_model = make, .accumulate = 2});
+}
+
+// A parameter that two stages of a rank hold is a unit of its own.
+TEST(Sharding, AParameterOfTwoStages) {
+  check_on_threads({.schedule = {"Interleaved1F1B", 1, 2, 2}, .width = 6, .make_model = [] {
+                      return models::model_with_param_alias(6).stages;
+                    }});
+}
+
+TEST(Sharding, FrozenParametersStayWhole) {
+  const auto make = [] {
+    TestModel model = chain_model(2, 20);
+    model.bodies[1].parameters[0].second.requires_grad_(false);
+    return model;
+  };
+  const ShardCase c{.schedule = {"1F1B", 2, 1, 4}, .make_model = make};
+  check_on_threads(c);
+  LocalWorld world(4);
+  world.run([&](Transport& transport) {
+    const TestModel model = make();
+    const ScheduleSource source = c.schedule.source();
+    const Rank own(transport.rank().value() % 2);
+    const Runner runner(
+        transport, source, stages_on(model, source.placement(), own),
+        runner_options(model, {.seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
+    std::size_t sharded = 0;
+    for (const at::Tensor& parameter : runner.parameters()) {
+      sharded += runner.shards()->find_unit(parameter) != nullptr ? 1 : 0;
+    }
+    EXPECT_EQ(sharded, own == Rank(0) ? 2U : 1U);
+  });
+}
+
+// Loading weights: what is written in with_whole_parameters takes effect, as with whole replicas.
+TEST(Sharding, HonoursWritesToWholeParameters) {
+  check_on_threads({.schedule = {"1F1B", 2, 1, 4},
+                    .make_model = chain(2),
+                    .before_update = [](Runner& runner, Transport&, int32_t update) {
+                      if (update != 1) return;
+                      runner.with_whole_parameters([&] {
+                        const at::NoGradGuard no_grad;
+                        for (at::Tensor& parameter : runner.parameters()) parameter.mul_(0.5);
+                      });
+                    }});
+}
+
+TEST(Sharding, RefusesWritesToParametersInPieces) {
+  const ScheduleCase schedule{"1F1B", 1, 1, 2};
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    const TestModel model = chain_model(1, 20);
+    const ScheduleSource source = schedule.source();
+    Runner runner(
+        transport, source, stages_on(model, source.placement(), Rank(0)),
+        runner_options(model, {.seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
+    const auto write = [&] {
+      const at::NoGradGuard no_grad;
+      runner.parameters().front().zero_();
+    };
+    EXPECT_THAT(write, testing::Throws<std::exception>(testing::Property(
+                           &std::exception::what,
+                           testing::HasSubstr("stage 0: its parameters (weight, bias)"))));
+    at::Tensor weight = runner.parameters().front();
+    weight.set_data(at::zeros(weight.sizes()));
+    EXPECT_ERROR(runner.step(part_of(random_batch(2, 6, 20, 0), source.placement(), Rank(0)),
+                             {.microbatches = 2}),
+                 Error, "the data of parameter \"weight\" was replaced");
+  });
+}
+
+TEST(Sharding, RefusesGradientsThatStayLocal) {
+  const ScheduleCase schedule{"1F1B", 1, 1, 2};
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    const TestModel model = chain_model(1, 20);
+    const ScheduleSource source = schedule.source();
+    Runner runner(
+        transport, source, stages_on(model, source.placement(), Rank(0)),
+        runner_options(model, {.seed = 7, .replicas = 2, .shard = ShardKind::kGradients}));
+    EXPECT_ERROR(runner.step(part_of(random_batch(2, 6, 20, 0), source.placement(), Rank(0)),
+                             {.microbatches = 2, .reduce_grads = false}),
+                 Error, "StepOptions::reduce_grads = false");
+  });
+}
+
+// Evals gather, too, and a step that failed leaves gradients and weights as they were.
+TEST(Sharding, AFailedStepChangesNothing) {
+  for (const ShardKind kind :
+       {ShardKind::kOptimizer, ShardKind::kGradients, ShardKind::kParameters}) {
+    SCOPED_TRACE(to_string(kind));
+    std::atomic<bool> fails = false;
+    const auto make = [&] {
+      TestModel model = chain_model(2, 20);
+      model.loss = [&fails](const at::Tensor& output, const at::Tensor& target) {
+        if (fails) throw ArgumentError("the loss fails");
+        return at::mse_loss(output, target);
+      };
+      return model;
+    };
+    const ShardCase plain{.schedule = {"1F1B", 2, 1, 4}, .make_model = make, .accumulate = 2};
+    ShardCase failing = plain;
+    std::vector<ShardOutcome> expected(4);
+    LocalWorld world(4);
+    world.run([&](Transport& transport) {
+      expected[transport.rank().position()] = train_sharded(transport, plain, kind);
+    });
+    failing.before_update = [&](Runner& runner, Transport& transport, int32_t update) {
+      if (update != 1) return;
+      fails = true;
+      const Rank own(transport.rank().value() % 2);
+      EXPECT_THROW(runner.step(part_of(random_batch(4, 12, 20, 99), runner.placement(), own),
+                               {.microbatches = 4}),
+                   Error);
+      // Every rank has thrown before one of them goes on.
+      runner.recover();
+      fails = false;
+    };
+    world.run([&](Transport& transport) {
+      const ShardOutcome got = train_sharded(transport, failing, kind);
+      const ShardOutcome& want = expected[transport.rank().position()];
+      EXPECT_EQ(difference("losses", got.losses, want.losses), "");
+      EXPECT_EQ(difference("parameters", got.parameters, want.parameters), "");
+    });
+  }
+}
+
+// Between steps a rank has its pieces only; the gradient of a whole parameter is gone.
+TEST(Sharding, ARankHoldsItsShare) {
+  const ScheduleCase schedule{"Interleaved1F1B", 2, 2, 4};
+  LocalWorld world(4);
+  world.run([&](Transport& transport) {
+    const TestModel model = chain_model(4, 256);
+    const ScheduleSource source = schedule.source();
+    const Rank own(transport.rank().value() % 2);
+    Runner runner(
+        transport, source, stages_on(model, source.placement(), own),
+        runner_options(model, {.seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
+    const int64_t whole = 2 * (256 * 256 + 256) * 4;  // bytes of two stages
+    for (int i = 0; i < 2; ++i) {
+      runner.step(part_of(random_batch(4, 12, 256, 0), source.placement(), own),
+                  {.microbatches = 4});
+      EXPECT_EQ(runner.shards()->whole_bytes(), 0);
+      EXPECT_LE(runner.shards()->piece_bytes(), whole / 2 * 1.05);
+      for (const at::Tensor& parameter : runner.parameters()) {
+        EXPECT_EQ(parameter.storage().nbytes(), 0U);
+        EXPECT_FALSE(parameter.grad().defined());
+      }
+    }
+  });
+}
+
+TEST(Sharding, AnotherKindIsAnErrorOnEveryRank) {
+  const ScheduleCase schedule{"1F1B", 1, 1, 2};
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    const TestModel model = chain_model(1, 20);
+    const ScheduleSource source = schedule.source();
+    const ShardKind kind =
+        transport.rank() == Rank(0) ? ShardKind::kGradients : ShardKind::kParameters;
+    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.seed = 7, .replicas = 2, .shard = kind}));
+    EXPECT_ERROR(runner.step(part_of(random_batch(2, 6, 20, 0), source.placement(), Rank(0)),
+                             {.microbatches = 2}),
+                 MetadataError, "what replicas shard is gradients on rank 0, parameters on rank 1");
+  });
+}
+
+}  // namespace
+}  // namespace stagecraft

@@ -1,0 +1,298 @@
+// Trainers whose replicas divide optimizer, gradients and weights among themselves, on threads.
+
+#include <filesystem>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unistd.h>
+#include <vector>
+
+#include <gmock/gmock.h>
+
+#include <ATen/core/grad_mode.h>
+#include <ATen/ops/equal.h>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/train/checkpoint.h"
+#include "stagecraft/train/checkpoint_writer.h"
+#include "stagecraft/transport/local/local_world.h"
+#include "tests/support/expect_error.h"
+#include "tests/train/world_cases.h"
+
+namespace stagecraft {
+
+namespace {
+
+constexpr ShardKind kKinds[] = {ShardKind::kOptimizer, ShardKind::kGradients,
+                                ShardKind::kParameters};
+
+/// What a training came to: losses and norms, an evaluation, and rank 0's gathered weights.
+struct Result {
+  std::vector<double> curve;
+  double loss = 0;
+  std::vector<at::Tensor> weights;
+};
+
+/// Each rank has a model of its own, made beforehand.
+void on_ranks(const WorldCase& c, const std::function<void(Transport&, Trainer)>& body) {
+  const std::vector<PreparedTrainer> models = prepare_many(c.setup, c.ranks());
+  LocalWorld world(c.ranks());
+  world.run([&](Transport& transport) {
+    body(transport, models[transport.rank().position()].make(&transport, c.replicas));
+  });
+}
+
+Result run(WorldCase c, ShardKind kind, int64_t until = 4, const std::string& from = {},
+           const std::string& to = {}) {
+  c.setup.options.shard = kind;
+  Result result;
+  on_ranks(c, [&](Transport& transport, Trainer trainer) {
+    if (!from.empty()) trainer.restore(load_checkpoint(from));
+    const std::vector<double> numbers = curve(trainer, until);
+    const auto [inputs, targets] = batch_of(50);
+    const double loss = trainer.eval_loss({inputs}, targets);
+    if (!to.empty()) save_checkpoint(to, trainer.checkpoint());
+    trainer.gather_weights();
+    if (transport.rank() == Rank(0)) result = {numbers, loss, values_of(trainer)};
+    // A checkpoint is complete, and tensors stay, until all ranks are done.
+    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+  return result;
+}
+
+void expect_same(const Result& got, const Result& expected) {
+  EXPECT_EQ(got.curve, expected.curve);
+  EXPECT_EQ(got.loss, expected.loss);
+  EXPECT_TRUE(same_bits(got.weights, expected.weights));
+}
+
+void check_kinds(const WorldCase& c) {
+  SCOPED_TRACE(to_string(c));
+  const Result expected = run(c, ShardKind::kNone);
+  for (const ShardKind kind : kKinds) {
+    SCOPED_TRACE(to_string(kind));
+    expect_same(run(c, kind), expected);
+  }
+}
+
+std::string temporary(const std::string& name) {
+  const std::string folder =
+      testing::TempDir() + "shard_test_" + name + "_" + std::to_string(::getpid());
+  std::filesystem::remove_all(folder);
+  return folder;
+}
+
+}  // namespace
+
+TEST(ShardedTrainer, HasTheBitsOfWholeReplicas) {
+  for (WorldCase c : world_cases()) {
+    if (*c.setup.options.ranks > 2) continue;
+    c.replicas = 2;
+    c.setup.options.microbatches = 4;
+    check_kinds(c);
+  }
+}
+
+TEST(ShardedTrainer, WithAccumulationRecomputeDropoutAndAutocast) {
+  for (const bool is_learned : {false, true}) {
+    WorldCase c = world_case(4, "ZBVZeroBubble", 2, 2);
+    c.setup.sizes.positions = is_learned ? Positions::kLearned : Positions::kRotary;
+    c.setup.sizes.is_tied = !is_learned;
+    c.setup.sizes.dropout = 0.2;
+    c.setup.use.autocast = is_learned ? std::nullopt : std::optional(at::kBFloat16);
+    c.setup.options.recompute = {0, 2};
+    c.setup.options.microbatches = 2;
+    c.setup.options.accumulate = 2;
+    check_kinds(c);
+  }
+}
+
+TEST(ShardedTrainer, WithThreeReplicas) {
+  check_kinds(world_case(1, "1F1B", 1, 3));
+}
+
+TEST(ShardedTrainer, WithCopiesOfATiedWeight) {
+  const Split split{.points = {}, .policy = equal_cost(2)};
+  std::map<ShardKind, std::vector<double>> curves;
+  for (const ShardKind kind :
+       {ShardKind::kNone, ShardKind::kOptimizer, ShardKind::kGradients, ShardKind::kParameters}) {
+    std::vector<Pipe> pipes;
+    for (const PreparedTrainer& each : prepare_many({.stages = 2}, 4)) {
+      pipes.emplace_back(each.pipe.graph(), split);
+    }
+    LocalWorld world(4);
+    world.run([&](Transport& transport) {
+      Trainer trainer(pipes[transport.rank().position()], cross_entropy,
+                      {.schedule = "1F1B",
+                       .ranks = 2,
+                       .seed = 3,
+                       .microbatches = 2,
+                       .transport = &transport,
+                       .replicas = 2,
+                       .shard = kind});
+      const std::vector<double> numbers = curve(trainer, 3);
+      if (transport.rank() == Rank(0)) curves[kind] = numbers;
+    });
+    EXPECT_EQ(curves[kind], curves[ShardKind::kNone]) << to_string(kind);
+  }
+}
+
+// From every kind of sharding to every other, and to other numbers of stages, ranks and replicas.
+TEST(ShardedTrainer, CheckpointsLoadUnderAnySplitAndSharding) {
+  struct Layout {
+    WorldCase world;
+    ShardKind kind;
+  };
+  const auto one = [](int32_t microbatches) {
+    WorldCase c = world_case(1, "1F1B", 1);
+    c.setup.options.microbatches = microbatches;
+    return c;
+  };
+  const std::vector<Layout> layouts = {
+      {world_case(2, "1F1B", 2, 2), ShardKind::kNone},
+      {world_case(2, "1F1B", 2, 2), ShardKind::kOptimizer},
+      {world_case(4, "Interleaved1F1B", 2, 2), ShardKind::kGradients},
+      {world_case(2, "1F1B", 2, 2), ShardKind::kParameters},
+      {world_case(1, "1F1B", 1, 3), ShardKind::kParameters},
+      {one(4), ShardKind::kNone},
+  };
+  for (std::size_t from = 0; from < layouts.size(); ++from) {
+    SCOPED_TRACE("from " + to_string(layouts[from].world) + ", " +
+                 std::string(to_string(layouts[from].kind)));
+    const std::string folder = temporary(std::to_string(from));
+    const Result saved = run(layouts[from].world, layouts[from].kind, 2, {}, folder);
+    const Checkpoint checkpoint = load_checkpoint(folder);
+    EXPECT_EQ(checkpoint.step, 2);
+    for (const Layout& to : layouts) {
+      SCOPED_TRACE("to " + to_string(to.world) + ", " + std::string(to_string(to.kind)));
+      // Nothing is trained: the restored weights are those that were saved.
+      EXPECT_TRUE(same_bits(run(to.world, to.kind, 2, folder).weights, saved.weights));
+    }
+    // Moments, too: training goes on in the same bits.
+    expect_same(run(layouts[from].world, layouts[from].kind, 4, folder), [&] {
+      Result whole = run(layouts[from].world, layouts[from].kind, 4);
+      whole.curve.erase(whole.curve.begin(), whole.curve.begin() + 4);
+      return whole;
+    }());
+    if (layouts[from].world.replicas == 2) {
+      // The same with every kind of sharding.
+      const Result next = run(layouts[0].world, ShardKind::kNone, 4, folder);
+      expect_same(run(layouts[0].world, ShardKind::kParameters, 4, folder), next);
+    }
+    std::filesystem::remove_all(folder);
+  }
+}
+
+TEST(ShardedTrainer, AnIncompleteOrDamagedPartIsNamed) {
+  const std::string folder = temporary("damaged");
+  run(world_case(2, "1F1B", 2, 2), ShardKind::kParameters, 1, {}, folder);
+  const std::filesystem::path part = std::filesystem::path(folder) / "step-00000001" / "part-2.pt";
+  ASSERT_TRUE(std::filesystem::exists(part));
+  EXPECT_EQ(list_checkpoints(folder).size(), 1U);
+  std::filesystem::resize_file(part, std::filesystem::file_size(part) - 1);
+  EXPECT_ERROR(load_checkpoint(folder), FileError, "part-2.pt: damaged");
+  std::filesystem::remove(part);
+  EXPECT_ERROR(load_checkpoint(folder), FileError, "part-2.pt");
+  std::filesystem::remove_all(folder);
+}
+
+TEST(ShardedTrainer, AWriterOnEveryRankWritesItsPart) {
+  const std::string folder = temporary("writer");
+  WorldCase c = world_case(2, "1F1B", 2, 2);
+  c.setup.options.shard = ShardKind::kGradients;
+  on_ranks(c, [&](Transport& transport, Trainer trainer) {
+    CheckpointWriter writer(folder, 2);
+    for (int64_t until = 1; until <= 4; ++until) {
+      curve(trainer, until);
+      writer.start(trainer.checkpoint());
+    }
+    writer.finish();
+    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+  EXPECT_EQ(list_checkpoints(folder).size(), 2U);
+  EXPECT_EQ(load_checkpoint(folder).step, 4);
+  const auto left = std::distance(std::filesystem::directory_iterator(folder), {});
+  EXPECT_EQ(left, 2) << "nothing but two checkpoints";
+  std::filesystem::remove_all(folder);
+}
+
+// Each rank has a pipe of its own, and needs the weights of its stages only.
+TEST(ShardedTrainer, OtherStagesCanBeReleased) {
+  WorldCase c = world_case(2, "1F1B", 2, 2);
+  const Result expected = run(c, ShardKind::kNone);
+  c.setup.options.shard = ShardKind::kParameters;
+  const std::string folder = temporary("released");
+  on_ranks(c, [&](Transport& transport, Trainer trainer) {
+    trainer.release_other_stages();
+    const std::vector<double> numbers = curve(trainer, 2);
+    EXPECT_EQ(numbers, std::vector<double>(expected.curve.begin(), expected.curve.begin() + 4));
+    std::size_t bytes = 0;
+    for (const ModelState& state : trainer.states()) {
+      if (state.is_parameter) bytes += state.tensor().storage().nbytes();
+    }
+    EXPECT_EQ(bytes, 0U);
+    save_checkpoint(folder, trainer.checkpoint());
+    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+  on_ranks(c, [&](Transport& transport, Trainer trainer) {
+    trainer.release_other_stages();
+    trainer.restore(load_checkpoint(folder));
+    curve(trainer, 4);
+    trainer.gather_weights();
+    if (transport.rank() == Rank(0)) {
+      EXPECT_TRUE(same_bits(values_of(trainer), expected.weights));
+    }
+    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+  std::filesystem::remove_all(folder);
+}
+
+// Parameters, gradients and moments are at most 1.05 / R of the whole.
+TEST(ShardedTrainer, ARankHoldsItsShare) {
+  std::map<ShardKind, Trainer::Memory> held;
+  for (const ShardKind kind :
+       {ShardKind::kNone, ShardKind::kOptimizer, ShardKind::kGradients, ShardKind::kParameters}) {
+    WorldCase c = world_case(2, "1F1B", 2, 2);
+    c.setup.sizes.width = 64;
+    c.setup.options.shard = kind;
+    on_ranks(c, [&](Transport& transport, Trainer trainer) {
+      curve(trainer, 1);
+      if (transport.rank() == Rank(1)) held[kind] = trainer.memory();
+    });
+  }
+  const Trainer::Memory whole = held[ShardKind::kNone];
+  EXPECT_GT(whole.parameters, 0);
+  const auto share = [](int64_t part, int64_t all) {
+    return static_cast<double>(part) / static_cast<double>(all);
+  };
+  EXPECT_LE(share(held[ShardKind::kOptimizer].optimizer, whole.optimizer), 0.525);
+  EXPECT_LE(share(held[ShardKind::kGradients].optimizer, whole.optimizer), 0.525);
+  EXPECT_LE(share(held[ShardKind::kGradients].gradients, whole.gradients), 0.525);
+  EXPECT_LE(share(held[ShardKind::kParameters].optimizer, whole.optimizer), 0.525);
+  EXPECT_LE(share(held[ShardKind::kParameters].gradients, whole.gradients), 0.525);
+  EXPECT_LE(share(held[ShardKind::kParameters].parameters, whole.parameters), 0.525);
+}
+
+TEST(ShardedTrainer, NeedsAWorldAndTheSameWeights) {
+  TrainerSetup setup;
+  setup.options.shard = ShardKind::kParameters;
+  EXPECT_ERROR(make_trainer(setup), ArgumentError, "sharded parameters need replicas");
+  WorldCase c = world_case(1, "1F1B", 1, 2);
+  c.setup.options.shard = ShardKind::kParameters;
+  const std::vector<PreparedTrainer> models = {
+      prepare(c.setup), [&] {
+        TrainerSetup other = c.setup;
+        PreparedTrainer made = prepare(other);
+        const at::NoGradGuard no_grad;
+        model_states(made.pipe).front().tensor().detach().mul_(2);
+        return made;
+      }()};
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    Trainer trainer = models[transport.rank().position()].make(&transport, 2);
+    const auto [inputs, targets] = batch_of(0);
+    EXPECT_ERROR(trainer.step({inputs}, targets), MetadataError, "but different weights");
+  });
+}
+
+}  // namespace stagecraft

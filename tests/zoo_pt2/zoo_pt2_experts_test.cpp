@@ -1,0 +1,116 @@
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <cstdlib>
+#include <map>
+#include <string>
+#include <vector>
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <ATen/TensorOperators.h>
+
+#include "stagecraft/exported/exported_archive.h"
+#include "stagecraft/graph/graph_text.h"
+#include "stagecraft/graph/grouped_mm.h"
+#include "stagecraft/partition/pipe.h"
+#include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/tree/tree.h"
+#include "tests/support/reference.h"
+#include "tests/zoo_pt2/zoo.h"
+
+namespace stagecraft {
+namespace {
+
+const std::array<std::string, 3> kMixtures = {"mixtral", "qwen3_moe", "gpt_oss"};
+
+std::vector<ZooEntry> mixtures() {
+  std::vector<ZooEntry> zoo = read_zoo();
+  std::erase_if(
+      zoo, [](const ZooEntry& entry) { return std::ranges::count(kMixtures, entry.name) == 0; });
+  EXPECT_TRUE(zoo.size() == kMixtures.size() || std::getenv("SC_ZOO_ONLY") != nullptr);
+  return zoo;
+}
+
+/// The gradients of the outputs are exactly the seeds, which the target lists.
+c10::IValue seeded_loss(const c10::IValue& output, const c10::IValue& target, const Kwargs&) {
+  const std::vector<c10::IValue> outputs = tree::flatten(output).leaves;
+  const std::vector<c10::IValue> seeds = target.toListRef().vec();
+  at::Tensor sum;
+  for (std::size_t i = 0; i < outputs.size(); ++i) {
+    if (!seeds.at(i).isTensor()) continue;
+    const at::Tensor product = (outputs[i].toTensor() * seeds[i].toTensor()).sum();
+    sum = sum.defined() ? sum + product : product;
+  }
+  return sum;
+}
+
+Microbatches microbatches_of(const std::vector<oracle::Case>& cases) {
+  Microbatches batch;
+  for (const oracle::Case& one : cases) {
+    batch.inputs.push_back(arguments_of(one));
+    batch.targets.push_back(one.get("grad_outputs"));
+    batch.weights.push_back(1);
+  }
+  return batch;
+}
+
+/// Python's gradients, added in the order of the cases.
+std::map<std::string, at::Tensor> summed_grads(const std::vector<oracle::Case>& cases) {
+  std::map<std::string, at::Tensor> sums;
+  for (const oracle::Case& one : cases) {
+    for (const auto& entry : one.get("grads").toGenericDict()) {
+      at::Tensor& sum = sums[entry.key().toStringRef()];
+      if (!entry.value().isTensor()) continue;
+      sum = sum.defined() ? sum + entry.value().toTensor() : entry.value().toTensor().clone();
+    }
+  }
+  return sums;
+}
+
+TEST(ZooPt2Experts, AreProductsOfGroups) {
+  for (const ZooEntry& entry : mixtures()) {
+    EXPECT_THAT(to_text(load_exported(zoo_path(entry.name + ".pt2"))),
+                testing::HasSubstr(kGroupedMmOperator))
+        << entry.name;
+  }
+}
+
+// One microbatch for each case, of different shapes, through two stages on two ranks and on one.
+TEST(ZooPt2Experts, PipelinedInTwoStagesGiveTheBitsOfPython) {
+  for (const ZooEntry& entry : mixtures()) {
+    const std::vector<oracle::Case> cases =
+        oracle::read_case_file(zoo_path(entry.name + ".cases.pt"));
+    const std::map<std::string, at::Tensor> expected = summed_grads(cases);
+    for (const int32_t ranks : {2, 1}) {
+      const Graph graph = load_exported(zoo_path(entry.name + ".pt2"));
+      const Pipe pipe(graph, {.policy = best_at_modules(2)},
+                      {.by_default = SharedParameter::kTransmit});
+      Pipeline run(
+          pipe,
+          {.schedule = ranks == 2 ? "1F1B" : "ZBVZeroBubble", .ranks = ranks, .loss = seeded_loss});
+      const StepResult result = run.step(microbatches_of(cases), {.outputs = OutputMode::kEach});
+      ASSERT_EQ(result.outputs.size(), cases.size());
+      for (std::size_t i = 0; i < cases.size(); ++i) {
+        const std::vector<c10::IValue> leaves = tree::flatten(result.outputs[i]).leaves;
+        const std::vector<c10::IValue> wanted = cases[i].get("outputs").toListRef().vec();
+        ASSERT_EQ(leaves.size(), wanted.size());
+        for (std::size_t k = 0; k < leaves.size(); ++k) {
+          EXPECT_EQ(difference("output " + std::to_string(k), leaves[k], wanted[k]), "")
+              << entry.name << ", case " << i << ", " << ranks << " ranks";
+        }
+      }
+      for (const auto& [name, sum] : expected) {
+        const GraphState* state = graph.find_state(name);
+        ASSERT_NE(state, nullptr) << name;
+        EXPECT_EQ(difference(name, state->tensor.grad(), sum), "")
+            << entry.name << ", " << ranks << " ranks";
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace stagecraft
