@@ -80,9 +80,11 @@ void ArgumentReader::read_type(ValueId id) {
   }
   if (in_.accept("@")) {
     const TextCursor start = in_;
-    value.device = read_device(read_name("a device") + std::string(in_.accept(":") ? ":" : "") +
-                                   std::string(in_.read_all_of("0123456789")),
-                               start);
+    // One statement each: compilers differ in the order in which they evaluate operands.
+    std::string device = read_name("a device");
+    if (in_.accept(":")) device += ":";
+    device += in_.read_all_of("0123456789");
+    value.device = read_device(device, start);
   }
   if (in_.accept(" &")) value.memory = static_cast<int32_t>(in_.read_integer());
 }

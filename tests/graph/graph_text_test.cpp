@@ -130,6 +130,16 @@ TEST(GraphText, HoldsTheSmallestNumber) {
   EXPECT_EQ(to_text(parse_text(text)), text);
 }
 
+TEST(GraphText, ReadsDevicesOfValues) {
+  const std::string text = R"(graph
+args (%x: float32[2]@cuda:0, %y: float32[2]@meta &0)
+kwargs {}
+%z = aten::add.Tensor(self=%x, other=%x, alpha=1): float32[2]@cuda:1 &1
+return %z
+)";
+  EXPECT_EQ(to_text(parse_text(text)), text);
+}
+
 constexpr const char* kExported = R"(graph exported
 size S = 8, at least -1, at most 64
 size half = 4, as floor_div(S, 2)
