@@ -4,11 +4,14 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <string_view>
 #include <system_error>
 #include <unistd.h>
 #include <utility>
 
+#include <dlfcn.h>
 #include <fmt/format.h>
+#include <link.h>
 
 #include <c10/core/GradMode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
@@ -17,6 +20,36 @@
 #include "stagecraft/base/error.h"
 
 namespace stagecraft {
+namespace {
+
+/// The folder of the torch that this program has loaded, with a slash at its end; empty if it is
+/// not found.
+std::string torch_folder() {
+  std::string folder;
+  ::dl_iterate_phdr(
+      [](dl_phdr_info* info, std::size_t, void* found) {
+        const std::string_view path = info->dlpi_name;
+        constexpr std::string_view kName = "libtorch_cpu.so";
+        if (!path.ends_with(kName)) return 0;
+        *static_cast<std::string*>(found) = path.substr(0, path.size() - kName.size());
+        return 1;
+      },
+      &folder);
+  return folder;
+}
+
+// Programs need libtorch.so, which has no code of its own, so a program in C++ may not have loaded
+// it. It is not in a folder that the loader searches, but beside the library that has the code.
+void load_libtorch() {
+  static const bool is_done = [] {
+    const std::string folder = torch_folder();
+    if (!folder.empty()) ::dlopen((folder + "libtorch.so").c_str(), RTLD_LAZY | RTLD_GLOBAL);
+    return true;
+  }();
+  static_cast<void>(is_done);
+}
+
+}  // namespace
 
 ProgramFile::ProgramFile(std::span<const std::byte> bytes) {
   const auto fail = [](const std::string& path) {
@@ -60,6 +93,7 @@ struct CompiledProgram::Impl {
 
 CompiledProgram::CompiledProgram(const std::string& path, const std::string& name,
                                  c10::Device device) {
+  load_libtorch();
   try {
     impl_ = std::make_unique<Impl>(path, name, device);
   } catch (const std::exception&) {

@@ -142,6 +142,7 @@ std::set<std::size_t> made(const CompiledStageInfo& stage, ProgramKind program, 
 
 /// Fails unless everything that a program reads exists when it runs.
 void check_slots(const CompiledStageInfo& stage, const JsonField& field) {
+  if (stage.find(ProgramKind::kForward) == nullptr) field.fail("has no program forward");
   const auto prepared = made(stage, ProgramKind::kPrepare, Kind::kPrepared);
   const auto saved = made(stage, ProgramKind::kForward, Kind::kSaved);
   const auto kept = made(stage, ProgramKind::kInputBackward, Kind::kKept);
@@ -188,7 +189,6 @@ void check_slots(const CompiledStageInfo& stage, const JsonField& field) {
       }
     }
   }
-  if (stage.find(ProgramKind::kForward) == nullptr) field.fail("has no program forward");
   if ((stage.find(ProgramKind::kInputBackward) == nullptr) !=
       (stage.find(ProgramKind::kWeightBackward) == nullptr)) {
     field.fail("has only one half of the backward");

@@ -17,12 +17,40 @@ import warnings
 
 import torch
 from torch import nn
+from torch.nn import functional as F
 from torch.export import Dim
 
-sys.path[:0] = [str(pathlib.Path(__file__).resolve().parents[2] / "python" / folder) for folder in ("tests", "")]
-from compile_models import Gpt  # noqa: E402  (the tests of the compiler compile the same stages)
+ROWS, LENGTH, VOCABULARY = 3, 8, 17
 
-ROWS, LENGTH = 3, 8
+
+class Block(nn.Module):
+    def __init__(self, width, heads, dropout):
+        super().__init__()
+        self.heads, self.dropout = heads, dropout
+        self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
+        self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        rows, length, width = x.shape
+        q, k, v = self.qkv(self.before(x)).view(rows, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(rows, length, width)), self.dropout)
+        return x + F.dropout(self.down(F.gelu(self.up(self.after(x)))), self.dropout)
+
+
+class Gpt(nn.Module):
+    def __init__(self, layers, dropout=0.0, width=16):
+        super().__init__()
+        self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(32, width)
+        self.blocks = nn.ModuleList(Block(width, 2, dropout) for _ in range(layers))
+        self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
+
+    def forward(self, ids, targets):
+        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        for block in self.blocks:
+            x = block(x)
+        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 
 class Half(nn.Module):
@@ -32,7 +60,7 @@ class Half(nn.Module):
 
     def forward(self, x):
         wide = self.norm(self.up(x))
-        return self.down(nn.functional.gelu(wide)), wide
+        return self.down(F.gelu(wide)), wide
 
 
 def export(folder, name, module, args, dynamic=None):
