@@ -1,12 +1,13 @@
 #!/usr/bin/env python3
 """Milliseconds an update on one CUDA device: `stagecraft train` beside PyTorch's loop over the same model.
 
-    gpu.py PROGRAM [--quick] [--models big,small,tiny,llama] [--compile] [--dropout P] [--graphs on,off] [--ranks 1,2,4] [--rounds N]
+    gpu.py PROGRAM [--quick] [--models big,small,tiny,llama] [--compile] [--compiled] [--dropout P] [--graphs on,off] [--ranks 1,2,4] [--rounds N]
 
 PROGRAM: bin/stagecraft-train of a build. bf16 autocast, AdamW, clipping, one read of loss and norm an update. PyTorch's columns:
 eager, eager as one CUDA graph, and with --compile torch.compile without and with a graph. `llama` is a LLaMA of transformers,
 which stagecraft trains from a .pt2 that this script exports; it is left out if transformers is not installed. With --rounds all
 columns are measured N times in turns, and the median round counts: without graphs the host decides, and it is not always as fast.
+With --compiled the GPTs are also exported, compiled in four stages by `stagecraft compile` (minutes), and trained from the package.
 
 Memory, in MiB: of the whole device while the process runs (with CUDA's own), and the most that torch's allocator had reserved
 (PyTorch) or the peaks of a step that is run and of one that is replayed (stagecraft).
@@ -16,6 +17,7 @@ Where tests/gpu_attention of the same build is there, it adds attention in bf16 
 
 import argparse
 import json
+import os
 import pathlib
 import statistics
 import subprocess
@@ -70,6 +72,34 @@ def make_gpt(sizes):
     for block in model.blocks.values():
         block.turn = block.turn.cuda()
     return model
+
+
+class WithLoss(torch.nn.Module):
+    """A model for export: its loss is inside."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.model = model
+
+    def forward(self, input_ids, labels):
+        return loss_of(self.model(input_ids).float(), labels)
+
+
+def compile_gpt(name, stagecraft, folder):
+    """Exports the model, compiles it in four equal stages, and returns the package."""
+    sizes = MODELS[name]
+    layers, _, _, context, batch, microbatches = sizes
+    archive, package = folder / f"{name}.pt2", folder / f"{name}.scp"
+    ids = torch.randint(0, 256, (batch // microbatches, context), device="cuda")
+    program = torch.export.export(WithLoss(make_gpt(sizes)), (ids, ids.clone()), strict=False)
+    torch.export.save(program, archive)
+    stages = min(4, layers)
+    points = ",".join(f"model.blocks.{layers * stage // stages}" for stage in range(1, stages))
+    begin = time.perf_counter()
+    subprocess.run([str(stagecraft), "compile", str(archive), "-o", str(package), "--split", points, "--device", "cuda", "--bf16",
+                    "--fix", "all", "--jobs", str(min(16, len(os.sched_getaffinity(0)))), "--quiet"], check=True)
+    print(f"{name}: {stages} stages compiled in {time.perf_counter() - begin:.0f} s, {package.stat().st_size / 2**20:.0f} MiB")
+    return package
 
 
 def make_update(name, compiled, capturable):
@@ -172,7 +202,7 @@ def peaks_of(report):
     return facts.get("peak memory of a device") or f"{device.get('peak_allocated', 0) / 2**20:.0f} allocated"
 
 
-def time_ours(program, name, updates, ranks, graphs, folder, dropout=0.0):
+def time_ours(program, name, updates, ranks, graphs, folder, dropout=0.0, package=None):
     """Median seconds, memory of the device, what the report says about memory, and the device's time of the last step."""
     layers, width, heads, context, batch, microbatches = MODELS[name]
     if ranks > layers:
@@ -182,7 +212,9 @@ def time_ours(program, name, updates, ranks, graphs, folder, dropout=0.0):
     words = [program, "--data", str(text), "--device", "cuda", "--bf16", "--json", "--eval-every", "0", "--sample", "0",
              "--steps", str(updates + 6), "--context", str(context), "--batch", str(batch), "--microbatches", str(microbatches),
              "--ranks", str(ranks), "--graphs", graphs, "--report-json", str(report)]
-    if name == "llama":
+    if package:
+        words += ["--model", str(package), "--schedule", "1F1B" if ranks == min(4, layers) else "Interleaved1F1B"]
+    elif name == "llama":
         words += ["--model", str(folder / "llama.pt2")]
     else:
         words += ["--layers", str(layers), "--width", str(width), "--heads", str(heads)]
@@ -211,9 +243,15 @@ def run_model(name, updates, options, folder):
     if name == "llama":
         export_llama(MODELS[name], folder / "llama.pt2")
     for graphs in kinds:
-        for ranks in map(int, options.ranks.split(",")):
+        for ranks in map(int, filter(None, options.ranks.split(","))):
             columns[f"stagecraft, {ranks} ranks, graphs {graphs}"] = lambda ranks=ranks, graphs=graphs: time_ours(
                 options.program, name, updates, ranks, graphs, folder, options.dropout)
+    if options.compiled and name != "llama":
+        package = compile_gpt(name, pathlib.Path(options.program).with_name("stagecraft"), folder)
+        for graphs in kinds:
+            for ranks in map(int, filter(None, (options.compiled_ranks or options.ranks).split(","))):
+                columns[f"compiled, {ranks} ranks, graphs {graphs}"] = lambda ranks=ranks, graphs=graphs: time_ours(
+                    options.program, name, updates, ranks, graphs, folder, package=package)
     rounds = [{row: measure() for row, measure in columns.items()} for _ in range(options.rounds)]
     rows = {}
     for row in columns:
@@ -238,9 +276,11 @@ def main():
     parser.add_argument("--models", default=",".join(MODELS))
     parser.add_argument("--quick", action="store_true")
     parser.add_argument("--compile", action="store_true")
+    parser.add_argument("--compiled", action="store_true")
     parser.add_argument("--dropout", type=float, default=0.0)
     parser.add_argument("--graphs", default="on,off")
     parser.add_argument("--ranks", default="1,2,4")
+    parser.add_argument("--compiled-ranks", help="of compiled stages, if not those of --ranks")
     parser.add_argument("--rounds", type=int, default=1)
     options = parser.parse_args()
     if not torch.cuda.is_available():

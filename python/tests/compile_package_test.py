@@ -176,7 +176,6 @@ def test_bad_usage(pipe: Path, folder: Path, capsys: pytest.CaptureFixture[str])
     words_of = str(pipe)
     for words, message in [
         ([str(folder / "absent.pt2")], "there is no such file"),
-        ([words_of, "--stages", "2"], "is split already"),
         ([words_of, "--fix", "=3"], "expected NAME or NAME=N"),
         ([words_of, "--jobs", "0"], "expected at least 1"),
         ([words_of, "--device", "tpu"], "invalid choice"),

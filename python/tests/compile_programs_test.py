@@ -15,13 +15,15 @@ import torch
 import torch.nn as nn
 import torch.nn.functional as F
 
-from compile_models import VOCABULARY, Gpt, Net, Stages, Tied, assert_close, gpt_pipe, make_pipe
+from compile_models import VOCABULARY, Gpt, Net, Stages, Tied, assert_close, gpt_pipe, make_pipe, run_tool
 from stagecraft.compile import private
 from stagecraft.compile.errors import CompileError
 from stagecraft.compile.graph_text import parse_graph
 from stagecraft.compile.joint import StageOptions
 from stagecraft.compile.pipe_file import PipeFile
+from stagecraft.compile.ranges import ranges_of
 from stagecraft.compile.sizes import Rule, SizeExpr
+from stagecraft.compile.split import split_model
 from stagecraft.compile.stages import trace_stages
 
 
@@ -174,6 +176,19 @@ def test_each_random_node_has_a_seed_by_its_name(tmp_path: Path) -> None:
     assert len(parts[0]) == len(parts[1]) == 2
 
 
+def test_plans_and_saved_models_are_split(gpt: tuple[Gpt, Path], tmp_path: Path) -> None:
+    """A pipe contains the graph of the whole model, as save_graph writes it."""
+    archive, plan = gpt[1].with_suffix(".pt2"), tmp_path / "gpt.plan"
+    done = run_tool(["model", str(archive), "--plan", "--ranks", "2", "--time-limit", "1s", "-o", str(plan)])
+    assert done.returncode == 0, done.stderr
+    split_model(archive, tmp_path / "planned.pipe", ["--split-of", str(plan)])
+    assert PipeFile(tmp_path / "planned.pipe").num_stages >= 2
+    split_model(gpt[1], tmp_path / "again.pipe", ["--stages", "3"])
+    assert PipeFile(tmp_path / "again.pipe").num_stages == 3
+    with pytest.raises(CompileError, match="nowhere"):
+        split_model(archive, tmp_path / "bad.pipe", ["--split", "nowhere"])
+
+
 class Strange(nn.Module):
     def __init__(self) -> None:
         super().__init__()
@@ -237,6 +252,16 @@ def test_sizes_are_sums_of_products() -> None:
     rule = Rule.parse("floor_div(S + 1, 2)")
     assert rule is not None and rule.at({"S": 4}) == 2
     assert SizeExpr.parse("B/2") is None
+
+
+def test_comparisons_with_numbers_limit_sizes() -> None:
+    import sympy
+
+    rows = sympy.Symbol("s0", integer=True, positive=True)
+    other = sympy.Symbol("s1", integer=True, positive=True)
+    guards = [16 * rows <= 1000, rows >= 2, rows > 5, rows * other < 3, sympy.Ne(rows, 7)]
+    assert ranges_of(guards, {"rows": rows, "other": other}, {"rows": 9, "other": 2}) == {
+        "rows": (6, 62), "other": (1, None)}
 
 
 def test_private_interfaces_of_the_installed_torch() -> None:

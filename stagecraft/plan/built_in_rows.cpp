@@ -34,7 +34,7 @@ std::vector<PlanChoice> splits_to_try(const StageComposer& composer,
       add(one.choice);
     }
   }
-  const auto stages = static_cast<std::size_t>(stages_per_rank * ranks);
+  const auto stages = static_cast<std::size_t>(stages_per_rank) * static_cast<std::size_t>(ranks);
   if (static_cast<int32_t>(stages) > composer.num_layers()) return found;
   std::vector<double> work;
   for (int32_t l = 0; l < composer.num_layers(); ++l) work.push_back(composer.work(l, l + 1));

@@ -107,7 +107,10 @@ class Planner {
     found_.push_back(std::move(found));
   }
 
-  double best_value() const { return found_.empty() ? plan::kUnlimited : found_[best_].row.value; }
+  double best_value() const {
+    if (found_.empty()) return plan::kUnlimited;
+    return found_[best_].row.value;
+  }
 
   double seconds() const { return std::chrono::duration<double>(Clock::now() - began_).count(); }
 
@@ -292,7 +295,7 @@ Plan plan_any_order(const PlanProblem& problem, const PlanOptions& options, bool
   PlanOptions first = options;
   first.time_limit = options.time_limit / 5;
   first.progress = {};
-  const Plan in_order = plan_in_order(problem, first, schedule_only);
+  Plan in_order = plan_in_order(problem, first, schedule_only);
   SearchLimit limit{.cancel = options.cancel};
   if (!options.rounds) {
     limit.deadline = began + std::chrono::duration_cast<Clock::duration>(options.time_limit / 2);

@@ -215,7 +215,7 @@ std::optional<LeastMemory> least_paired_need(const StageComposer& composer,
   if (!search.run() || !search.has_found()) return std::nullopt;
   LeastMemory least{search.least(), choice};
   least.choice.begins = search.begins();
-  const auto stages = static_cast<std::size_t>(2 * ranks);
+  const auto stages = 2 * static_cast<std::size_t>(ranks);
   least.choice.recompute.assign(stages, false);
   const auto end_of = [&](std::size_t stage) {
     return stage + 1 < stages ? least.choice.begins[stage + 1] : composer.num_layers();

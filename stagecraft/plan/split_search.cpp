@@ -73,7 +73,8 @@ class SplitSearch {
       if (known.choice == choice) return;
     }
     PlanCandidate candidate = rate(composer_, std::move(choice));
-    candidate.score = candidate.fits ? candidate.bound : plan::kUnlimited;
+    candidate.score = plan::kUnlimited;
+    if (candidate.fits) candidate.score = candidate.bound;
     found_.push_back(std::move(candidate));
   }
 

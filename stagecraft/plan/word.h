@@ -13,12 +13,12 @@ namespace stagecraft::plan {
 /// An action in a search.
 struct Op {
   uint32_t stage : 24;
-  uint32_t kind : 8;
+  uint8_t kind;
   int32_t m;
 
   Op(int32_t op_kind, int32_t op_stage, int32_t microbatch)
       : stage(static_cast<uint32_t>(op_stage) & 0xFFFFFFU),
-        kind(static_cast<uint32_t>(op_kind) & 0xFFU),
+        kind(static_cast<uint8_t>(op_kind)),
         m(microbatch) {}
 };
 static_assert(sizeof(Op) == 8);

@@ -141,6 +141,7 @@ class Pipeline::Impl final : public PipelineCore {
     if (outcome == Outcome::kNotLaunched) execute(planned);
     try {
       StepResult result = collect(step);
+      if (outcome == Outcome::kExecuted) launcher_->note_collected();
       if (is_training) check_loss(result);
       for (const auto& rank : ranks_) rank->commit(is_training);
       counter.complete(is_training);

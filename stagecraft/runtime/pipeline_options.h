@@ -88,8 +88,8 @@ struct PipelineOptions {
   /// operator. Gradients, losses and random numbers keep their bits. Code on the host (forwards,
   /// losses, hooks) runs in the capture only, so numbers that it computes are frozen:
   /// docs/gpu.md. Steps that measure memory, and pipelines with handlers or observers of actions,
-  /// are run. A Runner whose stages are all on one CUDA device does so for each compute action, if it
-  /// has neither replicas nor ties.
+  /// are run. A Runner whose stages are all on one CUDA device does so for each compute action, if
+  /// it has neither replicas nor ties; over NCCL only with kOn.
   GraphMode graphs = GraphMode::kAuto;
   /// The number of graphs that are kept, one for each set of shapes, number of microbatches and set
   /// of existing gradients. The least recently used graph is released first.

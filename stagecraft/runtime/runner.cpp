@@ -65,7 +65,7 @@ class Runner::Impl final : public PipelineCore {
         executor_(driver_->executor()),
         place_(driver_->place()) {
     if (options.threads_per_rank) set_operator_threads(*options.threads_per_rank);
-    launcher_ = detail::make_action_launcher(*this, *driver_);
+    launcher_ = detail::make_action_launcher(*this, *driver_, transport);
   }
 
   LaunchCounts launches() const override {

@@ -19,9 +19,12 @@ void allocate_memory(const at::Tensor& tensor, std::size_t bytes) {
   c10::Allocator* const own = storage.allocator();
   c10::Allocator* const allocator =
       own != nullptr ? own : c10::GetAllocator(tensor.device().type());
-  storage.set_data_ptr_noswap(allocator->allocate(bytes));
-  storage.set_nbytes(bytes);
-  storage.clear_data_ptr_access_error_msg_();
+  // A swap with a new storage also ends the error of accesses; torch 2.11 has no other way to do
+  // so.
+  const auto memory = c10::make_intrusive<c10::StorageImpl>(
+      c10::StorageImpl::use_byte_size_t(), c10::SymInt(static_cast<int64_t>(bytes)),
+      allocator->allocate(bytes), allocator, storage.resizable());
+  storage.swap_data_ptr(*memory);
 }
 
 }  // namespace stagecraft

@@ -56,6 +56,9 @@ class Transport {
   /// wait for all work on a device, which may be a value of a different pair, before it gives
   /// memory to the new connection. Here each pair of ranks has its turn, in the same order on all.
   virtual void connect(std::span<const Rank> peers, Deadline deadline);
+  /// Whether work of a device may wait for a different rank (NCCL). Calls of CUDA that wait for the
+  /// whole device then wait for that rank, too.
+  virtual bool waits_on_device() const { return false; }
 
   /// Posts a send; does not wait. `to` may be this rank. Only one send for each identity and pair
   /// of ranks may be pending.

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/ones.h>
 
@@ -51,7 +52,9 @@ class CompiledGpu : public GpuTest {
         parameters[p].sub_(step.grads[p], 0.01);
       }
     }
-    if (graphs != GraphMode::kOff) EXPECT_GT(run.launches().replayed, 0) << run.launches().reason;
+    if (graphs != GraphMode::kOff) {
+      EXPECT_GT(run.launches().replayed, 0) << run.launches().reason;
+    }
     return found;
   }
 };
@@ -98,7 +101,9 @@ TEST_F(CompiledGpu, DrawsNewNumbersInEveryReplay) {
   }
   for (std::size_t i = 0; i < losses[0].size(); ++i) {
     EXPECT_TRUE(at::equal(losses[0][i], losses[1][i])) << i;
-    if (i >= 2) EXPECT_FALSE(at::equal(losses[1][i], losses[1][i - 2])) << i;
+    if (i >= 2) {
+      EXPECT_FALSE(at::equal(losses[1][i], losses[1][i - 2])) << i;
+    }
   }
 }
 

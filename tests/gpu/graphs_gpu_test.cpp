@@ -21,6 +21,7 @@
 
 #include "stagecraft/base/log.h"
 #include "stagecraft/runtime/launch/device_probe.h"
+#include "stagecraft/runtime/launch/graph_device.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/schedule/builders/builders.h"
@@ -242,6 +243,24 @@ TEST_F(GraphsGpu, WorkThatSynchronisesIsRunAndNamed) {
   // The device works on: a step of a model that can be captured.
   const GraphModel model(2);
   EXPECT_EQ(train(model, {.ranks = 2, .graphs = GraphMode::kOn}, 4, {32}, 4).counts.replayed, 2);
+}
+
+// torch releases a pool with its last graph, though a tensor of it may live on.
+TEST_F(GraphsGpu, ADeviceWhoseGraphsAreGoneCapturesAgain) {
+  const auto device = detail::find_graph_device(gpu_);
+  ASSERT_NE(device, nullptr);
+  const at::Tensor x = at::randn({1 << 20}, at::TensorOptions(gpu_));
+  std::vector<at::Tensor> kept;
+  for (int turn = 0; turn < 3; ++turn) {
+    const auto stream = device->enter();
+    device->begin_capture();
+    kept.push_back(x * (turn + 1));
+    const auto graph = device->end_capture();
+    graph->replay({});
+  }
+  for (int turn = 0; turn < 3; ++turn) {
+    EXPECT_TRUE(at::equal(kept[static_cast<std::size_t>(turn)], x * (turn + 1)));
+  }
 }
 
 TEST_F(GraphsGpu, EvalIsReplayed) {

@@ -14,6 +14,8 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/runtime/runner.h"
+#include "stagecraft/transport/local/local_world.h"
+#include "tests/runtime/faults.h"
 #include "tests/runtime/harness.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/fake_graph_device.h"
@@ -221,6 +223,29 @@ TEST_F(ActionLaunch, AForwardThatCannotBeCapturedIsRunAndNamed) {
   EXPECT_EQ(got.counts.run, 5);
   ASSERT_EQ(lines.size(), 1U);
   EXPECT_THAT(lines[0], testing::HasSubstr("0F0 cannot be captured as a graph"));
+}
+
+// As over NCCL.
+class DeviceTransport final : public FaultyTransport {
+ public:
+  using FaultyTransport::FaultyTransport;
+  bool waits_on_device() const override { return true; }
+};
+
+TEST_F(ActionLaunch, WhereTheDeviceWaitsForOtherRanksItMustBeAskedFor) {
+  for (const GraphMode graphs : {GraphMode::kAuto, GraphMode::kOn}) {
+    const TestModel model = chain_model(1);
+    const ScheduleSource source = ScheduleSource::named("1F1B", 1);
+    LocalWorld world(1);
+    DeviceTransport transport(world.transport(Rank(0)));
+    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.graphs = graphs}));
+    for (int step = 0; step < 4; ++step) {
+      runner.step(random_batch(2, 6, 5, 0), {.microbatches = 2});
+      take_grads(model.bodies);
+    }
+    EXPECT_EQ(runner.launches().replayed, graphs == GraphMode::kOn ? 2 : 0);
+  }
 }
 
 TEST_F(ActionLaunch, IsRefusedWhereGradientsAreExchanged) {

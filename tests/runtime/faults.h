@@ -113,6 +113,7 @@ class FaultyTransport : public Transport {
   void connect(std::span<const Rank> to, Deadline deadline) override {
     inner_.connect(to, deadline);
   }
+  bool waits_on_device() const override { return inner_.waits_on_device(); }
 
  private:
   void enter(Call call);

@@ -2,7 +2,7 @@
 #include <cstdint>
 #include <vector>
 
-#include <gtest/gtest.h>
+#include <gmock/gmock.h>
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/record/recorder.h"
@@ -74,6 +74,30 @@ Recording recording_of_two() {
   one.add_sent(80);
   one.end(7, at(90));
   return {schedule, StageGraph::chain(2), {zero.view(), one.view()}};
+}
+
+// The wait for sharded weights is a kind of its own: neither bubble nor exposed transfer.
+TEST(MakeReport, TellsTheWaitForWeights) {
+  const Schedule schedule(Level::kLowered, Placement::loop(1, 1),
+                          {parse_actions("0UNSHARD,0F0,0B0,0RESHARD")});
+  Recorder recorder;
+  recorder.start(4, kZero);
+  act(recorder, 0, 0, 1);
+  recorder.begin(1, at(1));
+  recorder.begin_wait(1, RankRecording::Wait::For::kWeights, at(1));
+  recorder.end_wait(at(0), at(8));
+  recorder.end(1, at(10));
+  act(recorder, 2, 10, 14);
+  act(recorder, 3, 14, 14);
+  const Recording recording{schedule, StageGraph::chain(1), {recorder.view()}};
+  const StepReport report = make_report(recording);
+  EXPECT_EQ(report.ranks[0].waiting_for_weights, 7);
+  EXPECT_EQ(report.ranks[0].compute, 2 + 4);
+  EXPECT_EQ(report.ranks[0].bubble, 0);
+  EXPECT_EQ(report.ranks[0].exposed_transfer, 0);
+  EXPECT_EQ(report.ranks[0].other, 1);
+  EXPECT_THAT(to_text(report), testing::HasSubstr("rank 0: waited 7.0 us for sharded weights"));
+  EXPECT_EQ(to_simulation(recording).exposed_gather, 7);
 }
 
 TEST(MakeReport, TellsTheBubbleByCause) {

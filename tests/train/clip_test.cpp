@@ -69,4 +69,18 @@ TEST(Clip, NamesTheGradientThatIsNoNumber) {
   EXPECT_ERROR(clip_grads(states, 1, 0), ArgumentError, "norm above 0 to clip at, got 0");
 }
 
+// Pieces begin at blocks, so the norm has the same bits however a gradient is divided.
+TEST(Clip, TheNormOfBlocksDoesNotDependOnThePieces) {
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kDouble}) {
+    const at::Tensor grad = at::randn({5000}).to(type);
+    const at::Tensor whole = norm_of_blocks({block_squares(grad)});
+    EXPECT_NEAR(whole.item<double>(), grad.to(at::kDouble).norm().item<double>(), 1e-4);
+    for (int64_t cut = 256; cut < 5000; cut += 256) {
+      EXPECT_TRUE(norm_of_blocks({block_squares(grad.narrow(0, 0, cut)),
+                                  block_squares(grad.narrow(0, cut, 5000 - cut))})
+                      .equal(whole));
+    }
+  }
+}
+
 }  // namespace stagecraft

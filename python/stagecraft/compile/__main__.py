@@ -127,11 +127,10 @@ def main(words: list[str] | None = None) -> int:
             importlib.import_module(module)
         with tempfile.TemporaryDirectory(prefix="stagecraft-compile-") as folder:
             pipe = file
-            if not is_pipe_file(file):
+            # A pipe also contains the whole model, which can be split differently.
+            if _split_options(args) or not is_pipe_file(file):
                 pipe = Path(folder) / "model.pipe"
                 report(split_model(file, pipe, _split_options(args)).rstrip())
-            elif _split_options(args):
-                parser.error(f"{file} is split already; --stages, --split, --plan and --program are for models that are not")
             compile_pipe(
                 pipe,
                 output,

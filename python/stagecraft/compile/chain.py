@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -29,7 +30,7 @@ class Chain:
         self.tensors: list[dict[str, torch.Tensor]] = []
         for number, stage in enumerate(stages):
             tensors = {name: pipe.tensor(info).to(device) for name, info in pipe.stage_states(number).items()}
-            runner = StageRunner(stage, lambda name, number=number: load(number, name), device)
+            runner = StageRunner(stage, functools.partial(load, number), device)
             runner.set_states(
                 {i: tensors[name] for i, name in enumerate(stage["parameters"])},
                 {i: tensors[name] for i, name in enumerate(stage["buffers"])},

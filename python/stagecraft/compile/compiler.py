@@ -34,7 +34,7 @@ class Result:
 
 def _fix_sizes(pipe: PipeFile, options: StageOptions, fix: dict[str, int | None] | None) -> StageOptions:
     """`fix`: sizes that get one value, None for the example's; None alone: all of them."""
-    examples = {}
+    examples: dict[str, int] = {}
     for stage in range(pipe.num_stages):
         graph = pipe.stage_graph(stage)
         examples |= {name: graph.size(name).example for name in size_names(graph)}

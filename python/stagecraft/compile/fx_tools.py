@@ -60,7 +60,8 @@ def placeholders(module: fx.GraphModule) -> list[fx.Node]:
 
 
 def output(module: fx.GraphModule) -> fx.Node:
-    return next(node for node in module.graph.nodes if node.op == "output")
+    found: fx.Node = next(node for node in module.graph.nodes if node.op == "output")
+    return found
 
 
 def hint(size: Any) -> int:

@@ -51,7 +51,7 @@ def divide(
     kept: list[fx.Node] = []
     described: list[Slot] = []
     saved: dict[str, Slot] = {}
-    for position, node in enumerate(output(forward).args[0]):  # type: ignore[arg-type,var-annotated]
+    for position, node in enumerate(output(forward).args[0]):  # type: ignore[arg-type]
         if position < count:
             slot = outputs[position]
             assert slot is not None
@@ -146,13 +146,13 @@ def _make_views_again(
                 have[source.name].meta = dict(source.meta)
             copies = {source: have[source.name]}
             for view in reversed(chain):
-                copies[view] = backward.graph.node_copy(view, lambda each, copies=copies: copies[each])
+                copies[view] = backward.graph.node_copy(view, copies.__getitem__)
         node.replace_all_uses_with(copies[chain[0]])
         backward.graph.erase_node(node)
         gone.add(chain[0])
     if gone:
         results = output(forward)
-        nodes = list(results.args[0])  # type: ignore[arg-type,var-annotated]
+        nodes = list(results.args[0])  # type: ignore[arg-type]
         results.args = (tuple(n for i, n in enumerate(nodes) if i < count or n not in gone),)
         backward.graph.lint()
 

@@ -17,6 +17,7 @@ from .halves import carrier_slots, divide, finish, split_backward
 from .hoist import hoist
 from .pipe_file import TensorInfo
 from .programs import Program, Slot, StagePrograms
+from .ranges import ranges_of
 from .sizes import GraphSize, SizeExpr, resolve
 from .stage_module import StageModule
 from .tensors_only import read_sizes_off_tensors
@@ -137,7 +138,7 @@ def _make_programs(
         if names:
             args.append(torch.empty((), device=device).expand(sizes))
     joint = private.joint_graph(module, tuple(args))
-    return _from_joint(joint, module, mode, device, symbols, options)
+    return _from_joint(joint, module, mode, device, symbols, dict(zip(names, hints, strict=True)), options)
 
 
 def _size_at(expr: SizeExpr, known: Mapping[str, Any], graph: Graph) -> Any:
@@ -181,10 +182,11 @@ def _from_joint(
     mode: Any,
     device: torch.device,
     symbols: dict[str, Any],
+    hints: dict[str, int],
     options: StageOptions,
 ) -> StagePrograms:
     descs = output(joint).meta["desc"]
-    results = list(output(joint).args[0])  # type: ignore[arg-type,var-annotated]
+    results = list(output(joint).args[0])  # type: ignore[arg-type]
     outputs = [_slot_of_output(desc, node, module) for desc, node in zip(descs, results, strict=True)]
     count = sum(desc is not None and not private.output_kind(desc)[0].endswith("_grad") for desc in descs)
     slots = {node.name: _slot_of_input(node, module) for node in placeholders(joint)}
@@ -224,6 +226,7 @@ def _from_joint(
         sorted({slot.index for slot in grads if slot.kind == "input_grad" and slot.index is not None}),
         sorted({slot.index for slot in slots.values() if slot.kind == "output_grad" and slot.index is not None}),
         symbols,
+        ranges_of(private.guards(mode), symbols, hints),
     )
 
 

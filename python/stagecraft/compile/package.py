@@ -62,8 +62,14 @@ def describe_sizes(pipe: PipeFile, jobs: Sequence[Job]) -> dict[str, dict[str, i
         graph = pipe.stage_graph(job.stage)
         for name in job.programs.symbols:
             size = graph.size(name)
-            greatest = _NO_LIMIT if size.greatest is None else size.greatest
-            symbols[name] = {"min": max(size.least, 1), "max": greatest, "example": size.example}
+            least, greatest = job.programs.ranges[name]
+            known = symbols.get(name, {"min": 1, "max": _NO_LIMIT})
+            limits = [known["max"], size.greatest, greatest]
+            symbols[name] = {
+                "min": max(known["min"], size.least, least),
+                "max": min(limit for limit in limits if limit is not None),
+                "example": size.example,
+            }
     return symbols
 
 

@@ -166,7 +166,11 @@ def sympy_nodes(expr: Any, symbols: dict[Any, fx.Proxy]) -> Any:
 def aot_compile(module: fx.GraphModule, options: dict[str, Any]) -> list[str]:
     """The files of a compiled program."""
     from torch import _inductor
+    from torch._inductor import config
 
+    # Line tables make programs larger and their compilation slower.
+    settings: Any = config.aot_inductor
+    options = {"aot_inductor.enable_line_tables": False, **options} if hasattr(settings, "enable_line_tables") else options
     example = tuple(node.meta["val"] for node in module.graph.nodes if node.op == "placeholder")
     with torch.no_grad():
         made: Any = _inductor.aot_compile(module, example, options={"aot_inductor.package": True, **options})
@@ -175,16 +179,16 @@ def aot_compile(module: fx.GraphModule, options: dict[str, Any]) -> list[str]:
 
 def pack(path: Path, programs: dict[str, list[str]]) -> None:
     """One package of several compiled programs."""
-    from torch._inductor.package import package_aoti
+    from torch._inductor.package import package
 
-    package_aoti(str(path), dict(programs))
+    package.package_aoti(str(path), {name: list(files) for name, files in programs.items()})
 
 
 def load_program(path: Path, name: str) -> Any:
     """A program of a package: called with tensors, it returns tensors."""
-    from torch._inductor.package import load_package
+    from torch._inductor.package import package
 
-    runner = load_package(str(path), name, run_single_threaded=True, num_runners=1)
+    runner = package.load_package(str(path), name, run_single_threaded=True, num_runners=1)
     return runner.loader.run
 
 

@@ -41,13 +41,14 @@ class Program:
 
 @dataclasses.dataclass
 class StagePrograms:
-    """All programs of a stage. `symbols`: torch's symbol of each size that may change."""
+    """All programs of a stage. `symbols`: torch's symbol of each size that may change; `ranges`: where they hold."""
 
     programs: dict[str, Program]
     draws: list[str]
     input_grads: list[int]
     output_grads: list[int]
     symbols: dict[str, Any]
+    ranges: dict[str, tuple[int, int | None]]
 
     def slots(self, name: str) -> dict[str, list[dict[str, Any]]]:
         """The description of a program's inputs and outputs, as the package has it."""
@@ -100,7 +101,7 @@ def _size_text(size: Any, symbols: Mapping[Any, str]) -> str:
 
 def fingerprint(stage: StagePrograms, more: str) -> str:
     """40 hex digits that are the same for stages whose programs are the same. `more`: what else they depend on."""
-    import sympy
+    import sympy  # type: ignore[import-untyped]
 
     text = [more]
     symbols: dict[Any, Any] = {}
@@ -119,16 +120,17 @@ def fingerprint(stage: StagePrograms, more: str) -> str:
                 constant = getattr(program.module, str(node.target))
                 text.append(f"constant {_constant_text(constant)}")
                 continue
-            args = fx.map_arg((node.args, node.kwargs), lambda each, numbers=numbers: f"%{numbers[each]}")
-            text.append(f"{node.target} {_args_text(args, symbols)}")
+            text.append(f"{node.target} {_args_text((node.args, node.kwargs), symbols, numbers)}")
     return hashlib.sha1("\n".join(text).encode()).hexdigest()
 
 
-def _args_text(args: Any, symbols: Mapping[Any, str]) -> str:
+def _args_text(args: Any, symbols: Mapping[Any, str], numbers: Mapping[fx.Node, int]) -> str:
+    if isinstance(args, fx.Node):
+        return f"%{numbers[args]}"
     if isinstance(args, (list, tuple)):
-        return "[" + ", ".join(_args_text(each, symbols) for each in args) + "]"
+        return "[" + ", ".join(_args_text(each, symbols, numbers) for each in args) + "]"
     if isinstance(args, dict):
-        return "{" + ", ".join(f"{key}: {_args_text(value, symbols)}" for key, value in args.items()) + "}"
+        return "{" + ", ".join(f"{key}: {_args_text(value, symbols, numbers)}" for key, value in args.items()) + "}"
     return _size_text(args, symbols)
 
 

@@ -31,7 +31,7 @@ class SizeExpr:
     @staticmethod
     def parse(text: str) -> SizeExpr | None:
         """None for a text that is not an expression."""
-        terms = []
+        terms: list[tuple[int, tuple[str, ...]]] = []
         at = 0
         while at < len(text):
             found = _TERM.match(text, at)
@@ -160,7 +160,7 @@ def expr_text(size: Any, names: Mapping[Any, str]) -> int | str | None:
     """
     if isinstance(size, int):
         return size
-    import sympy
+    import sympy  # type: ignore[import-untyped]
 
     expr = size.node.expr
     if expr.is_Integer:

@@ -81,9 +81,12 @@ ActionLauncher::ActionLauncher(PipelineCore& core, StepDriver& rank,
 
 ActionLauncher::~ActionLauncher() = default;
 
-std::unique_ptr<ActionLauncher> make_action_launcher(PipelineCore& core, StepDriver& rank) {
+std::unique_ptr<ActionLauncher> make_action_launcher(PipelineCore& core, StepDriver& rank,
+                                                     const Transport& transport) {
   const PipelineOptions& options = core.options;
   if (options.graphs == GraphMode::kOff || rank.stages().empty()) return nullptr;
+  // Making a graph may wait for the whole device, which may wait for a rank that does the same.
+  if (options.graphs == GraphMode::kAuto && transport.waits_on_device()) return nullptr;
   const auto refuse = [&](const std::string& reason) -> std::unique_ptr<ActionLauncher> {
     require<ArgumentError>(options.graphs != GraphMode::kOn,
                            "PipelineOptions::graphs is kOn, but {}", reason);

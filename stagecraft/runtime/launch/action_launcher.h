@@ -70,7 +70,8 @@ class ActionLauncher {
 };
 
 /// Null if the options or the devices do not allow graphs. Error if they do not and GraphMode::kOn
-/// is set.
-std::unique_ptr<ActionLauncher> make_action_launcher(PipelineCore& core, StepDriver& rank);
+/// is set. `transport` is that of the rank.
+std::unique_ptr<ActionLauncher> make_action_launcher(PipelineCore& core, StepDriver& rank,
+                                                     const Transport& transport);
 
 }  // namespace stagecraft::detail

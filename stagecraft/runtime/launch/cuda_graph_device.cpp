@@ -22,6 +22,7 @@
 #include <c10/core/impl/VirtualGuardImpl.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAStream.h>
+#include <c10/util/Exception.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
@@ -137,18 +138,42 @@ class CudaGraphMarks final : public DeviceMarks {
   std::size_t size_ = 0;
 };
 
+/// While it lives, notes torch's warning about a graph without work instead of printing it: an I of
+/// the first stage has none.
+class NoteEmptyGraph final : public c10::WarningHandler {
+ public:
+  void process(const c10::Warning& warning) override {
+    if (warning.msg().find("Graph is empty") != std::string::npos) {
+      is_empty_ = true;
+    } else {
+      c10::WarningHandler::process(warning);
+    }
+  }
+  bool is_empty() const { return is_empty_; }
+
+ private:
+  bool is_empty_ = false;
+  c10::WarningUtils::WarningHandlerGuard guard_{this};
+};
+
 class CudaGraphDevice;
 
 class CudaDeviceGraph final : public DeviceGraph {
  public:
-  CudaDeviceGraph(CudaGraphDevice& device, std::unique_ptr<OpenGraph> graph, Sequences sequences)
-      : device_(device), graph_(std::move(graph)), sequences_(std::move(sequences)) {}
+  CudaDeviceGraph(CudaGraphDevice& device, std::unique_ptr<OpenGraph> graph, Sequences sequences,
+                  bool is_empty)
+      : device_(device),
+        graph_(std::move(graph)),
+        sequences_(std::move(sequences)),
+        is_empty_(is_empty) {}
+  ~CudaDeviceGraph() override;
   void replay(std::span<const uint64_t> seeds) override;
 
  private:
   CudaGraphDevice& device_;
   std::unique_ptr<OpenGraph> graph_;
   Sequences sequences_;
+  bool is_empty_;
 };
 
 class CudaGraphDevice final : public GraphDevice {
@@ -173,22 +198,27 @@ class CudaGraphDevice final : public GraphDevice {
     prepare_sequences();
     sequences_ = {};
     current_.reset();
+    // torch refuses a pool whose last graph is gone.
+    if (num_graphs_ == 0) pool_ = at::cuda::graph_pool_handle();
     graph_ = std::make_unique<OpenGraph>();
+    ++num_graphs_;
     // Threads of other pipelines may allocate and synchronise in the meantime.
     graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
   }
 
   std::unique_ptr<DeviceGraph> end_capture() override {
     const auto capture = graph_->capture_id();
+    const NoteEmptyGraph note;
     graph_->capture_end();
     end_positions(*state_, capture);
     return std::make_unique<CudaDeviceGraph>(*this, std::move(graph_),
-                                             std::exchange(sequences_, {}));
+                                             std::exchange(sequences_, {}), note.is_empty());
   }
 
   void cancel_capture() noexcept override {
     const std::unique_ptr<OpenGraph> graph = std::move(graph_);
     if (!graph) return;
+    --num_graphs_;
     end_positions(*state_, graph->capture_id());
     sequences_ = {};
     try {
@@ -238,6 +268,8 @@ class CudaGraphDevice final : public GraphDevice {
     return std::make_unique<CudaGraphMarks>(device_, limit);
   }
 
+  void note_released() { --num_graphs_; }
+
   /// Graphs share their memory, so they run in the order of the replays, on whatever streams.
   void replay_here(OpenGraph& graph) {
     const c10::Stream now = current_of(device_);
@@ -260,6 +292,7 @@ class CudaGraphDevice final : public GraphDevice {
   decltype(at::cuda::graph_pool_handle()) pool_;
   c10::intrusive_ptr<at::CUDAGeneratorState> state_;
   at::Generator generator_;
+  int64_t num_graphs_ = 0;              // that exist, with the one that is being captured
   std::unique_ptr<OpenGraph> graph_;    // that is being captured
   Sequences sequences_;                 // of that graph
   Sequences spare_;                     // for the next graph that draws
@@ -267,7 +300,12 @@ class CudaGraphDevice final : public GraphDevice {
   std::optional<c10::Stream> last_;     // of the last replay
 };
 
+CudaDeviceGraph::~CudaDeviceGraph() {
+  device_.note_released();
+}
+
 void CudaDeviceGraph::replay(std::span<const uint64_t> seeds) {
+  if (is_empty_) return;
   if (!seeds.empty()) {
     // Pinned memory of its own for each replay: the copy may run much later.
     const at::Tensor host =

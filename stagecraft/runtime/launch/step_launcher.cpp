@@ -13,6 +13,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/microbatch/merge.h"
 #include "stagecraft/runtime/launch/captured_seeds.h"
 #include "stagecraft/runtime/launch/device_failure.h"
 #include "stagecraft/runtime/launch/last_operator.h"
@@ -213,13 +214,16 @@ void StepLauncher::rehearse(const StepPlan& plan) {
   if (probe_) probe_->reset_peak();
   try {
     execute_here(plan);
-    if (probe_) counts_.peak_run = probe_->memory().peak_reserved;
   } catch (...) {
     release_casts();
     host_.recover();
     throw;
   }
   release_casts();
+}
+
+void StepLauncher::note_collected() {
+  if (probe_) counts_.peak_run = probe_->memory().peak_reserved;
 }
 
 std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& plan) {
@@ -294,7 +298,10 @@ void StepLauncher::record(const StepPlan& plan, Captured& step) {
   for (const auto& rank : host_.ranks) rank->release_kept();
   execute_here(plan);
   for (const auto& rank : host_.ranks) rank->release_kept();
-  step.result = host_.collect(*plan.options);
+  // A replay merges the outputs into memory of the caller.
+  StepOptions options = *plan.options;
+  if (options.outputs == OutputMode::kMerged) options.outputs = OutputMode::kEach;
+  step.result = host_.collect(options);
   const c10::NoGradGuard no_grad;
   if (are_alike(step.result.losses)) step.losses = at::stack(step.result.losses);
 }
@@ -313,8 +320,11 @@ StepResult StepLauncher::replay(Captured& step, const StepPlan& plan) {
   // The next replay writes to the same memory, and the caller may keep its results.
   const c10::NoGradGuard no_grad;
   StepResult result;
-  result.output = cloned(step.result.output);
-  for (const c10::IValue& output : step.result.outputs) result.outputs.push_back(cloned(output));
+  if (plan.options->outputs == OutputMode::kMerged) {
+    result.output = merge_chunks(step.result.outputs);
+  } else {
+    for (const c10::IValue& output : step.result.outputs) result.outputs.push_back(cloned(output));
+  }
   result.weights = step.result.weights;
   if (step.losses.defined()) {
     const at::Tensor losses = step.losses.clone();

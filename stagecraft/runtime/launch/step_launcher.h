@@ -54,6 +54,9 @@ class StepLauncher {
   /// captured.
   Outcome launch(StepPlan& plan, StepResult& result);
 
+  /// After kExecuted, when the results are collected: notes the peak of the step.
+  void note_collected();
+
   const LaunchCounts& counts() const { return counts_; }
   /// Whether the executors have a recording of the step that was replayed last.
   bool has_recording() const { return has_recording_; }

@@ -52,7 +52,10 @@ class Recorder {
   void begin_wait(std::size_t offset) { begin_wait(offset, Clock::now()); }
   void begin_wait(std::size_t offset, Time now);
   void begin_wait(std::size_t offset, RankRecording::Wait::For what) {
-    begin_wait(offset, Clock::now());
+    begin_wait(offset, what, Clock::now());
+  }
+  void begin_wait(std::size_t offset, RankRecording::Wait::For what, Time now) {
+    begin_wait(offset, now);
     recording_.waits.back().what = what;
   }
   void end_wait(Time sent) { end_wait(sent, Clock::now()); }

@@ -33,10 +33,10 @@ struct RankRecording {
       kWeights,  ///< the weights of a sharded stage
     };
     std::size_t offset = 0;  ///< of the action
-    For what = For::kValues;
     int64_t begin = 0;
     int64_t end = -1;  ///< -1: it did not end
     int64_t sent = 0;  ///< when the transfer left; may be before or after the wait
+    For what = For::kValues;
 
     friend bool operator==(const Wait&, const Wait&) = default;
   };

@@ -109,6 +109,7 @@ RankStats stats_of(std::span<const Action> list, const std::vector<Interval>& ti
   const TimeUse use = use_of_time(list, rank, makespan);
   stats.busy = microseconds(use.compute);
   stats.exposed_transfer = microseconds(use.exposed);
+  stats.exposed_gather = microseconds(use.weights);
   if (makespan > 0) stats.bubble = 1 - stats.busy / microseconds(makespan);
   stats.peak_memory = static_cast<double>(rank.held_before + rank.peak_memory.value_or(0));
   return stats;
@@ -138,6 +139,7 @@ Simulation to_simulation(const Recording& recording) {
     }
     result.span = std::max(result.span, stats.last_end - stats.first_start);
     result.exposed_transfer += stats.exposed_transfer;
+    result.exposed_gather += stats.exposed_gather;
     result.transfers += stats.transfers_sent;
     result.peak_memory = std::max(result.peak_memory, stats.peak_memory);
     busy += stats.busy;

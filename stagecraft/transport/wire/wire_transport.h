@@ -55,6 +55,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   std::shared_ptr<const AbortReason> abort_reason() const override { return exchange_.reason(); }
   void recover(Deadline deadline) override;
   void connect(std::span<const Rank> peers, Deadline deadline) override;
+  bool waits_on_device() const override { return link_ != nullptr; }
 
   void publish(std::function<RankProgress()> tell) override;
   std::vector<HeardProgress> progress() const override;
