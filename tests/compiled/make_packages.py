@@ -6,6 +6,7 @@
 gpt.scp     a language model with its loss, in four stages of which two are the same; rows and length may change
 drop1.scp   the same with dropout and one block, in one stage
 drop2.scp   and in two stages
+mlp.scp     two stages, the loss outside; rows may change
 half.scp    one stage under autocast to bfloat16: batch normalisation, two outputs, one size, a program for evaluation
 """
 
@@ -53,6 +54,15 @@ class Gpt(nn.Module):
         return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
 
 
+class Mlp(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(6, 8), nn.Linear(8, 6)
+
+    def forward(self, x):
+        return self.b(torch.tanh(self.a(x)))
+
+
 class Half(nn.Module):
     def __init__(self):
         super().__init__()
@@ -81,6 +91,10 @@ def main():
         ids, targets = torch.zeros(2, ROWS, LENGTH, dtype=torch.long)
         return export(folder, name, Gpt(**options), (ids, targets.clone()), (dims, dims))
 
+    def mlp(name):
+        torch.manual_seed(1)
+        return export(folder, name, Mlp(), (torch.randn(4, 6),), ({0: Dim("rows", max=64)},))
+
     def half(name):
         torch.manual_seed(1)
         return export(folder, name, Half(), (torch.randn(4, 16),))
@@ -93,6 +107,7 @@ def main():
         "gpt": (lambda: tokens("gpt", layers=2), ["--split", "blocks.0,blocks.1,norm"]),
         "drop2": (lambda: tokens("drop", layers=1, dropout=0.25), ["--split", "blocks.0"]),
         "drop1": (lambda: tokens("drop", layers=1, dropout=0.25), []),
+        "mlp": (lambda: mlp("mlp"), ["--split", "b"]),
         "half": (lambda: half("half"), ["--bf16", "--eval"]),
     }
     for name in sys.argv[4:] or builds:

@@ -71,14 +71,14 @@ void expect_refused(const std::string& bytes, const std::string& says) {
 
 /// A package with one thing changed in its description.
 std::string with(const std::function<void(json&)>& change) {
-  Opened package(package_path("half"));
+  Opened package(package_path("mlp"));
   change(package.description());
   return package.sealed();
 }
 
 TEST(CompiledPackage, LoadsWhatItIsWrittenAgain) {
-  const TempFile file(Opened(package_path("half")).sealed());
-  EXPECT_EQ(CompiledPipe::load(file.path()).num_stages(), 1);
+  const TempFile file(Opened(package_path("mlp")).sealed());
+  EXPECT_EQ(CompiledPipe::load(file.path()).num_stages(), 2);
 }
 
 TEST(CompiledPackage, RefusesOtherVersionsDevicesAndProcessors) {
@@ -91,7 +91,7 @@ TEST(CompiledPackage, RefusesOtherVersionsDevicesAndProcessors) {
                    d["capability"] = "sm_90";
                  }),
                  "GPU");
-  const CompiledPackage package(package_path("half"));
+  const CompiledPackage package(package_path("mlp"));
   EXPECT_ERROR(package.require_runs_on(c10::Device("cuda:0")), FileError, "the device cpu");
 }
 
@@ -103,7 +103,7 @@ TEST(CompiledPackage, RefusesFilesThatAreNoPackages) {
 }
 
 TEST(CompiledPackage, RefusesCutOffFiles) {
-  const std::string whole = read_file(package_path("half"));
+  const std::string whole = read_file(package_path("mlp"));
   for (const double share : {0.01, 0.5, 0.9, 0.999}) {
     const auto size = static_cast<std::size_t>(share * static_cast<double>(whole.size()));
     expect_refused(whole.substr(0, size), "cut off");
@@ -111,33 +111,33 @@ TEST(CompiledPackage, RefusesCutOffFiles) {
 }
 
 TEST(CompiledPackage, RefusesDamageToEveryMember) {
-  Opened original(package_path("half"));
+  Opened original(package_path("mlp"));
   const std::string code = original.description()["stages"][0]["code"];
   for (const std::string& name : {std::string("pipe"), code}) {
     const std::size_t size = original.member(name).size();
     for (const std::size_t at : {std::size_t{0}, size / 3, size / 2, size - 1}) {
-      Opened package(package_path("half"));
+      Opened package(package_path("mlp"));
       package.member(name)[at] ^= 1;
       expect_refused(package.bytes(), name);
     }
-    Opened shorter(package_path("half"));
+    Opened shorter(package_path("mlp"));
     shorter.member(name).pop_back();
     expect_refused(shorter.bytes(), name);
-    Opened without(package_path("half"));
+    Opened without(package_path("mlp"));
     without.remove(name);
     expect_refused(without.bytes(), name);
   }
-  Opened more(package_path("half"));
+  Opened more(package_path("mlp"));
   more.add("code/other.pt2", "bytes");
   expect_refused(more.bytes(), "code/other.pt2");
 }
 
 // Single characters of the description: each is refused by its checksum, or not JSON any more.
 TEST(CompiledPackage, RefusesDamageToItsDescription) {
-  Opened original(package_path("half"));
+  Opened original(package_path("mlp"));
   const std::size_t size = original.member("stagecraft.json").size();
   for (std::size_t at = 0; at < size; at += size / 40) {
-    Opened package(package_path("half"));
+    Opened package(package_path("mlp"));
     char& byte = package.member("stagecraft.json")[at];
     if (byte == ' ' || byte == '\n') continue;
     byte = byte == 'x' ? 'y' : 'x';

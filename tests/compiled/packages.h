@@ -13,7 +13,7 @@
 
 namespace stagecraft {
 
-/// The path of a package that make_packages.py wrote: "gpt", "drop1", "drop2", "half".
+/// The path of a package that make_packages.py wrote: "mlp", "gpt", "drop1", "drop2", "half".
 std::string package_path(const std::string& name);
 
 /// The same pipe on the same tensors, which runs the graphs of its stages.
