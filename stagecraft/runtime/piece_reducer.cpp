@@ -20,10 +20,11 @@ PieceReducer::PieceReducer(Transport& transport, ParameterShards& shards, std::s
 void PieceReducer::start(bool /*reduces*/) {
   for (const auto& unit : shards_.units()) {
     for (const ShardUnit::Parameter& parameter : unit->parameters()) {
-      require<ArgumentError>(!parameter.tensor.grad().defined(),
-                             "stage {}: parameter \"{}\" has a gradient, but gradients are sharded: "
-                             "each replica has a piece of their sums (Runner::shards)",
-                             unit->stage().value(), parameter.name);
+      require<ArgumentError>(
+          !parameter.tensor.grad().defined(),
+          "stage {}: parameter \"{}\" has a gradient, but gradients are sharded: "
+          "each replica has a piece of their sums (Runner::shards)",
+          unit->stage().value(), parameter.name);
     }
   }
   is_reduced_.assign(stages_.size(), false);

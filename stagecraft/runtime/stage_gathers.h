@@ -47,8 +47,8 @@ class StageGathers {
   /// A unit in a step.
   struct Gathered {
     ShardUnit* unit = nullptr;
-    int32_t users = 0;     // stages that are unsharded
-    int32_t gathers = 0;   // so far in the step
+    int32_t users = 0;                               // stages that are unsharded
+    int32_t gathers = 0;                             // so far in the step
     std::optional<AllGather> gather = std::nullopt;  // in flight
   };
 

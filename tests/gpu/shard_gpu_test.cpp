@@ -27,7 +27,7 @@ constexpr int32_t kStages = 4;
 constexpr int64_t kWidth = 96;
 
 /// The weights of each rank after three updates, on the CPU.
-std::vector<std::vector<at::Tensor>> train(ShardKind kind, c10::Device device,
+std::vector<std::vector<at::Tensor>> train_sharded(ShardKind kind, c10::Device device,
                                            c10::ScalarType type) {
   const ScheduleSource source = ScheduleSource::named("Interleaved1F1B", 2, 2);
   std::vector<std::vector<at::Tensor>> weights(4);
@@ -84,11 +84,11 @@ std::vector<std::vector<at::Tensor>> train(ShardKind kind, c10::Device device,
 
 TEST_F(ShardGpu, HasTheBitsOfWholeReplicas) {
   for (const c10::ScalarType type : {at::kFloat, at::kBFloat16}) {
-    const auto expected = train(ShardKind::kNone, gpu_, type);
+    const auto expected = train_sharded(ShardKind::kNone, gpu_, type);
     for (const ShardKind kind :
          {ShardKind::kOptimizer, ShardKind::kGradients, ShardKind::kParameters}) {
       SCOPED_TRACE(to_string(kind));
-      const auto got = train(kind, gpu_, type);
+      const auto got = train_sharded(kind, gpu_, type);
       for (std::size_t r = 0; r < got.size(); ++r) {
         ASSERT_EQ(got[r].size(), 2U);
         for (std::size_t i = 0; i < got[r].size(); ++i) {

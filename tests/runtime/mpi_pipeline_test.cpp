@@ -34,8 +34,8 @@ TEST(MpiPipeline, SkipConnectionsAndSentWeightsToo) {
 TEST(MpiPipeline, ShardedReplicasToo) {
   const ScheduleCase shape{"Interleaved1F1B", MpiRanks::job_size() / 2, 2, 4};
   MpiRanks::run(MpiRanks::job_size(), {}, [&](Transport& transport) {
-    check_kinds(transport, {.schedule = shape,
-                            .make_model = [&] { return chain_model(shape.stages(), 20); }});
+    check_kinds(transport,
+                {.schedule = shape, .make_model = [&] { return chain_model(shape.stages(), 20); }});
   });
 }
 

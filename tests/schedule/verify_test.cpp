@@ -150,9 +150,10 @@ TEST(Verify, ChecksSharding) {
 TEST(Verify, CountsActiveStages) {
   constexpr std::string_view kTwo = "0UNSHARD,1UNSHARD,0F0,1F0,1B0,1RESHARD,0B0,0RESHARD\n";
   EXPECT_THAT(findings(kTwo, {.max_active_stages = 2}), ElementsAre());
-  EXPECT_THAT(findings(kTwo, {.max_active_stages = 1}),
-              ElementsAre("rank 0, slot 1, 1UNSHARD: 2 stages would be unsharded at once, at most 1 "
-                          "may be"));
+  EXPECT_THAT(
+      findings(kTwo, {.max_active_stages = 1}),
+      ElementsAre("rank 0, slot 1, 1UNSHARD: 2 stages would be unsharded at once, at most 1 "
+                  "may be"));
   EXPECT_THAT(findings("0UNSHARD,0F0,0RESHARD,1UNSHARD,1F0,1B0,1RESHARD,0UNSHARD,0B0,0RESHARD\n",
                        {.max_active_stages = 1}),
               ElementsAre());
