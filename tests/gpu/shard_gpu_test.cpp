@@ -28,7 +28,7 @@ constexpr int64_t kWidth = 96;
 
 /// The weights of each rank after three updates, on the CPU.
 std::vector<std::vector<at::Tensor>> train_sharded(ShardKind kind, c10::Device device,
-                                           c10::ScalarType type) {
+                                                   c10::ScalarType type) {
   const ScheduleSource source = ScheduleSource::named("Interleaved1F1B", 2, 2);
   std::vector<std::vector<at::Tensor>> weights(4);
   LocalWorld world(4);
