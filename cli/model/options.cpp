@@ -79,8 +79,7 @@ void add_options(CLI::App* app, ModelCommand& command) {
   plan->group("Plan");
   CLI::Option* pipe =
       add_text(app, "--pipe", command.pipe_out, "FILE.pipe",
-               "split the model and write its stages there, for save_pipe's readers; FILE may be "
-               "a graph that save_graph has written")
+               "split the model and write its stages there; FILE may be a saved graph or pipe")
           ->excludes(text)
           ->excludes(json)
           ->excludes(plan)

@@ -29,7 +29,8 @@ def read_sizes_off_tensors(module: fx.GraphModule, carriers: Sequence[fx.Node]) 
     """Replaces inputs that are ints, and inputs that are read for their sizes alone.
 
     A size is read off a tensor that comes in for its elements. Where none has it, one of the `carriers` comes in, for
-    its sizes alone: the caller gives a tensor without memory.
+    its sizes alone: the caller gives a tensor without memory. So it does where a tensor has a product of sizes (rows
+    times length) and no tensor has a factor: Inductor must be able to read every size off a tensor.
     """
     graph = module.graph
     sizes: list[fx.Node] = []
@@ -45,7 +46,9 @@ def read_sizes_off_tensors(module: fx.GraphModule, carriers: Sequence[fx.Node]) 
             sizes.extend(node.users)
         else:
             solid.append(node)
-    if not sizes:
+    shapes = [size.node.expr for node in solid for size in node.meta["val"].shape if isinstance(size, torch.SymInt)]
+    factors = {symbol for expr in shapes for symbol in expr.free_symbols} - set(shapes)
+    if not sizes and not factors:
         return
     first = next(node for node in graph.nodes if node.op != "placeholder")
     places: dict[Any, tuple[fx.Node, int]] = {}
@@ -81,6 +84,8 @@ def read_sizes_off_tensors(module: fx.GraphModule, carriers: Sequence[fx.Node]) 
                 made[expr] = result.node if isinstance(result, fx.Proxy) else result
         return made[expr]
 
+    for symbol in sorted(factors, key=str):
+        size_of(symbol)
     for node in sizes:
         if not node.users:
             continue
