@@ -63,8 +63,8 @@ TEST(NcclJoin, OnlyPairsThatTalkHaveCommunicators) {
   use_fake_nccl();
   const auto ends = run_nccl_ranks(4, c10::kCPU, {}, [](Transport& transport) {
     const auto me = transport.rank().value();
-    transport.barrier(soon());
     EXPECT_EQ(num_communicators(), 0);
+    transport.barrier(soon());
     // A pipeline: each rank sends to the next one, several times.
     for (int32_t i = 0; i < 3; ++i) {
       PendingPtr receive;
