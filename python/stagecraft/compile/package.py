@@ -47,8 +47,8 @@ def describe_stage(pipe: PipeFile, job: Job) -> dict[str, Any]:
         "output_grads": programs.output_grads,
         "draws": programs.draws,
         "bytes": {
-            "saved": programs.bytes_read(["backward", "input_backward", "weight_backward"]),
-            "kept": programs.bytes_read(["weight_backward"]),
+            "saved": programs.bytes_after_forward(),
+            "kept": programs.bytes_after_input_backward(),
             "prepared": programs.prepared_bytes(),
         },
         "programs": {name: programs.slots(name) for name in programs.programs},

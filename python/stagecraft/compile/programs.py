@@ -15,8 +15,8 @@ from .sizes import expr_text
 
 __all__ = ["Program", "Slot", "StagePrograms", "fingerprint"]
 
-# What the caller keeps for the backward, beside saved values, counts where a later program reads it.
-_HELD = {"saved", "kept", "input"}
+# Inputs count where a later program reads them.
+_AFTER_FORWARD = {"saved", "input"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,15 +69,22 @@ class StagePrograms:
         described["strides"] = [expr_text(stride, names) for stride in value.stride()]
         return described
 
-    def bytes_read(self, readers: list[str]) -> int:
-        """Of values that programs read and that belong to a microbatch, at the example's sizes."""
+    def bytes_after_forward(self) -> int:
+        """Of a microbatch, between its forward and its backward, at the example's sizes."""
+        return self._bytes_read(["backward", "input_backward", "weight_backward"], _AFTER_FORWARD)
+
+    def bytes_after_input_backward(self) -> int:
+        """The same between the halves of the backward."""
+        return self._bytes_read(["weight_backward"], _AFTER_FORWARD | {"kept"})
+
+    def _bytes_read(self, readers: list[str], kinds: set[str]) -> int:
         seen: dict[Slot, int] = {}
         for name in readers:
             if name not in self.programs:
                 continue
             program = self.programs[name]
             for slot, node in zip(program.inputs, placeholders(program.module), strict=True):
-                if slot.kind in _HELD:
+                if slot.kind in kinds:
                     seen[slot] = nbytes(node)
         return sum(seen.values())
 
