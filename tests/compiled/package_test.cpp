@@ -106,7 +106,10 @@ TEST(CompiledPackage, RefusesCutOffFiles) {
   const std::string whole = read_file(package_path("mlp"));
   for (const double share : {0.01, 0.5, 0.9, 0.999}) {
     const auto size = static_cast<std::size_t>(share * static_cast<double>(whole.size()));
-    expect_refused(whole.substr(0, size), "cut off");
+    // Members are archives, so the end of one of them may be found: the message is not always that
+    // the file is cut off.
+    const TempFile file(whole.substr(0, size));
+    EXPECT_ERROR(CompiledPipe::load(file.path()), FileError, file.path());
   }
 }
 
