@@ -27,6 +27,7 @@
 
 #include "benchmarks/harness.h"
 #include "benchmarks/python_reference.h"
+#include "benchmarks/request.h"
 #include "cli/train/gpt.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/schedule/builders/builders.h"
@@ -124,10 +125,7 @@ void serve(Transport& transport, const std::string& schedule, ShardKind kind,
   const double before = status_bytes("VmRSS");
   Training training(transport, schedule, kind, setting);
   for (;;) {
-    std::string line;
-    if (transport.rank() == Rank(0) && !std::getline(std::cin, line)) line = "end";
-    // Whoever measures may think for long.
-    line = transport.broadcast(line, Rank(0), Deadline::after(std::chrono::hours(1))).toStringRef();
+    const std::string line = bench::next_request(transport);
     if (line == "end") return;
     const std::string name = line.substr(0, line.find(' '));
     double answer = 0;

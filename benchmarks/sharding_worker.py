@@ -25,7 +25,7 @@ VOCABULARY = 256
 
 
 class Part(torch.nn.Module):
-    """The blocks from `first` to before `end`, with the embedding before the first and the head behind the last."""
+    """The blocks first, ..., end - 1. The first part also has the embedding, the last part has the head."""
 
     def __init__(self, width, context, layers, first, end):
         super().__init__()

@@ -29,6 +29,7 @@
 #include "benchmarks/mpi_pair.h"
 #include "benchmarks/overlap_case.h"
 #include "benchmarks/python_reference.h"
+#include "benchmarks/request.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/schedule/builders/builders.h"
@@ -113,10 +114,7 @@ void serve(Transport& transport, int32_t microbatches) {
   std::map<std::string, std::unique_ptr<StepCase>> cases;
   std::unique_ptr<OverlapCase> overlap;
   for (;;) {
-    std::string line;
-    if (transport.rank() == Rank(0) && !std::getline(std::cin, line)) line = "end";
-    // Whoever measures may think for long.
-    line = transport.broadcast(line, Rank(0), Deadline::after(std::chrono::hours(1))).toStringRef();
+    const std::string line = bench::next_request(transport);
     if (line == "end") return;
     const std::string name = line.substr(0, line.find(' '));
     const int iterations = std::atoi(line.c_str() + name.size());

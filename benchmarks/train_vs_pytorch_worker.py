@@ -80,7 +80,7 @@ class Block(torch.nn.Module):
 
 
 class Gpt(torch.nn.Module):
-    """The blocks from `first` to before `end`, with the embedding before the first and the head behind the last."""
+    """The blocks first, ..., end - 1. The first part also has the embedding, the last part has the head."""
 
     def __init__(self, notes, first, end):
         super().__init__()

@@ -80,7 +80,7 @@ class Session {
         trainer_(make_trainer(command_, task_, transport)),
         saving_(command_),
         reports_(command_, is_first()) {
-    // Every rank has a model of its own, of which it trains some stages.
+    // Every rank has created the whole model, but trains only its own stages.
     if (command_.shard == "parameters") trainer_.release_other_stages();
     // Throws early if there is not enough data for evaluation.
     if (is_evaluated()) data_.evaluation(command_, 0);

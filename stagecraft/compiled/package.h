@@ -41,7 +41,7 @@ struct ProgramSlot {
     kBuffer,
     kInput,     ///< of the stage
     kSeeds,     ///< int64, one for each operator that draws
-    kSizes,     ///< a tensor without memory, of which only the sizes are read
+    kSizes,     ///< a tensor without memory; only its sizes are read
     kPrepared,  ///< output of `prepare`: depends on parameters alone
     kSaved,     ///< output of `forward` that a backward reads
     kKept,      ///< output of `input_backward` that `weight_backward` reads

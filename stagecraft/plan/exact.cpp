@@ -71,7 +71,7 @@ bool ExactSearch::is_known(double last_start) {
   if (in_.is_span) {
     for (const double first : first_) way.push_back(-first);
   }
-  for (int32_t s = 0; s < in_.stages; ++s) {  // what somebody may still read
+  for (int32_t s = 0; s < in_.stages; ++s) {  // what an action may still read
     for (int32_t m = 0; m < in_.microbatches; ++m) {
       bool is_read = true;
       for (const int32_t e : in_.out(s)) is_read = is_read && done_[kF][in_.edges[e].to] > m;

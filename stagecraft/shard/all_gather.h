@@ -12,8 +12,8 @@
 
 namespace stagecraft {
 
-/// Collectives of a group send their data in chunks of so many bytes, of which a few are in flight.
-/// A large unit then needs no second copy of its memory.
+/// The bytes of a chunk. Collectives of a group send their data in chunks, and at most kShardWindow
+/// chunks are in flight, so a large unit needs no second copy of its memory.
 inline constexpr int64_t kShardChunkBytes = int64_t{16} << 20U;
 /// Chunks that are sent before the first one of the other members is placed.
 inline constexpr int64_t kShardWindow = 4;

@@ -17,14 +17,15 @@ namespace stagecraft {
 /// The elements of a dense tensor as they lie in memory, in one dimension, without history.
 at::Tensor in_memory_order(const at::Tensor& tensor);
 
-/// Parameters that are sharded together: of one type and device, in one flat buffer, of which each
-/// replica owns a piece. The parameters stay the tensors that they were, with their names and
-/// shapes, and are views of the buffer.
+/// Parameters that are sharded together. They have one type and device and lie in one flat buffer.
+/// Each replica owns a piece of the buffer. The parameters stay the tensors that they were, with
+/// their names and shapes, and are views of the buffer.
 ///
 /// With ShardKind::kParameters the piece has memory of its own, and the buffer has memory only
 /// while it is allocated. Without it, an access to the elements of a parameter throws an error of
-/// torch that names the stage and the parameters. With the other kinds the buffer is always there,
-/// and the piece is a part of it, so that writes to parameters take effect.
+/// torch that names the stage and the parameters (with torch 2.11 the memory is null). With the
+/// other kinds the buffer is always there, and the piece is a part of it, so that writes to
+/// parameters take effect.
 class ShardUnit {
  public:
   /// A parameter of the unit.

@@ -23,6 +23,10 @@ void release_memory(const at::Tensor& tensor, std::string message) {
 #endif
 }
 
+bool is_access_refused() {
+  return SC_TORCH_HAS_STORAGE_SWAP;
+}
+
 void allocate_memory(const at::Tensor& tensor, std::size_t bytes) {
   c10::StorageImpl& storage = *tensor.storage().unsafeGetStorageImpl();
   c10::Allocator* const own = storage.allocator();

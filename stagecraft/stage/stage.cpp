@@ -82,8 +82,8 @@ void require_different_names(StageId index, const NamedTensors& parameters) {
 
 }  // namespace
 
-// The gradient to start from, kept for the next microbatch: most have the same weight. Whoever adds
-// to it makes a copy, since it is held here.
+// The gradient to start from, kept for the next microbatch: most have the same weight. Code that
+// adds to it makes a copy, because it is held here.
 struct Stage::LossGrad {
   double weight = 0;
   at::Tensor tensor;

@@ -117,7 +117,7 @@ def write_package(path: Path, pipe: Path, description: Mapping[str, Any], code: 
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """The description of a package. CompileError for a file that is none, or damaged."""
+    """The description of a package. CompileError if the file is not a package, or is damaged."""
     try:
         with zipfile.ZipFile(path) as archive:
             found: dict[str, Any] = json.loads(archive.read(f"{_FOLDER}/stagecraft.json"))
