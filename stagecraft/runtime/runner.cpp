@@ -84,7 +84,7 @@ class Runner::Impl final : public PipelineCore {
     state_.move_to(State::kPreparing);
     const FailUnlessEnded fail_unless_ended{state_, transport_};
     if (const auto reason = transport_.abort_reason()) {
-      executor_.announce_lost();
+      executor_.announcer().announce_lost();
       throw PeerError(reason->message, reason->rank, reason->cause);
     }
     try {
@@ -107,11 +107,11 @@ class Runner::Impl final : public PipelineCore {
       // A different rank may have missed its deadline, too, and may have aborted first.
       const TimeoutError named(fmt::format("rank {}, {}: {}", transport_.rank().value(),
                                            state_.meeting(), error.what()));
-      executor_.announce_and_abort(named);
+      executor_.announcer().announce_and_abort(named);
       executor_.abandon();
       throw named;
     } catch (const PeerError&) {
-      executor_.announce_lost();
+      executor_.announcer().announce_lost();
       abandon();
       throw;
     } catch (const MetadataError&) {
