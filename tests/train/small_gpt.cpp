@@ -47,7 +47,7 @@ PreparedTrainer prepare(TrainerSetup setup) {
   const Split split{.points = {}, .policy = equal_cost(setup.stages)};
   Pipe pipe = gpt.cut(split, setup.use);
   TrainerOptions& options = setup.options;
-  if (setup.sizes.dropout > 0) {
+  if (setup.sizes.dropout > 0 && setup.evaluates_apart) {
     GptUse evaluation = setup.use;
     evaluation.is_training = false;
     options.evaluation = gpt.cut(split, evaluation);
@@ -72,6 +72,7 @@ const std::vector<std::byte>& saved_model(const TrainerSetup& setup) {
         static_cast<int64_t>(setup.weights)}) {
     key += std::to_string(number) + " ";
   }
+  key += std::to_string(sizes.dropout);
   std::vector<std::byte>& bytes = models[key];
   if (!bytes.empty()) return bytes;
   const std::string path = testing::TempDir() + "small_gpt_" + std::to_string(::getpid());
@@ -88,7 +89,7 @@ const std::vector<std::byte>& saved_model(const TrainerSetup& setup) {
 std::vector<PreparedTrainer> prepare_many(const TrainerSetup& setup, int32_t count) {
   std::vector<PreparedTrainer> all;
   while (static_cast<int32_t>(all.size()) < count) {
-    if (setup.sizes.dropout > 0) {
+    if (setup.sizes.dropout > 0 && setup.evaluates_apart) {
       all.push_back(prepare(setup));  // both models share their tensors
     } else {
       all.push_back({load_pipe("model", saved_model(setup)), with_rates(setup.options)});

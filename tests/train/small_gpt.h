@@ -23,6 +23,8 @@ struct TrainerSetup {
   GptSizes sizes = small_sizes();
   GptUse use = {};
   c10::ScalarType weights = c10::ScalarType::Float;
+  /// With dropout: a model without it is for evaluation.
+  bool evaluates_apart = true;
 };
 Trainer make_trainer(TrainerSetup setup);
 
@@ -33,8 +35,8 @@ struct PreparedTrainer {
   Trainer make(Transport* transport = nullptr, int32_t replicas = 1) const;
 };
 PreparedTrainer prepare(TrainerSetup setup);
-/// Several of them with weights of their own. Without dropout, a model is captured once in the
-/// process, and then read from a file, which takes less time.
+/// Several of them with weights of their own. Unless it has a model for evaluation, a model is
+/// captured once in the process, and then read from a file, which takes less time.
 std::vector<PreparedTrainer> prepare_many(const TrainerSetup& setup, int32_t count);
 
 /// Inputs and targets of a step: other ones each time, the same in every call.
