@@ -151,7 +151,7 @@ TEST(ShardedTrainer, WithAccumulationRecomputeDropoutAndAutocast) {
 // The model without dropout has the same tensors, and gathers the same pieces.
 TEST(ShardedTrainer, WithAModelForEvaluation) {
   WorldCase c = world_case(2, "Interleaved1F1B", 1, 2);
-  c.setup.sizes.layers = 1;
+  c.setup.sizes.layers = 2;
   c.setup.sizes.dropout = 0.2;
   check_kinds(c, std::array{ShardKind::kParameters});
 }
@@ -443,11 +443,9 @@ TEST(ShardedTrainer, UnitsCanBeNamed) {
 
 TEST(ShardedTrainer, NeedsAWorldAndTheSameWeights) {
   TrainerSetup setup;
-  setup.sizes.layers = 1;
   setup.options.shard = ShardKind::kParameters;
   EXPECT_ERROR(make_trainer(setup), ArgumentError, "sharded parameters need replicas");
   WorldCase c = world_case(1, "1F1B", 1, 2);
-  c.setup.sizes.layers = 1;
   c.setup.options.shard = ShardKind::kParameters;
   const std::vector<PreparedTrainer> models = {
       prepare(c.setup), [&] {
