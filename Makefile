@@ -42,7 +42,9 @@ PYTHON = $(if $(STAGECRAFT_PYTHON),$(STAGECRAFT_PYTHON),$(if $(wildcard $(VENV_P
 BUILD = build$(SUFFIX)
 build_of = $(if $(filter dev,$(1)),$(BUILD),build-$(1)$(SUFFIX))
 SOURCES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
-CTEST = ctest --output-on-failure --no-tests=error -j $(JOBS)
+# One test more than there are cores: many tests wait for processes.
+TEST_JOBS ?= $(shell expr $(JOBS) + 1)
+CTEST = ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
 WITH_TORCH = $(or $(STAGECRAFT_TORCH),ON)
 # What a build folder was once configured for, it stays configured for: `make demo` after `make test` keeps the tests.
 configure = cmake --log-level=NOTICE --preset $(1) -B $(call build_of,$(1)) -DSTAGECRAFT_TORCH=$(WITH_TORCH) \

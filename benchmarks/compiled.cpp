@@ -3,6 +3,7 @@
 
 #include <cstdint>
 #include <cstdlib>
+#include <functional>
 #include <map>
 #include <memory>
 #include <string>
@@ -24,6 +25,8 @@
 #include "stagecraft/compiled/compiled_pipe.h"
 #include "stagecraft/compiled/compiled_program.h"
 #include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/schedule/load.h"
+#include "stagecraft/sim/simulate.h"
 
 namespace {
 
@@ -33,6 +36,10 @@ using Kind = ProgramSlot::Kind;
 constexpr int64_t kRows = 2;
 constexpr int64_t kLength = 64;
 const MicrobatchId kMicrobatch(0);
+
+double taken(const std::function<void()>& work) {
+  return 1e6 * bench::timed(work)(1);
+}
 
 /// A stage in the middle: its input wants a gradient.
 class Subject {
@@ -50,6 +57,22 @@ class Subject {
     stage_.forward(kMicrobatch, {{x_}, {}});
     stage_.backward_input(kMicrobatch, {grad_});
     stage_.backward_weight(kMicrobatch);
+  }
+
+  /// Microseconds of each action: medians.
+  StageCost costs(int rounds) {
+    std::vector<double> forward, backward, input, weight;
+    for (int i = 0; i < rounds; ++i) {
+      forward.push_back(taken([&] { stage_.forward(kMicrobatch, {{x_}, {}}); }));
+      backward.push_back(taken([&] { stage_.backward(kMicrobatch, {grad_}); }));
+      stage_.forward(kMicrobatch, {{x_}, {}});
+      input.push_back(taken([&] { stage_.backward_input(kMicrobatch, {grad_}); }));
+      weight.push_back(taken([&] { stage_.backward_weight(kMicrobatch); }));
+    }
+    return {.forward = bench::summarise(forward).seconds,
+            .backward_input = bench::summarise(input).seconds,
+            .backward_weight = bench::summarise(weight).seconds,
+            .backward = bench::summarise(backward).seconds};
   }
 
  private:
@@ -182,6 +205,52 @@ void compare_schedules(bench::Suite& suite, const std::string& path, int64_t wid
   }
 }
 
+/// PyTorch's 1F1B with stages of torch.compile, for which it has no halves: microseconds of F and
+/// B.
+StageCost pytorch_costs(bench::PythonReference& python, int64_t width, int rounds) {
+  const bench::Timed forward = python.run(fmt::format("compile_forward:{}", width));
+  const bench::Timed both = python.run(fmt::format("compile:{}", width));
+  std::vector<double> forward_times, times;
+  for (int i = 0; i < rounds; ++i) {
+    forward_times.push_back(1e6 * forward(1));
+    times.push_back(1e6 * both(1));
+  }
+  StageCost costs;
+  costs.forward = bench::summarise(forward_times).seconds;
+  costs.backward = bench::summarise(times).seconds - costs.forward;
+  return costs;
+}
+
+/// One step with the measured times of a block: a stage is a block for each schedule that has two
+/// stages a rank, and two blocks for 1F1B.
+void simulate_schedules(bench::Suite& suite, const std::string& path, int64_t width,
+                        bench::PythonReference& python) {
+  constexpr int kRounds = 21;
+  const CompiledPipe pipe = CompiledPipe::load(path);
+  const StageCost ours = Subject(pipe, width).costs(kRounds);
+  StageCost theirs = pytorch_costs(python, width, kRounds);
+  theirs.forward *= 2;
+  theirs.backward = 2 * *theirs.backward;
+  for (const int32_t ranks : {2, 4, 8}) {
+    const int32_t microbatches = 2 * ranks;
+    const auto makespan = [&](const char* name, const StageCost& cost, int32_t stages_per_rank) {
+      CostModel costs;
+      costs.stage = cost;
+      const ScheduleShape shape{
+          .ranks = ranks, .microbatches = microbatches, .stages_per_rank = stages_per_rank};
+      return simulate(load_schedule(name, {.shape = shape}), costs).makespan;
+    };
+    const double reference = makespan("1F1B", theirs, 1);
+    for (const char* name : {"ZBVZeroBubble", "InterleavedZeroBubble", "Interleaved1F1B"}) {
+      suite.report(
+          {fmt::format(
+               "simulated, {} blocks of {}, {} ranks, {} microbatches, {}, of PyTorch's 1F1B",
+               2 * ranks, width, ranks, microbatches, name),
+           makespan(name, ours, 2) / reference, ""});
+    }
+  }
+}
+
 void measure(bench::Suite& suite) {
   at::set_num_threads(1);
   std::vector<int64_t> widths = {256, 768};
@@ -201,7 +270,9 @@ void measure(bench::Suite& suite) {
   for (const int64_t width : widths) {
     compare_block(suite, fmt::format("{}/blocks{}.scp", folder, width), width, python.get());
   }
-  compare_schedules(suite, fmt::format("{}/blocks{}.scp", folder, widths.front()), widths.front());
+  const std::string first = fmt::format("{}/blocks{}.scp", folder, widths.front());
+  compare_schedules(suite, first, widths.front());
+  if (python != nullptr) simulate_schedules(suite, first, widths.front(), *python);
 }
 
 }  // namespace

@@ -1,7 +1,8 @@
 """The models of compiled.cpp: four GPT blocks of a width, one a stage.
 
     compiled_pytorch.py make FOLDER STAGECRAFT WIDTH...    exports and compiles FOLDER/blocksWIDTH.scp, unless it is there
-    compiled_pytorch.py serve WIDTH...                     cases `eager:WIDTH` and `compile:WIDTH`: F + B of one block
+    compiled_pytorch.py serve WIDTH...                     cases `eager:WIDTH` and `compile:WIDTH`: F + B of one block;
+                                                           `compile_forward:WIDTH`: F alone
 """
 
 import os
@@ -64,7 +65,8 @@ def block_cases(width):
     block = Block(width)
     x, grad = torch.randn(ROWS, LENGTH, width, requires_grad=True), torch.randn(ROWS, LENGTH, width)
     compiled = torch.compile(block)
-    return {f"eager:{width}": lambda: block(x).backward(grad), f"compile:{width}": lambda: compiled(x).backward(grad)}
+    return {f"eager:{width}": lambda: block(x).backward(grad), f"compile:{width}": lambda: compiled(x).backward(grad),
+            f"compile_forward:{width}": lambda: compiled(x)}
 
 
 def main():

@@ -113,6 +113,7 @@ struct CompareCommand {
   std::optional<int32_t> stages_per_rank = std::nullopt;
   CostChoice costs;
   int32_t max_active_stages = kDefaultActiveStages;
+  std::string lookahead = "full";  ///< of UNSHARD; "least": the smallest that costs no time
   bool json = false;
 };
 int run(const CompareCommand& command);

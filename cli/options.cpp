@@ -264,6 +264,9 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   add_count(sub, "--max-active-stages", command.max_active_stages, 1, "N",
             fmt::format("with G or MG: unsharded stages at a time on a rank; default: {}",
                         kDefaultActiveStages));
+  add_choice(
+      sub, "--unshard-lookahead", command.lookahead, {"full", "auto", "least"},
+      "with G or MG: stages to unshard ahead; least: the smallest numbers that cost no time");
   sub->add_flag("--json", command.json, "the table as JSON");
 }
 

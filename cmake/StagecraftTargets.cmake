@@ -174,6 +174,9 @@ macro(_sc_timeout)
   endif()
 endmacro()
 
+# Tests that hold a lock run one after another. ctest starts expensive tests first, so that this chain has the whole run.
+set(SC_LOCKED_COST 150)
+
 # sc_test(NAME tree_test SRCS tree_test.cpp DEPS tree LABELS unit [TORCH] [TIMEOUT s])
 #
 # A torch-linked binary is one ctest entry, since it takes half a second to start; a torch-free one is
@@ -198,7 +201,8 @@ function(sc_test)
     # Several processes that watch each other's silence: one such test at a time, beside one that has a single process.
     # (Those of MPI need the machine for themselves: they wait by looking again and again.)
     if("multiproc" IN_LIST ARG_LABELS)
-      set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK processes ENVIRONMENT "${SC_SAME_BITS_ENVIRONMENT}")
+      set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK processes COST ${SC_LOCKED_COST}
+                           ENVIRONMENT "${SC_SAME_BITS_ENVIRONMENT}")
     endif()
   else()
     gtest_discover_tests(${ARG_NAME} TEST_PREFIX "${ARG_NAME}." DISCOVERY_TIMEOUT 60

@@ -28,6 +28,7 @@ struct TrainCommand {
   int32_t ranks = 2;  ///< of one replica
   int32_t replicas = 1;
   std::string shard = "none";  ///< what the replicas divide among themselves
+  std::string shard_units;     ///< names of modules that are units of their own
   std::string transport = "auto";
   std::string schedule = "1F1B";                        ///< a name or a file
   LowerOptions lowering;                                ///< of the schedule, without the lookahead
@@ -58,6 +59,7 @@ struct TrainCommand {
   double weight_decay = 0.1;
   double clip = 1;
   bool bf16 = false;
+  bool master_weights = false;
   int32_t seed = 1;
 
   int32_t eval_every = 100;  ///< 0: never

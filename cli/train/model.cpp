@@ -244,8 +244,10 @@ Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* t
                          .evaluation = task.evaluation,
                          .transport = transport,
                          .replicas = command.replicas,
-                         .shard = find_shard_kind(command.shard).value()};
+                         .shard = find_shard_kind(command.shard).value(),
+                         .shard_units = words_of(command.shard_units)};
   options.adamw.weight_decay = command.weight_decay;
+  options.adamw.master_weights = command.master_weights;
   return Trainer(task.pipe, task.loss, std::move(options));
 }
 

@@ -88,6 +88,8 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
                 "pipelines of P ranks side by side, each with a share of every batch; default: 1"),
       add_choice(app, "--shard", command.shard, {"none", "optimizer", "gradients", "parameters"},
                  "what replicas divide among themselves, each with those before it; default: none"),
+      add_text(app, "--shard-units", command.shard_units, "NAME,...",
+               "modules whose parameters are sharded apart from those of their stage: blocks.1"),
       add_choice(app, "--transport", command.transport, detail::transport_words(),
                  "between ranks; local: threads; default: as they were started"),
       add_text(app, "--schedule", command.schedule, "NAME|FILE",
@@ -151,6 +153,8 @@ void add_training(CLI::App* app, TrainCommand& command) {
       add_number(app, "--clip", command.clip, 0, 1e9, "NORM",
                  "of all gradients together; 0: no clipping; default: 1"),
       app->add_flag("--bf16", command.bf16, "compute in bfloat16 where that is safe (autocast)"),
+      app->add_flag("--master-weights", command.master_weights,
+                    "update float32 copies of weights of half types (of --model)"),
       add_count(app, "--seed", command.seed, 0, "N", "default: 1"),
   };
   for (CLI::Option* option : options) option->group("Training");
@@ -214,6 +218,9 @@ void check_train_command(const TrainCommand& command) {
   if (command.shard != "none" && command.replicas == 1) {
     throw BadUsage(
         fmt::format("--shard {} divides among replicas: pass --replicas, too", command.shard));
+  }
+  if (!command.shard_units.empty() && command.shard == "none") {
+    throw BadUsage("--shard-units says how --shard divides: pass --shard, too");
   }
   if (command.learning_rate.warmup > command.steps) {
     throw BadUsage(fmt::format("--warmup {} is longer than --steps {}",
@@ -355,7 +362,10 @@ TrainCommand take_up(const TrainCommand& now,
       options.erase(recompute);
     }
   }
-  if (now.given.contains("--replicas") && now.replicas == 1) options.erase("--shard");
+  if (now.given.contains("--replicas") && now.replicas == 1) {
+    options.erase("--shard");
+    options.erase("--shard-units");
+  }
   for (const auto& [name, values] : now.given) options[name] = values;
   std::vector<std::string> words;
   for (const auto& [name, values] : options) {

@@ -91,8 +91,8 @@ void ZipFile::map() {
   bytes_ = {static_cast<std::byte*>(start), size};
 }
 
-void ZipFile::read_directory() {
-  // The end record is the last thing in the file but for a comment.
+// The end record is the last thing in the file but for a comment.
+std::size_t ZipFile::find_end() const {
   const std::size_t last = bytes_.size() - kEndSize;
   const std::size_t first = last > kMaxComment ? last - kMaxComment : 0;
   std::size_t end = last;
@@ -102,6 +102,11 @@ void ZipFile::read_directory() {
     }
     --end;
   }
+  return end;
+}
+
+void ZipFile::read_directory() {
+  const std::size_t end = find_end();
   uint64_t count = read_at<uint16_t>(bytes_, end + 10);
   uint64_t size = read_at<uint32_t>(bytes_, end + 12);
   uint64_t offset = read_at<uint32_t>(bytes_, end + 16);
@@ -121,65 +126,77 @@ void ZipFile::read_directory() {
   }
   std::size_t at = offset;
   const std::size_t stop = offset + size;
-  std::string folder;
+  std::optional<std::string> folder;
   for (uint64_t i = 0; i < count; ++i) {
     if (stop - at < kEntrySize || read_at<uint32_t>(bytes_, at) != kEntry) {
       fail(fmt::format("is damaged: entry {} of its directory is invalid", i));
     }
-    const auto flags = read_at<uint16_t>(bytes_, at + 8);
-    const auto method = read_at<uint16_t>(bytes_, at + 10);
-    uint64_t packed = read_at<uint32_t>(bytes_, at + 20);
-    uint64_t unpacked = read_at<uint32_t>(bytes_, at + 24);
     const std::size_t name_size = read_at<uint16_t>(bytes_, at + 28);
     const std::size_t extra_size = read_at<uint16_t>(bytes_, at + 30);
     const std::size_t comment_size = read_at<uint16_t>(bytes_, at + 32);
-    uint64_t local = read_at<uint32_t>(bytes_, at + 42);
     if (stop - at - kEntrySize < name_size + extra_size + comment_size) {
       fail(fmt::format("is damaged: entry {} of its directory is cut off", i));
     }
     const std::string name(reinterpret_cast<const char*>(bytes_.data()) + at + kEntrySize,
                            name_size);
-    // Numbers that need more than four bytes stand in an extra field, in this order.
-    const std::span<const std::byte> extra =
-        bytes_.subspan(at + kEntrySize + name_size, extra_size);
-    for (std::size_t e = 0; extra.size() - e >= 4;) {
-      const auto id = read_at<uint16_t>(extra, e);
-      const std::size_t length = read_at<uint16_t>(extra, e + 2);
-      if (extra.size() - e - 4 < length) break;
-      std::size_t field = e + 4;
-      const std::size_t field_end = field + length;
-      for (uint64_t* number : {&unpacked, &packed, &local}) {
-        if (id != kExtra64 || *number != kIn64 || field_end - field < 8) continue;
-        *number = read_at<uint64_t>(extra, field);
-        field += 8;
-      }
-      e = field_end;
-    }
-    if ((flags & kEncrypted) != 0 || method != kStored || packed != unpacked) {
-      fail(fmt::format("{} is compressed, so it cannot be mapped; {} has members that are stored",
-                       name, what_));
-    }
-    if (local > bytes_.size() || bytes_.size() - local < kLocalSize ||
-        read_at<uint32_t>(bytes_, local) != kLocal) {
-      fail(fmt::format("is damaged: {} is not where the directory says", name));
-    }
-    const std::size_t begin = local + kLocalSize + read_at<uint16_t>(bytes_, local + 26) +
-                              read_at<uint16_t>(bytes_, local + 28);
-    if (begin > bytes_.size() || unpacked > bytes_.size() - begin) {
-      fail(fmt::format("is damaged: {} reaches beyond the end of the file", name));
-    }
-    // All members are in one folder, named as the file was when it was written.
-    const std::size_t slash = name.find('/');
-    std::string inside = slash == std::string::npos ? name : name.substr(slash + 1);
-    const std::string own = slash == std::string::npos ? "" : name.substr(0, slash);
-    if (i == 0) folder = own;
-    if (own != folder) {
-      fail(fmt::format("is damaged: {} is not in the folder '{}' like the others", name, folder));
-    }
-    if (!inside.empty() && !members_.emplace(std::move(inside), Member{begin, unpacked}).second) {
-      fail(fmt::format("is damaged: {} appears twice", name));
-    }
+    add_member(name, read_entry(name, at, bytes_.subspan(at + kEntrySize + name_size, extra_size)),
+               folder);
     at += kEntrySize + name_size + extra_size + comment_size;
+  }
+}
+
+// The member whose entry of the directory begins at `at`. `extra` are the extra fields of the
+// entry.
+ZipFile::Member ZipFile::read_entry(const std::string& name, std::size_t at,
+                                    std::span<const std::byte> extra) const {
+  const auto flags = read_at<uint16_t>(bytes_, at + 8);
+  const auto method = read_at<uint16_t>(bytes_, at + 10);
+  uint64_t packed = read_at<uint32_t>(bytes_, at + 20);
+  uint64_t unpacked = read_at<uint32_t>(bytes_, at + 24);
+  uint64_t local = read_at<uint32_t>(bytes_, at + 42);
+  // Numbers that need more than four bytes are in an extra field, in this order.
+  for (std::size_t e = 0; extra.size() - e >= 4;) {
+    const auto id = read_at<uint16_t>(extra, e);
+    const std::size_t length = read_at<uint16_t>(extra, e + 2);
+    if (extra.size() - e - 4 < length) break;
+    std::size_t field = e + 4;
+    const std::size_t field_end = field + length;
+    for (uint64_t* number : {&unpacked, &packed, &local}) {
+      if (id != kExtra64 || *number != kIn64 || field_end - field < 8) continue;
+      *number = read_at<uint64_t>(extra, field);
+      field += 8;
+    }
+    e = field_end;
+  }
+  if ((flags & kEncrypted) != 0 || method != kStored || packed != unpacked) {
+    fail(fmt::format("{} is compressed, so it cannot be mapped; {} has members that are stored",
+                     name, what_));
+  }
+  if (local > bytes_.size() || bytes_.size() - local < kLocalSize ||
+      read_at<uint32_t>(bytes_, local) != kLocal) {
+    fail(fmt::format("is damaged: {} is not where the directory says", name));
+  }
+  const std::size_t begin = local + kLocalSize + read_at<uint16_t>(bytes_, local + 26) +
+                            read_at<uint16_t>(bytes_, local + 28);
+  if (begin > bytes_.size() || unpacked > bytes_.size() - begin) {
+    fail(fmt::format("is damaged: {} reaches beyond the end of the file", name));
+  }
+  return {begin, unpacked};
+}
+
+// All members are in one folder, named as the file was when it was written. The first member sets
+// `folder`.
+void ZipFile::add_member(const std::string& name, Member member,
+                         std::optional<std::string>& folder) {
+  const std::size_t slash = name.find('/');
+  std::string inside = slash == std::string::npos ? name : name.substr(slash + 1);
+  const std::string own = slash == std::string::npos ? "" : name.substr(0, slash);
+  if (!folder) folder = own;
+  if (own != *folder) {
+    fail(fmt::format("is damaged: {} is not in the folder '{}' like the others", name, *folder));
+  }
+  if (!inside.empty() && !members_.emplace(std::move(inside), member).second) {
+    fail(fmt::format("is damaged: {} appears twice", name));
   }
 }
 

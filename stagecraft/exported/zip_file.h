@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -43,7 +44,11 @@ class ZipFile {
   };
 
   void map();
+  std::size_t find_end() const;
   void read_directory();
+  Member read_entry(const std::string& name, std::size_t at,
+                    std::span<const std::byte> extra) const;
+  void add_member(const std::string& name, Member member, std::optional<std::string>& folder);
   void check_members() const;
 
   std::string path_;

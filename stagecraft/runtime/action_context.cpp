@@ -12,7 +12,7 @@ Rank ActionContext::rank() const {
 }
 
 Stage& ActionContext::stage(std::size_t part) const {
-  return executor_.stage(parts_[part]);
+  return executor_.actions_.stage(parts_[part]);
 }
 
 double ActionContext::loss_weight(std::size_t part) const {
@@ -20,14 +20,14 @@ double ActionContext::loss_weight(std::size_t part) const {
 }
 
 ForwardOptions ActionContext::forward_options(std::size_t part) const {
-  return executor_.forward_options(parts_[part]);
+  return executor_.actions_.forward_options(parts_[part]);
 }
 
 void ActionContext::run(std::size_t part) {
   if (action_.is_overlap()) {
     executor_.run_recorded(parts_[part], parts_offset_ + part);
   } else {
-    executor_.run_built_in(parts_[part]);
+    executor_.actions_.run(parts_[part]);
   }
 }
 
@@ -36,20 +36,20 @@ void ActionContext::run_all() {
 }
 
 Arguments ActionContext::take_inputs(std::size_t part) {
-  return executor_.take_inputs(parts_[part]);
+  return executor_.actions_.take_inputs(parts_[part]);
 }
 
 void ActionContext::finish_forward(const c10::IValue& output, std::size_t part) {
-  executor_.finish_forward(parts_[part], output);
+  executor_.actions_.finish_forward(parts_[part], output);
 }
 
 void ActionContext::finish_forward(const c10::IValue& output, const at::Tensor& loss,
                                    std::size_t part) {
-  executor_.finish_forward(parts_[part], output, loss);
+  executor_.actions_.finish_forward(parts_[part], output, loss);
 }
 
 std::vector<c10::IValue> ActionContext::take_output_grads(std::size_t part) {
-  return executor_.take_output_grads(parts_[part]);
+  return executor_.actions_.take_output_grads(parts_[part]);
 }
 
 void ActionContext::finish_backward(std::vector<c10::IValue> input_grads, std::size_t part) {

@@ -1,32 +1,18 @@
-// How a step of the executor fails: which error it throws, what it tells the other ranks and the
-// user, and what it releases.
+// How a step of the executor fails: which error it throws, what it tells the other ranks, and what
+// it releases.
 
-#include <algorithm>
-#include <chrono>
 #include <exception>
 #include <string>
 #include <utility>
-#include <vector>
 
 #include <fmt/format.h>
 
-#include <ATen/core/Tensor.h>
-
-#include "stagecraft/base/device_error.h"
 #include "stagecraft/base/error.h"
-#include "stagecraft/base/log.h"
 #include "stagecraft/base/wait_tick.h"
 #include "stagecraft/runtime/executor.h"
 #include "stagecraft/schedule/slot.h"
 
 namespace stagecraft {
-
-namespace {
-
-// A rank sends its progress every 200 ms. One that was silent for longer may be gone.
-constexpr std::chrono::milliseconds kHeardLately(600);
-
-}  // namespace
 
 // -1 for a stage or microbatch that the action does not have. An overlap is named with its parts.
 StageError::Place Executor::place_of(Action action) const {
@@ -43,15 +29,15 @@ StageError::Place Executor::place_of(Action action) const {
 // A PeerError or TimeoutError may also come from user code. It is a failure of a peer only if the
 // world is aborted, and a missed deadline only if this rank was waiting.
 void Executor::fail(const std::exception_ptr& thrown) {
-  const std::exception_ptr cause = explain(thrown);
+  const std::exception_ptr cause = device_.explain(thrown);
   const StageError::Place place = place_of(std::exchange(current_, Action()));
   const bool is_aborted = transport_.abort_reason() != nullptr;
-  const bool was_waiting = router_.is_waiting() || std::exchange(is_exchanging_, false);
+  const bool was_waiting = exchange_.take_waiting() || router_.is_waiting();
   try {
     std::rethrow_exception(cause);
   } catch (const PeerError&) {
     if (is_aborted) {
-      announce_lost();
+      announcer_.announce_lost();
       release();
       throw;
     }
@@ -61,7 +47,7 @@ void Executor::fail(const std::exception_ptr& thrown) {
     const TimeoutError named(fmt::format("rank {}, {}: {}", place.rank.value(),
                                          place.action.empty() ? "end of the step" : place.action,
                                          error.what()));
-    announce_and_abort(named);
+    announcer_.announce_and_abort(named);
     release();
     throw named;
   } catch (const InterruptedError& error) {
@@ -76,20 +62,6 @@ void Executor::fail(const std::exception_ptr& thrown) {
   }
 }
 
-// A failure of the device in our words; any other as it is.
-std::exception_ptr Executor::explain(const std::exception_ptr& cause) {
-  if (!device_ || plan_.is_captured || !device_failure_.empty()) return cause;
-  if (auto error = detail::explain_out_of_memory(cause, device_.get(), in_flight_)) {
-    is_out_of_memory_ = true;
-    return error;
-  }
-  if (auto error = detail::explain_device_error(cause, *device_, stages_.front().device())) {
-    device_failure_ = describe(error);
-    return error;
-  }
-  return cause;
-}
-
 void Executor::rethrow_explained() {
   const std::exception_ptr cause = std::current_exception();
   try {
@@ -97,36 +69,10 @@ void Executor::rethrow_explained() {
   } catch (const StageError&) {
     throw;
   } catch (...) {
-    const std::exception_ptr explained = explain(cause);
+    const std::exception_ptr explained = device_.explain(cause);
     if (explained == cause) throw;
     throw StageError(place_of(Action()), explained);
   }
-}
-
-// Reads the positions of the ranks before the abort changes them. If several ranks miss a deadline
-// at once, only the one whose abort came first prints them.
-void Executor::announce_and_abort(const TimeoutError& error) {
-  const std::string table = progress_table(transport_.progress());
-  const std::exception_ptr cause = std::make_exception_ptr(error);
-  transport_.abort({transport_.rank(), error.what(), cause});
-  const auto reason = transport_.abort_reason();
-  if (reason && reason->cause == cause) announce(fmt::format("{}\n{}", error.what(), table));
-}
-
-void Executor::announce_lost() {
-  const auto reason = transport_.abort_reason();
-  if (!reason || !reason->is_lost || reason == announced_) return;
-  announced_ = reason;
-  std::vector<HeardProgress> ranks = transport_.progress();
-  auto& lost = ranks[reason->rank.position()];
-  lost.is_lost = true;
-  // Other ranks of the lost rank's machine may be silent, too. They do not print.
-  const auto silence = std::max(kHeardLately, lost.age / 2);
-  const auto teller = std::find_if(ranks.begin(), ranks.end(), [&](const auto& rank) {
-    return !rank.is_lost && rank.age < silence;
-  });
-  if (teller - ranks.begin() != transport_.rank().value()) return;
-  announce(fmt::format("{}\n{}", reason->message, progress_table(ranks)));
 }
 
 template <typename E>
@@ -139,24 +85,17 @@ void Executor::abort_as(const E& error) {
 
 void Executor::release() {
   recorder_.stop();
-  timeline_.clear();
+  device_.release();
   progress_->stop();
   router_.clear();
   for (Stage& stage : stages_) stage.reset();
-  outputs_.clear();
-  losses_.clear();
-  added_losses_.clear();
+  actions_.results() = {};
 }
 
 void Executor::abandon() {
   release();
-  // What the failed step has left in the cache may be in pieces that are too small.
-  if (std::exchange(is_out_of_memory_, false)) device_->release_unused();
-  ties_.abandon();
-  reducer_->abandon();
-  gathers_.abandon();
-  for (at::Tensor& parameter : had_no_grad_) parameter.mutable_grad().reset();
-  had_no_grad_.clear();
+  device_.abandon();
+  exchange_.abandon();
 }
 
 }  // namespace stagecraft

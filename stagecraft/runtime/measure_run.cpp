@@ -11,6 +11,7 @@
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/record/stage_times.h"
+#include "stagecraft/runtime/run_memory.h"
 #include "stagecraft/runtime/runner.h"
 
 namespace stagecraft {
@@ -72,28 +73,6 @@ class RunTimes {
   std::vector<StageActions> stages_;
   std::vector<double> makespans_;
 };
-
-void set_run_memory(MeasuredStage& stage, const StageMemory& memory) {
-  const auto measured = [&](ActionType type) { return memory.of(type).is_measured; };
-  const auto change = [&](ActionType type) { return static_cast<double>(memory.of(type).change); };
-  const auto beside = [&](ActionType type) {
-    const ActionMemory& action = memory.of(type);
-    return std::max(0.0, static_cast<double>(action.peak - std::max<int64_t>(action.change, 0)));
-  };
-  // What is sent leaves with its send.
-  const double sent = change(ActionType::kSendForward);
-  stage.memory_forward = std::max(0.0, change(ActionType::kForward) + sent);
-  stage.peak_forward = beside(ActionType::kForward) - sent;
-  if (measured(ActionType::kBackwardInput)) {
-    const double gradients = change(ActionType::kSendBackward);
-    stage.memory_input =
-        std::max(0.0, *stage.memory_forward + change(ActionType::kBackwardInput) + gradients);
-    stage.peak_input = beside(ActionType::kBackwardInput);
-    stage.peak_weight = beside(ActionType::kBackwardWeight);
-  } else {
-    stage.peak_input = beside(ActionType::kBackward);
-  }
-}
 
 std::vector<double> rank_peaks(const RecordedRun& run) {
   std::vector<double> peaks;
@@ -162,7 +141,7 @@ MeasuredRun measure_run(const Pipe& pipe, const Schedule& schedule,
     stage.backward_input = actions.input.value();
     stage.backward_weight = actions.weight.value();
     stage.backward = actions.backward.value();
-    if (!with_memory->memory.empty()) set_run_memory(stage, with_memory->memory[s]);
+    if (!with_memory->memory.empty()) detail::set_run_memory(stage, with_memory->memory[s]);
   }
   return result;
 }

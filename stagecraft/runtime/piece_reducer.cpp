@@ -17,20 +17,44 @@ PieceReducer::PieceReducer(Transport& transport, ParameterShards& shards, std::s
   for (const auto& unit : shards.units()) reductions_.push_back({.unit = unit.get()});
 }
 
-void PieceReducer::start(bool /*reduces*/) {
-  for (const auto& unit : shards_.units()) {
-    for (const ShardUnit::Parameter& parameter : unit->parameters()) {
-      require<ArgumentError>(
-          !parameter.tensor.grad().defined(),
-          "stage {}: parameter \"{}\" has a gradient, but gradients are sharded: "
-          "each replica has a piece of their sums (Runner::shards)",
-          unit->stage().value(), parameter.name);
-    }
+int32_t PieceReducer::num_local() const {
+  std::size_t count = 0;
+  for (const Reduction& reduction : reductions_) {
+    if (reduction.is_local) count += reduction.unit->parameters().size();
   }
+  return static_cast<int32_t>(count);
+}
+
+// Backward adds to a copy of local gradients: the step may fail.
+std::vector<at::Tensor> PieceReducer::copies_of_grads(const Reduction& reduction) const {
+  std::vector<at::Tensor> copies;
+  const ShardUnit& unit = *reduction.unit;
+  for (const ShardUnit::Parameter& parameter : unit.parameters()) {
+    const at::Tensor& grad = parameter.tensor.grad();
+    require<ArgumentError>(reduction.is_local || !grad.defined(),
+                           "stage {}: parameter \"{}\" has a gradient, but gradients are sharded: "
+                           "each replica has a piece of their sums (Runner::shards)",
+                           unit.stage().value(), parameter.name);
+    copies.push_back(grad.defined() ? grad.clone() : at::Tensor());
+  }
+  return copies;
+}
+
+void PieceReducer::start(bool reduces) {
+  std::vector<std::vector<at::Tensor>> copies;
+  for (const Reduction& reduction : reductions_) copies.push_back(copies_of_grads(reduction));
+  // From here on nothing can fail.
   is_reduced_.assign(stages_.size(), false);
   is_started_ = true;
-  for (Reduction& reduction : reductions_) {
+  reduces_ = reduces;
+  for (std::size_t i = 0; i < reductions_.size(); ++i) {
+    Reduction& reduction = reductions_[i];
     ShardUnit& unit = *reduction.unit;
+    reduction.local.clear();
+    for (std::size_t p = 0; p < copies[i].size(); ++p) {
+      at::Tensor& grad = unit.parameters()[p].tensor.mutable_grad();
+      reduction.local.push_back(std::exchange(grad, std::move(copies[i][p])));
+    }
     reduction.missing = unit.holders().size();
     reduction.scatter.reset();
     reduction.is_taken = false;
@@ -40,6 +64,7 @@ void PieceReducer::start(bool /*reduces*/) {
 }
 
 void PieceReducer::reduce(StageId stage, uint64_t step) {
+  if (!reduces_) return;
   const auto found = std::find_if(stages_.begin(), stages_.end(),
                                   [&](const Stage& each) { return each.index() == stage; });
   const auto s = static_cast<std::size_t>(found - stages_.begin());
@@ -121,6 +146,8 @@ void PieceReducer::add_earlier() {
   const at::NoGradGuard no_grad;
   for (Reduction& reduction : reductions_) {
     ShardUnit& unit = *reduction.unit;
+    reduction.is_local = !reduces_;
+    reduction.local.clear();
     at::Tensor& grad = unit.piece().mutable_grad();
     // The sum over the copies of a tied weight has a gradient if any of the copies has one.
     if (unit.is_tied()) unit.has_grad().assign(unit.segments().size(), grad.defined());
@@ -148,7 +175,10 @@ void PieceReducer::abandon() {
     unit.piece().mutable_grad() = std::move(reduction.earlier);
     reduction.earlier.reset();
     unit.has_grad() = reduction.had_grad;
-    release_grads(unit);
+    for (std::size_t p = 0; p < reduction.local.size(); ++p) {
+      unit.parameters()[p].tensor.mutable_grad() = std::move(reduction.local[p]);
+    }
+    reduction.local.clear();
   }
 }
 

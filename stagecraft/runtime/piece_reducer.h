@@ -20,16 +20,17 @@
 namespace stagecraft {
 
 /// A reduction after which every replica has its pieces of the sums, as the gradients of
-/// ShardUnit::piece. The gradients of whole parameters are released as soon as they are sent.
-/// Gradients cannot be left local.
+/// ShardUnit::piece. The gradients of whole parameters are released as soon as they are sent. Steps
+/// that do not reduce leave them whole and local, beside those of pieces that earlier steps
+/// reduced.
 class PieceReducer final : public ReplicaReducer {
  public:
   /// The arguments must outlive the reducer. The kind of shards is kGradients or kParameters.
   PieceReducer(Transport& transport, ParameterShards& shards, std::span<Stage> stages,
                ProgressMark& progress);
 
-  int32_t num_local() const override { return 0; }
-  /// ArgumentError if a parameter has a gradient of its own.
+  int32_t num_local() const override;
+  /// ArgumentError if a parameter has a whole gradient that no step of this reducer has left.
   void start(bool reduces) override;
   void reduce(StageId stage, uint64_t step) override;
   void poll() override;
@@ -47,10 +48,13 @@ class PieceReducer final : public ReplicaReducer {
     bool is_taken = false;  // the sums are in the piece's gradient
     at::Tensor earlier = {};
     std::vector<bool> had_grad = {};
+    bool is_local = false;               // the last step left whole gradients
+    std::vector<at::Tensor> local = {};  // those gradients, by parameter
   };
 
   void begin(Reduction& reduction, uint64_t step);
   void take(Reduction& reduction);
+  std::vector<at::Tensor> copies_of_grads(const Reduction& reduction) const;
   static void release_grads(const ShardUnit& unit);
 
   Transport& transport_;
@@ -60,6 +64,7 @@ class PieceReducer final : public ReplicaReducer {
   std::vector<Reduction> reductions_;  // by unit
   std::vector<bool> is_reduced_;       // by stage
   bool is_started_ = false;
+  bool reduces_ = true;
 };
 
 }  // namespace stagecraft

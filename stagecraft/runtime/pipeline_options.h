@@ -71,6 +71,10 @@ struct PipelineOptions {
   /// optimizer updates the pieces of Runner::shards, and then calls Runner::gather_weights.
   /// docs/sharding.md. It has no effect on one replica. A Pipeline refuses it.
   ShardKind shard = ShardKind::kNone;
+  /// Modules whose parameters are units of their own (ShardUnit), by name: "blocks.3". A parameter
+  /// belongs to the innermost of them, and the other parameters of a stage are one unit for each
+  /// type. The first step throws a MetadataError for a module without parameters to shard.
+  std::vector<std::string> shard_units = {};
   /// The pieces of a different Runner over the same parameters and transport, such as that for
   /// training in one for evaluation. By default the Runner shards its parameters itself.
   std::shared_ptr<ParameterShards> shards = nullptr;

@@ -32,17 +32,16 @@ std::vector<at::Tensor> to_tensors(const c10::IValue& value) {
 }  // namespace
 
 StepResult take_result(Executor& executor, const StepOptions& options, bool has_last_stage) {
+  RankResults own = std::exchange(executor.actions().results(), {});
   StepResult result;
-  result.added_losses = executor.take_added_losses();
+  result.added_losses = std::move(own.added_losses);
   result.weights = executor.weights();
   if (!has_last_stage) return result;
-  std::vector<at::Tensor> losses = executor.take_losses();
-  if (!losses.empty() && losses.front().defined()) result.losses = std::move(losses);
-  std::vector<c10::IValue> outputs = executor.take_outputs();
+  if (!own.losses.empty() && own.losses.front().defined()) result.losses = std::move(own.losses);
   if (options.outputs == OutputMode::kMerged) {
-    result.output = merge_chunks(outputs, options.output_spec);
+    result.output = merge_chunks(own.outputs, options.output_spec);
   } else if (options.outputs == OutputMode::kEach) {
-    result.outputs = std::move(outputs);
+    result.outputs = std::move(own.outputs);
   }
   return result;
 }

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
-#include <optional>
 
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
@@ -13,7 +12,6 @@
 #include "stagecraft/stage/backward.h"
 #include "stagecraft/stage/grad_value.h"
 #include "stagecraft/stage/stage.h"
-#include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -49,11 +47,10 @@ double take_tail(std::vector<c10::IValue>& values, const WireEdge& edge, std::si
 
 Router::Router(Transport& transport, const Wiring& wiring, Recorder& recorder,
                ProgressMark& progress, const PipelineOptions& options)
-    : transport_(transport),
+    : rank_(transport.rank()),
       wiring_(wiring),
-      recorder_(recorder),
-      progress_(progress),
-      options_(options) {}
+      options_(options),
+      transfers_(transport, recorder, progress, options) {}
 
 void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
                    const Microbatches& batch, MemoryMeter* meter) {
@@ -61,7 +58,7 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
   microbatches_ = microbatches;
   is_training_ = is_training;
   batch_ = &batch;
-  meter_ = meter;
+  transfers_.start(meter);
   if (batch.weights.empty()) {
     weights_.assign(microbatches, kUnknown);
   } else {
@@ -87,6 +84,12 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
   }
 }
 
+// The identity of the transfer of values along an edge, or of their gradients.
+TransferId Router::id_of(const WireEdge& edge, MicrobatchId m, bool is_forward) const {
+  if (is_forward) return {step_, Direction::kForward, edge.from, edge.to, m};
+  return {step_, Direction::kBackward, edge.to, edge.from, m};
+}
+
 double Router::weight(MicrobatchId m) const {
   const double known = weights_[m.position()];
   if (!std::isnan(known)) return known;
@@ -95,23 +98,14 @@ double Router::weight(MicrobatchId m) const {
 
 void Router::clear() {
   slots_.clear();
-  sends_.clear();
+  transfers_.clear();
   model_grads_.clear();
-  is_waiting_ = false;
 }
 
 void Router::finish() {
-  for (const PostedSend& send : sends_) wait_send(send.pending);
-  sends_.clear();
+  transfers_.finish();
   // All microbatches at once, because their histories may be one graph.
   backward_into(std::exchange(model_grads_, {}));
-}
-
-void Router::wait_send(const PendingPtr& pending) {
-  const ProgressMark::Waiting waiting(progress_, "others to take what it sent");
-  is_waiting_ = true;
-  transport_.wait_send(pending, deadline());
-  is_waiting_ = false;
 }
 
 const c10::IValue& Router::model_input(const Ports::Feed& feed, MicrobatchId m) const {
@@ -128,15 +122,14 @@ const c10::IValue& Router::model_input(const Ports::Feed& feed, MicrobatchId m) 
   const std::string what =
       feed.argument ? fmt::format("argument {}", *feed.argument) : fmt::format("\"{}\"", feed.name);
   throw ArgumentError(fmt::format("stage {} takes the model's {}, which was not given to rank {}",
-                                  feed.to.stage.value(), what, transport_.rank().value()));
+                                  feed.to.stage.value(), what, rank_.value()));
 }
 
 void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
   if (edge.is_local) return;
   Arrival& arrival = slot.inputs[e];
   if (std::exchange(arrival.is_early, false)) return;
-  arrival.values =
-      receive(arrival.receive, edge.peer, {step_, Direction::kForward, edge.from, edge.to, m});
+  arrival.values = transfers_.receive(arrival.receive, edge.peer, id_of(edge, m, true));
   arrival.receive.reset();
   const double sent = take_tail(arrival.values, edge, microbatches_);
   double& weight = weights_[m.position()];
@@ -239,8 +232,7 @@ void Router::put_outputs(Action forward, const c10::IValue& output) {
 }
 
 void Router::receive_grads(Arrival& arrival, const WireEdge& edge, MicrobatchId m) {
-  arrival.values =
-      receive(arrival.receive, edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m});
+  arrival.values = transfers_.receive(arrival.receive, edge.peer, id_of(edge, m, false));
   arrival.receive.reset();
 }
 
@@ -368,21 +360,13 @@ void Router::put_input_grads(Action backward, std::vector<c10::IValue> grads) {
 void Router::post_receives(Action receive) {
   Slot& s = slot(receive);
   const StageWires& w = wires(receive);
-  const MicrobatchId m = receive.microbatch();
-  if (receive.type() == ActionType::kRecvForward) {
-    for (std::size_t e = 0; e < w.in.size(); ++e) {
-      const WireEdge& edge = w.in[e];
-      if (edge.is_local) continue;
-      s.inputs[e].receive =
-          transport_.post_receive(edge.peer, {step_, Direction::kForward, edge.from, edge.to, m});
-    }
-  } else {
-    for (std::size_t e = 0; e < w.out.size(); ++e) {
-      const WireEdge& edge = w.out[e];
-      if (edge.is_local) continue;
-      s.grads[e].receive =
-          transport_.post_receive(edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m});
-    }
+  const bool is_forward = receive.type() == ActionType::kRecvForward;
+  const auto& edges = is_forward ? w.in : w.out;
+  std::vector<Arrival>& arrivals = is_forward ? s.inputs : s.grads;
+  for (std::size_t e = 0; e < edges.size(); ++e) {
+    if (edges[e].is_local) continue;
+    arrivals[e].receive =
+        transfers_.post_receive(edges[e].peer, id_of(edges[e], receive.microbatch(), is_forward));
   }
 }
 
@@ -390,70 +374,18 @@ void Router::send(Action send) {
   Slot& s = slot(send);
   const StageWires& w = wires(send);
   const MicrobatchId m = send.microbatch();
-  if (send.type() == ActionType::kSendForward) {
-    for (std::size_t e = 0; e < w.out.size(); ++e) {
-      const WireEdge& edge = w.out[e];
-      if (edge.is_local) continue;
-      std::vector<c10::IValue> values = std::move(s.outgoing[e]);
-      s.outgoing[e].clear();
+  const bool is_forward = send.type() == ActionType::kSendForward;
+  const auto& edges = is_forward ? w.out : w.in;
+  auto& outgoing = is_forward ? s.outgoing : s.outgoing_grads;
+  for (std::size_t e = 0; e < edges.size(); ++e) {
+    if (edges[e].is_local) continue;
+    std::vector<c10::IValue> values = std::exchange(outgoing[e], {});
+    if (is_forward) {
       values.emplace_back(weight(m));
       values.emplace_back(static_cast<int64_t>(microbatches_));
-      post(send, edge.peer, {step_, Direction::kForward, edge.from, edge.to, m}, std::move(values));
     }
-  } else {
-    for (std::size_t e = 0; e < w.in.size(); ++e) {
-      const WireEdge& edge = w.in[e];
-      if (edge.is_local) continue;
-      std::vector<c10::IValue> grads = std::move(s.outgoing_grads[e]);
-      s.outgoing_grads[e].clear();
-      post(send, edge.peer, {step_, Direction::kBackward, edge.to, edge.from, m}, std::move(grads));
-    }
+    transfers_.post_send(send, edges[e].peer, id_of(edges[e], m, is_forward), std::move(values));
   }
-}
-
-void Router::wait_for_sends(Action wait) {
-  const auto is_awaited = [send = wait.with_type(send_of(wait.type()))](const PostedSend& posted) {
-    return posted.action == send;
-  };
-  for (const PostedSend& posted : sends_) {
-    if (is_awaited(posted)) wait_send(posted.pending);
-  }
-  std::erase_if(sends_, is_awaited);
-}
-
-void Router::post(Action send, Rank to, const TransferId& id, std::vector<c10::IValue> values) {
-  recorder_.add_sent(bytes_of(values));
-  if (meter_ != nullptr) hand_over(meter_, values, meter_->accounts() - 1);
-  PendingPtr pending = transport_.post_send(to, id, c10::ivalue::Tuple::create(std::move(values)));
-  if (options_.zero_buffering) {
-    wait_send(pending);
-  } else if (!pending->is_done()) {
-    sends_.push_back({send, std::move(pending)});
-  }
-}
-
-std::vector<c10::IValue> Router::receive(const PendingPtr& pending, Rank from,
-                                         const TransferId& id) {
-  require<ArgumentError>(pending != nullptr, "no receive was posted for what the action needs");
-  const bool waits = !pending->is_done();
-  std::optional<ProgressMark::Waiting> waiting;
-  if (waits) {
-    recorder_.begin_wait(offset_);
-    waiting.emplace(progress_, from, id);
-  }
-  is_waiting_ = true;
-  Received received = transport_.wait_receive(pending, deadline());
-  is_waiting_ = false;
-  waiting.reset();
-  if (waits) recorder_.end_wait(received.sent);
-  if (!received.value.isTuple()) {
-    throw MetadataError("expected a tuple of values, got " + describe(received.value));
-  }
-  std::vector<c10::IValue> values =
-      std::move(*std::move(received.value).toTuple()).elements().vec();
-  recorder_.add_received(bytes_of(values));
-  hand_over(meter_, values, transport_.rank().value());
-  return values;
 }
 
 void Router::watch_shared_outputs(const StageWires& wires, Slot& slot,

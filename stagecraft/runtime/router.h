@@ -1,6 +1,5 @@
 #pragma once
 
-#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -15,6 +14,7 @@
 #include "stagecraft/runtime/progress_mark.h"
 #include "stagecraft/runtime/record/recorder.h"
 #include "stagecraft/runtime/step.h"
+#include "stagecraft/runtime/step_transfers.h"
 #include "stagecraft/runtime/wiring.h"
 #include "stagecraft/schedule/action.h"
 #include "stagecraft/stage/memory_meter.h"
@@ -47,8 +47,8 @@ class Router {
   void clear();
 
   /// The offset of the current action in the rank's list, for the recorder.
-  void set_offset(std::size_t offset) { offset_ = offset; }
-  std::size_t offset() const { return offset_; }
+  void set_offset(std::size_t offset) { transfers_.set_offset(offset); }
+  std::size_t offset() const { return transfers_.offset(); }
 
   Arguments take_inputs(Action forward);
   void put_outputs(Action forward, const c10::IValue& output);
@@ -74,10 +74,12 @@ class Router {
   void post_receives(Action receive);
   void send(Action send);
   /// For WAIT_SEND_F and WAIT_SEND_B: waits for what that SEND posted.
-  void wait_for_sends(Action wait);
+  void wait_for_sends(Action wait) {
+    transfers_.wait_for_sends(wait.with_type(send_of(wait.type())));
+  }
 
   /// Whether this rank waits for a different rank, or did so when an exception was thrown.
-  bool is_waiting() const { return is_waiting_; }
+  bool is_waiting() const { return transfers_.is_waiting(); }
 
   /// The weight of the microbatch's loss: from the batch, else from the values that arrived for the
   /// microbatch, else 1 / (microbatches x replicas).
@@ -118,11 +120,8 @@ class Router {
   const StageWires& wires(Action action) const {
     return wiring_.stages()[static_cast<std::size_t>(local(action))];
   }
-  Deadline deadline() const { return Deadline::after(options_.timeout); }
 
-  std::vector<c10::IValue> receive(const PendingPtr& pending, Rank from, const TransferId& id);
-  void wait_send(const PendingPtr& pending);
-  void post(Action send, Rank to, const TransferId& id, std::vector<c10::IValue> values);
+  TransferId id_of(const WireEdge& edge, MicrobatchId m, bool is_forward) const;
   void take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
   void receive_grads(Arrival& arrival, const WireEdge& edge, MicrobatchId m);
   void take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
@@ -135,26 +134,17 @@ class Router {
                             std::span<const c10::IValue> outputs) const;
   static void check_shared_outputs(StageId stage, Slot& slot);
 
-  Transport& transport_;
+  const Rank rank_;
   const Wiring& wiring_;
-  Recorder& recorder_;
-  ProgressMark& progress_;
   const PipelineOptions& options_;
+  StepTransfers transfers_;
 
   uint64_t step_ = 0;
   std::size_t microbatches_ = 0;
   bool is_training_ = true;
   const Microbatches* batch_ = nullptr;
-  MemoryMeter* meter_ = nullptr;
-  std::size_t offset_ = 0;
-  bool is_waiting_ = false;
   std::vector<double> weights_;
   std::vector<Slot> slots_;  // by stage of this rank, then microbatch
-  struct PostedSend {
-    Action action;  // SEND_F or SEND_B
-    PendingPtr pending;
-  };
-  std::vector<PostedSend> sends_;                               // that are not known to be complete
   std::vector<std::pair<at::Tensor, at::Tensor>> model_grads_;  // model inputs and their gradients
 };
 

@@ -84,17 +84,11 @@ class Runner::Impl final : public PipelineCore {
     state_.move_to(State::kPreparing);
     const FailUnlessEnded fail_unless_ended{state_, transport_};
     if (const auto reason = transport_.abort_reason()) {
-      executor_.announce_lost();
+      executor_.announcer().announce_lost();
       throw PeerError(reason->message, reason->rank, reason->cause);
     }
     try {
       if (is_training) check_grad_mode();
-      require<ArgumentError>(
-          !is_training || step.reduce_grads || !shards() ||
-              shards()->kind() < ShardKind::kGradients,
-          "a step with StepOptions::reduce_grads = false leaves gradients whole on every replica, "
-          "but the replicas shard {}",
-          to_string(options.shard));
       Microbatches batch = make_batch();
       check_inputs(batch);
       const std::vector<StepAnnouncement> ranks = agree_on_step(batch, step, is_training, is_new);
@@ -113,11 +107,11 @@ class Runner::Impl final : public PipelineCore {
       // A different rank may have missed its deadline, too, and may have aborted first.
       const TimeoutError named(fmt::format("rank {}, {}: {}", transport_.rank().value(),
                                            state_.meeting(), error.what()));
-      executor_.announce_and_abort(named);
+      executor_.announcer().announce_and_abort(named);
       executor_.abandon();
       throw named;
     } catch (const PeerError&) {
-      executor_.announce_lost();
+      executor_.announcer().announce_lost();
       abandon();
       throw;
     } catch (const MetadataError&) {
@@ -247,7 +241,7 @@ class Runner::Impl final : public PipelineCore {
     state_.move_to(State::kAgreeing);
     if (is_new) {
       const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin");
-      compare_pipelines(transport_, *this, driver_->stages(), deadline());
+      compare_pipelines(transport_, *this, driver_->stages(), shards().get(), deadline());
       // All ranks are connected before the first of them begins to execute: announce_step follows.
       executor_.connect(deadline());
     }

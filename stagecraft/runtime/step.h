@@ -53,6 +53,9 @@ struct StepOptions {
   /// backwards of a stage in this order.
   ///
   /// Gradients that were reduced before are then held by replica 0 alone, so that they count once.
+  /// If replicas shard gradients (ShardKind), pieces keep those that were reduced before, and the
+  /// `.grad` of a parameter has those that are local. The next step that reduces adds their sum to
+  /// the pieces.
   /// Clear and scale gradients on all replicas, or on none. Only the runners know that gradients
   /// are local: keep them until a step has reduced the gradients. If one rank has replaced its
   /// runner, all ranks get a MetadataError that names it. In a step that does not reduce,

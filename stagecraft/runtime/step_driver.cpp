@@ -59,13 +59,14 @@ std::shared_ptr<ParameterShards> shards_of(const PipelineOptions& options,
   }
   ShardGroup group{.own = place.replica()};
   for (int32_t r = 0; r < place.replicas; ++r) group.members.push_back(place.in_replica(r));
-  return std::make_shared<ParameterShards>(
-      options.shard, std::move(group), stages, [&](StageId stage, const std::string& name) {
-        return std::ranges::any_of(options.ties, [&](const TiedWeight& tie) {
-          return std::ranges::any_of(
-              tie, [&](const ParameterRef& ref) { return ref.stage == stage && ref.name == name; });
-        });
-      });
+  const auto is_tied = [&](StageId stage, const std::string& name) {
+    return std::ranges::any_of(options.ties, [&](const TiedWeight& tie) {
+      return std::ranges::any_of(
+          tie, [&](const ParameterRef& ref) { return ref.stage == stage && ref.name == name; });
+    });
+  };
+  return std::make_shared<ParameterShards>(options.shard, std::move(group), stages, is_tied,
+                                           options.shard_units);
 }
 
 // A rank of a Runner may be given the inputs of its own stages only. Conditions on several inputs

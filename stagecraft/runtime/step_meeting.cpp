@@ -10,6 +10,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include "stagecraft/base/check.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/version.h"
@@ -58,6 +59,21 @@ std::string devices_of(std::span<const Stage> stages) {
     }
   }
   return fmt::format("{}", fmt::join(kinds, " and "));
+}
+
+// A module that no rank has is a wrong name, which would otherwise have no effect.
+void check_shard_units(Transport& transport, const ParameterShards& shards, Deadline deadline) {
+  const std::size_t count = shards.modules().size();
+  if (count == 0) return;
+  std::string own;
+  for (std::size_t i = 0; i < count; ++i) own += shards.has_module(i) ? '1' : '0';
+  const std::vector<c10::IValue> all = transport.all_gather(own, deadline);
+  for (std::size_t i = 0; i < count; ++i) {
+    require<MetadataError>(
+        std::ranges::any_of(all, [&](const auto& rank) { return rank.toStringRef()[i] == '1'; }),
+        "PipelineOptions::shard_units: no stage has parameters to shard in a module \"{}\"",
+        shards.modules()[i]);
+  }
 }
 
 c10::IValue announcement_value(const StepAnnouncement& step) {
@@ -115,7 +131,8 @@ std::string describe_local_grads(std::span<const StepAnnouncement> ranks,
 }  // namespace
 
 void compare_pipelines(Transport& transport, const PipelineCore& core,
-                       std::span<const Stage> stages, Deadline deadline) {
+                       std::span<const Stage> stages, const ParameterShards* shards,
+                       Deadline deadline) {
   // A rank whose stages have no parameters takes over the device type of the first rank that has
   // some.
   std::string devices = devices_of(stages);
@@ -131,10 +148,15 @@ void compare_pipelines(Transport& transport, const PipelineCore& core,
              {"tied weights", text_of(core.options.ties)},
              {"replicas", std::to_string(core.options.replicas)},
              {"what replicas shard", std::string(to_string(core.options.shard))},
+             {"the modules that replicas shard as units",
+              core.options.shard_units.empty()
+                  ? "none"
+                  : fmt::format("{}", fmt::join(core.options.shard_units, ", "))},
              {"seed", core.options.random == RandomSource::kProcess ? "of each process"
                                                                     : std::to_string(core.seed)},
              {"device type", devices}},
             deadline);
+  if (shards != nullptr) check_shard_units(transport, *shards, deadline);
 }
 
 uint64_t checksum_of(const Schedule& schedule) {

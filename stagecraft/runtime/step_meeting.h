@@ -8,16 +8,19 @@
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/runtime/step_driver.h"
 #include "stagecraft/schedule/schedule.h"
+#include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/transport/transport.h"
 
 namespace stagecraft {
 
 /// Compares what all ranks must have in common before their first step: version, schedule, stages,
-/// ports, ties, replicas, seed and device types. Ranks without parameters fit any device type.
-/// Called by all ranks. A mismatch is the same MetadataError on every rank.
+/// ports, ties, replicas, what they shard, seed and device types. Ranks without parameters fit any
+/// device type. `shards` may be null. Called by all ranks. A mismatch, and a unit of shards that no
+/// rank has, is the same MetadataError on every rank.
 void compare_pipelines(Transport& transport, const PipelineCore& core,
-                       std::span<const Stage> stages, Deadline deadline);
+                       std::span<const Stage> stages, const ParameterShards* shards,
+                       Deadline deadline);
 
 /// What a rank announces before it takes part in a step.
 struct StepAnnouncement {

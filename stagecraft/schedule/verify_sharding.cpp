@@ -1,5 +1,8 @@
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
+#include <string>
+#include <utility>
 
 #include <fmt/format.h>
 
@@ -31,108 +34,152 @@ int32_t most_active(const ActionList& list, const VerifyOptions& options) {
   return *options.max_active_stages - 1 + parts;
 }
 
+/// Follows the lists and keeps the state of every stage.
+class ShardingVerifier {
+ public:
+  ShardingVerifier(const Schedule& schedule, const VerifyOptions& options, Findings& findings)
+      : schedule_(schedule),
+        options_(options),
+        is_partial_(options.mode == VerifyMode::kPartial),
+        findings_(findings),
+        stages_(schedule.num_stages()) {}
+
+  void check() {
+    for (rank_ = 0; rank_ < schedule_.lists().size(); ++rank_) {
+      const ActionList& list = schedule_.lists()[rank_];
+      active_ = 0;
+      most_ = most_active(list, options_);
+      for (place_ = 0; place_ < list.size(); ++place_) check_action(list[place_]);
+    }
+    if (!is_partial_) check_end();
+  }
+
+ private:
+  // Messages are made only for findings that are kept.
+  template <typename Text>
+  void add(FindingKind kind, Text&& text) {
+    findings_.add_at(kind, rank_, place_, std::forward<Text>(text));
+  }
+  std::string slot(std::size_t place) const { return findings_.slot_text(rank_, place); }
+
+  void check_action(Action action) {
+    const ActionType type = action.type();
+    if (action.is_idle() || action.is_overlap() || is_transfer(type) || is_send_wait(type)) return;
+    const StageId stage = action.stage();
+    if (!stages_.contains(stage)) return;
+    if (schedule_.placement().ranks()[stage.position()] != static_cast<int32_t>(rank_)) return;
+    StageState& state = stages_[stage];
+    if (is_compute(type)) {
+      check_compute(action, state);
+    } else if (type == ActionType::kUnshard) {
+      check_unshard(state);
+    } else if (type == ActionType::kReshard) {
+      check_reshard(state);
+    } else {
+      check_reduction(action, state);
+    }
+  }
+
+  void check_compute(Action action, StageState& state) {
+    if (!state.ever_unsharded) {
+      if (state.first_compute == kNone) state.first_compute = place_;
+    } else if (!state.is_unsharded) {
+      add(FindingKind::kSharding, [&] { return "the stage is resharded here"; });
+    }
+    if (makes_weight_gradients(action.type()) && state.reduce_grad != kNone) {
+      add(FindingKind::kReduceGrad, [&] {
+        return fmt::format("comes after {}REDUCE_GRAD, at {}", action.stage().value(),
+                           slot(state.reduce_grad));
+      });
+    }
+  }
+
+  void check_unshard(StageState& state) {
+    if (state.is_unsharded) {
+      add(FindingKind::kSharding, [&] {
+        return fmt::format("the stage is unsharded already, since {}", slot(state.last_unshard));
+      });
+    }
+    if (!state.ever_unsharded && state.first_compute != kNone && !is_partial_) {
+      findings_.add_at(FindingKind::kSharding, rank_, state.first_compute, [&] {
+        return fmt::format("comes before the stage is unsharded, at {}", slot(place_));
+      });
+    }
+    if (!state.is_unsharded && ++active_ > most_) {
+      add(FindingKind::kSharding, [&] {
+        return fmt::format("{} stages would be unsharded at once, at most {} may be", active_,
+                           most_);
+      });
+    }
+    state.ever_unsharded = state.is_unsharded = true;
+    state.last_unshard = place_;
+  }
+
+  void check_reshard(StageState& state) {
+    if (!state.is_unsharded && !(is_partial_ && !state.ever_unsharded)) {
+      add(FindingKind::kSharding, [&] { return "the stage is not unsharded here"; });
+    }
+    if (state.is_unsharded) --active_;
+    state.ever_unsharded = true;
+    state.is_unsharded = false;
+  }
+
+  // REDUCE_GRAD and its wait.
+  void check_reduction(Action action, StageState& state) {
+    const bool is_wait = action.type() == ActionType::kWaitReduceGrad;
+    std::size_t& earlier = is_wait ? state.wait : state.reduce_grad;
+    (is_wait ? any_wait_ : any_reduce_grad_) = true;
+    if (earlier != kNone) {
+      add(FindingKind::kReduceGrad,
+          [&] { return fmt::format("comes a second time; first at {}", slot(earlier)); });
+    } else if (is_wait && state.reduce_grad == kNone && !is_partial_) {
+      add(FindingKind::kReduceGrad, [&] {
+        return fmt::format("there is no earlier {}REDUCE_GRAD to wait for", action.stage().value());
+      });
+    } else if (!is_wait && state.wait != kNone && is_partial_) {
+      add(FindingKind::kReduceGrad,
+          [&] { return fmt::format("comes after its wait, at {}", slot(state.wait)); });
+    }
+    earlier = place_;
+  }
+
+  void check_end() {
+    const auto missing = [] { return "is missing, but other stages have it"; };
+    for (StageId stage(0); stages_.contains(stage); ++stage) {
+      const StageState& state = stages_[stage];
+      const int32_t rank = schedule_.placement().ranks()[stage.position()];
+      if (state.is_unsharded) {
+        findings_.add_at(FindingKind::kSharding, static_cast<std::size_t>(rank), state.last_unshard,
+                         [&] { return "the stage is never resharded"; });
+      }
+      if (any_reduce_grad_ && state.reduce_grad == kNone && rank >= 0) {
+        findings_.add(FindingKind::kReduceGrad, fmt::format("{}REDUCE_GRAD", stage.value()),
+                      missing);
+      }
+      if (any_wait_ && state.reduce_grad != kNone && state.wait == kNone) {
+        findings_.add(FindingKind::kReduceGrad, fmt::format("{}WAIT_REDUCE_GRAD", stage.value()),
+                      missing);
+      }
+    }
+  }
+
+  const Schedule& schedule_;
+  const VerifyOptions& options_;
+  const bool is_partial_;
+  Findings& findings_;
+  IndexedVector<StageId, StageState> stages_;
+  bool any_reduce_grad_ = false;
+  bool any_wait_ = false;
+  std::size_t rank_ = 0;   // of the current list
+  std::size_t place_ = 0;  // of the current action in the list
+  int32_t active_ = 0;     // stages of the list that are unsharded
+  int32_t most_ = 0;       // of them that may be
+};
+
 }  // namespace
 
 void verify_sharding(const Schedule& schedule, const VerifyOptions& options, Findings& findings) {
-  const std::span<const int32_t> rank_of = schedule.placement().ranks();
-  const bool is_partial = options.mode == VerifyMode::kPartial;
-  IndexedVector<StageId, StageState> stages(schedule.num_stages());
-  bool any_reduce_grad = false;
-  bool any_wait = false;
-
-  for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
-    const ActionList& list = schedule.lists()[r];
-    int32_t active = 0;
-    const int32_t most = most_active(list, options);
-    for (std::size_t i = 0; i < list.size(); ++i) {
-      const Action action = list[i];
-      const ActionType type = action.type();
-      if (action.is_idle() || action.is_overlap() || is_transfer(type) || is_send_wait(type)) {
-        continue;
-      }
-      const StageId stage = action.stage();
-      if (!stages.contains(stage)) continue;
-      if (rank_of[stage.position()] != static_cast<int32_t>(r)) continue;
-      StageState& state = stages[stage];
-      if (is_compute(type)) {
-        if (!state.ever_unsharded) {
-          if (state.first_compute == kNone) state.first_compute = i;
-        } else if (!state.is_unsharded) {
-          findings.add_at(FindingKind::kSharding, r, i,
-                          [&] { return "the stage is resharded here"; });
-        }
-        if (makes_weight_gradients(type) && state.reduce_grad != kNone) {
-          findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
-            return fmt::format("comes after {}REDUCE_GRAD, at {}", stage.value(),
-                               findings.slot_text(r, state.reduce_grad));
-          });
-        }
-      } else if (type == ActionType::kUnshard) {
-        if (state.is_unsharded) {
-          findings.add_at(FindingKind::kSharding, r, i, [&] {
-            return fmt::format("the stage is unsharded already, since {}",
-                               findings.slot_text(r, state.last_unshard));
-          });
-        }
-        if (!state.ever_unsharded && state.first_compute != kNone && !is_partial) {
-          findings.add_at(FindingKind::kSharding, r, state.first_compute, [&] {
-            return fmt::format("comes before the stage is unsharded, at {}",
-                               findings.slot_text(r, i));
-          });
-        }
-        if (!state.is_unsharded && ++active > most) {
-          findings.add_at(FindingKind::kSharding, r, i, [&] {
-            return fmt::format("{} stages would be unsharded at once, at most {} may be", active,
-                               most);
-          });
-        }
-        state.ever_unsharded = state.is_unsharded = true;
-        state.last_unshard = i;
-      } else if (type == ActionType::kReshard) {
-        if (!state.is_unsharded && !(is_partial && !state.ever_unsharded)) {
-          findings.add_at(FindingKind::kSharding, r, i,
-                          [&] { return "the stage is not unsharded here"; });
-        }
-        if (state.is_unsharded) --active;
-        state.ever_unsharded = true;
-        state.is_unsharded = false;
-      } else {
-        const bool is_wait = type == ActionType::kWaitReduceGrad;
-        std::size_t& earlier = is_wait ? state.wait : state.reduce_grad;
-        (is_wait ? any_wait : any_reduce_grad) = true;
-        if (earlier != kNone) {
-          findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
-            return fmt::format("comes a second time; first at {}", findings.slot_text(r, earlier));
-          });
-        } else if (is_wait && state.reduce_grad == kNone && !is_partial) {
-          findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
-            return fmt::format("there is no earlier {}REDUCE_GRAD to wait for", stage.value());
-          });
-        } else if (!is_wait && state.wait != kNone && is_partial) {
-          findings.add_at(FindingKind::kReduceGrad, r, i, [&] {
-            return fmt::format("comes after its wait, at {}", findings.slot_text(r, state.wait));
-          });
-        }
-        earlier = i;
-      }
-    }
-  }
-  if (is_partial) return;
-  for (StageId stage(0); stages.contains(stage); ++stage) {
-    const int32_t rank = rank_of[stage.position()];
-    if (stages[stage].is_unsharded) {
-      findings.add_at(FindingKind::kSharding, static_cast<std::size_t>(rank),
-                      stages[stage].last_unshard, [&] { return "the stage is never resharded"; });
-    }
-    if (any_reduce_grad && stages[stage].reduce_grad == kNone && rank >= 0) {
-      findings.add(FindingKind::kReduceGrad, fmt::format("{}REDUCE_GRAD", stage.value()),
-                   [&] { return "is missing, but other stages have it"; });
-    }
-    if (any_wait && stages[stage].reduce_grad != kNone && stages[stage].wait == kNone) {
-      findings.add(FindingKind::kReduceGrad, fmt::format("{}WAIT_REDUCE_GRAD", stage.value()),
-                   [&] { return "is missing, but other stages have it"; });
-    }
-  }
+  ShardingVerifier(schedule, options, findings).check();
 }
 
 }  // namespace stagecraft

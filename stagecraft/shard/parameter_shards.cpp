@@ -1,6 +1,7 @@
 #include "stagecraft/shard/parameter_shards.h"
 
 #include <algorithm>
+#include <string_view>
 #include <utility>
 
 #include "stagecraft/base/check.h"
@@ -14,18 +15,32 @@ struct Draft {
   std::vector<StageId> holders;
   std::vector<ShardUnit::Parameter> parameters;
   bool is_tied = false;
+  std::size_t module = 0;  // the number of modules: none
 
   bool takes(const Draft& other) const {
     const at::Tensor& own = parameters.front().tensor;
     const at::Tensor& tensor = other.parameters.front().tensor;
-    return !is_tied && !other.is_tied && holders == other.holders &&
+    return !is_tied && !other.is_tied && module == other.module && holders == other.holders &&
            own.scalar_type() == tensor.scalar_type() && own.device() == tensor.device();
   }
 };
 
+// The innermost module that has the parameter: "blocks.1" has "blocks.1.weight", but not
+// "blocks.10.weight".
+std::size_t module_of(std::string_view name, const std::vector<std::string>& modules) {
+  std::size_t found = modules.size();
+  for (std::size_t i = 0; i < modules.size(); ++i) {
+    const std::string& module = modules[i];
+    const bool has_it = name == module || (name.starts_with(module) && name[module.size()] == '.');
+    if (has_it && (found == modules.size() || module.size() > modules[found].size())) found = i;
+  }
+  return found;
+}
+
 // One for each parameter, with the stages that hold it.
 std::vector<Draft> drafts_of(std::span<const Stage> stages,
-                             const std::function<bool(StageId, const std::string&)>& is_tied) {
+                             const std::function<bool(StageId, const std::string&)>& is_tied,
+                             const std::vector<std::string>& modules) {
   std::vector<Draft> drafts;
   for (const Stage& stage : stages) {
     for (const auto& [name, tensor] : stage.parameters()) {
@@ -39,7 +54,8 @@ std::vector<Draft> drafts_of(std::span<const Stage> stages,
         return draft.parameters.front().tensor.is_same(tensor);
       });
       if (known == drafts.end()) {
-        drafts.push_back({.holders = {}, .parameters = {{name, tensor}}});
+        drafts.push_back(
+            {.holders = {}, .parameters = {{name, tensor}}, .module = module_of(name, modules)});
         known = drafts.end() - 1;
       }
       known->is_tied = known->is_tied || has_copies;
@@ -54,10 +70,15 @@ std::vector<Draft> drafts_of(std::span<const Stage> stages,
 }  // namespace
 
 ParameterShards::ParameterShards(ShardKind kind, ShardGroup group, std::span<const Stage> stages,
-                                 const std::function<bool(StageId, const std::string&)>& is_tied)
-    : kind_(kind), group_(std::move(group)) {
+                                 const std::function<bool(StageId, const std::string&)>& is_tied,
+                                 std::vector<std::string> modules)
+    : kind_(kind),
+      group_(std::move(group)),
+      modules_(std::move(modules)),
+      has_module_(modules_.size(), false) {
   std::vector<Draft> merged;
-  for (Draft& draft : drafts_of(stages, is_tied)) {
+  for (Draft& draft : drafts_of(stages, is_tied, modules_)) {
+    if (draft.module < modules_.size()) has_module_[draft.module] = true;
     const auto known =
         std::ranges::find_if(merged, [&](const Draft& other) { return other.takes(draft); });
     if (known == merged.end()) {

@@ -22,21 +22,27 @@
 namespace stagecraft {
 
 /// The sharded parameters of one rank. All trainable parameters of a stage that have one type and
-/// device are a unit; parameters that several stages of the rank hold, and copies of tied weights,
-/// are units of their own. Frozen parameters and buffers stay whole.
+/// device are a unit, or several if modules are named; parameters that several stages of the rank
+/// hold, and copies of tied weights, are units of their own. Frozen parameters and buffers stay
+/// whole.
 ///
 /// Runners over the same parameters, such as one for evaluation, share it. Used by one thread at a
 /// time.
 class ParameterShards {
  public:
   /// Moves the parameters of the stages into flat buffers. `is_tied`: whether a parameter of a
-  /// stage, by its name, is a copy of a tied weight. ArgumentError for a parameter that cannot be
+  /// stage, by its name, is a copy of a tied weight. `modules`: the parameters of each are a unit
+  /// of their own (PipelineOptions::shard_units). ArgumentError for a parameter that cannot be
   /// sharded. REQUIRES a kind other than kNone.
   ParameterShards(ShardKind kind, ShardGroup group, std::span<const Stage> stages,
-                  const std::function<bool(StageId, const std::string&)>& is_tied);
+                  const std::function<bool(StageId, const std::string&)>& is_tied,
+                  std::vector<std::string> modules = {});
 
   ShardKind kind() const { return kind_; }
   const ShardGroup& group() const { return group_; }
+  /// Modules that were named. Those without a parameter on this rank have no unit.
+  const std::vector<std::string>& modules() const { return modules_; }
+  bool has_module(std::size_t module) const { return has_module_[module]; }
   std::span<const std::unique_ptr<ShardUnit>> units() const { return units_; }
   /// The units with parameters of a stage.
   const std::vector<ShardUnit*>& units_of(StageId stage) const;
@@ -69,6 +75,8 @@ class ParameterShards {
  private:
   ShardKind kind_;
   ShardGroup group_;
+  std::vector<std::string> modules_;
+  std::vector<bool> has_module_;
   std::vector<std::unique_ptr<ShardUnit>> units_;
   std::unordered_map<int32_t, std::vector<ShardUnit*>> by_stage_;
   std::unordered_map<const c10::TensorImpl*, ShardUnit*> by_parameter_;

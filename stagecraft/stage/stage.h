@@ -19,6 +19,12 @@
 
 namespace stagecraft {
 
+struct GradRoot;
+namespace detail {
+struct LossGrad;
+struct StageRun;
+}  // namespace detail
+
 /// Options of a stage, for as long as it lives.
 struct StageOptions {
   /// The device on which the stage computes. Inputs and gradients from other devices are copied to
@@ -146,8 +152,7 @@ class Stage {
   void release_kept();
 
  private:
-  struct Run;
-  struct LossGrad;
+  using Run = detail::StageRun;
 
   Run& get_run(MicrobatchId microbatch, const char* what) const;
   /// Whether weight gradients are computed outside autograd.
@@ -159,6 +164,9 @@ class Stage {
   c10::IValue run_without_graph(Run& run, MicrobatchId microbatch, const Arguments& arguments,
                                 const ForwardOptions& options);
   void run_again(Run& run, MicrobatchId microbatch) const;
+  std::vector<GradRoot> make_roots(Run& run, MicrobatchId microbatch,
+                                   const std::vector<c10::IValue>& output_grads,
+                                   double loss_weight);
   /// Calls `run` in the scope of StageOptions::around_backward.
   void call_backward(MicrobatchId microbatch, BackwardKind kind, const std::function<void()>& run);
   std::vector<c10::IValue> run_backward(MicrobatchId microbatch,
@@ -169,7 +177,7 @@ class Stage {
   int32_t num_stages_;
   StageBody body_;
   StageOptions options_;
-  std::unique_ptr<LossGrad> loss_grad_;
+  std::unique_ptr<detail::LossGrad> loss_grad_;
   std::optional<std::vector<at::Tensor>> changing_buffers_;  // known after the first forward
   std::vector<std::unique_ptr<Run>> runs_;                   // by microbatch
   std::vector<std::unique_ptr<Run>> free_;                   // used up, to be used again

@@ -8,7 +8,10 @@
 #include <ATen/ops/_foreach_add.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/empty_like.h>
+#include <ATen/ops/equal.h>
+#include <ATen/ops/ne.h>
 #include <ATen/ops/rsub.h>
+#include <ATen/ops/where.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
@@ -26,6 +29,7 @@ struct AdamW::Batch {
   std::vector<at::Tensor> averages;
   std::vector<at::Tensor> squares;
   std::vector<at::Tensor> updates;
+  std::vector<std::pair<at::Tensor, at::Tensor>> halves = {};  // parameters, and their copies
 };
 
 namespace {
@@ -39,7 +43,15 @@ Batch& find_or_add(std::vector<Batch>& batches, const at::Tensor& parameter, boo
     }
   }
   return batches.emplace_back(
-      Batch{parameter.device(), parameter.scalar_type(), decays, {}, {}, {}, {}, {}});
+      Batch{parameter.device(), parameter.scalar_type(), decays, {}, {}, {}, {}, {}, {}});
+}
+
+/// Elements of the parameter that were written since the last update.
+void take_writes(const at::Tensor& parameter, const at::Tensor& master) {
+  const at::Tensor rounded = master.to(parameter.scalar_type());
+  // A device is not asked: the host would wait.
+  if (parameter.is_cpu() && at::equal(rounded, parameter)) return;
+  master.copy_(at::where(at::ne(rounded, parameter), parameter.to(at::kFloat), master));
 }
 
 /// torch walks all tensors of a parameter in step, as they lie in memory.
@@ -68,10 +80,16 @@ AdamW::AdamW(std::vector<ModelState> states, const AdamWOptions& options) : opti
   for (std::size_t i = 0; i < states_.size(); ++i) {
     for (std::size_t c = 0; c < states_[i].copies.size(); ++c) {
       const at::Tensor parameter = states_[i].copies[c].detach();
-      moments_[c][i] = {at::zeros_like(parameter), at::zeros_like(parameter),
-                        at::zeros({}, parameter.options().dtype(at::kFloat))};
+      const at::Tensor master = has_master(parameter) ? parameter.to(at::kFloat) : at::Tensor();
+      const at::Tensor& updated = master.defined() ? master : parameter;
+      moments_[c][i] = {at::zeros_like(updated), at::zeros_like(updated),
+                        at::zeros({}, parameter.options().dtype(at::kFloat)), master};
     }
   }
+}
+
+bool AdamW::has_master(const at::Tensor& parameter) const {
+  return options_.master_weights && at::isReducedFloatingType(parameter.scalar_type());
 }
 
 std::vector<AdamW::Batch> AdamW::batches() const {
@@ -81,9 +99,16 @@ std::vector<AdamW::Batch> AdamW::batches() const {
       const at::Tensor& parameter = states_[i].copies[c];
       if (!parameter.grad().defined()) continue;
       const Moments& moments = moments_[c][i];
-      Batch& batch = find_or_add(batches, parameter, states_[i].num_dims() >= 2);
-      batch.parameters.push_back(parameter);
-      batch.grads.push_back(laid_out_like(parameter, parameter.grad().detach()));
+      const bool is_half = moments.master.defined();
+      const at::Tensor& updated = is_half ? moments.master : parameter;
+      const at::Tensor grad = parameter.grad().detach();
+      Batch& batch = find_or_add(batches, updated, states_[i].num_dims() >= 2);
+      if (is_half) {
+        take_writes(parameter, moments.master);
+        batch.halves.emplace_back(parameter, moments.master);
+      }
+      batch.parameters.push_back(updated);
+      batch.grads.push_back(laid_out_like(updated, is_half ? grad.to(at::kFloat) : grad));
       batch.averages.push_back(moments.average);
       batch.squares.push_back(moments.average_square);
       batch.updates.push_back(moments.updates);
@@ -100,6 +125,7 @@ void AdamW::step(double learning_rate) {
                       batch.updates, learning_rate, options_.beta1, options_.beta2,
                       batch.decays ? options_.weight_decay : 0.0, options_.epsilon,
                       /*amsgrad=*/false, /*maximize=*/false);
+    for (const auto& [parameter, master] : batch.halves) parameter.copy_(master);
   }
 }
 
@@ -114,6 +140,7 @@ void AdamW::step(const OnDevice& numbers) {
                       batch.updates, numbers.learning_rate, options_.beta1, options_.beta2,
                       batch.decays ? options_.weight_decay : 0.0, options_.epsilon,
                       /*amsgrad=*/false, /*maximize=*/false, divisor, numbers.is_skipped);
+    for (const auto& [parameter, master] : batch.halves) parameter.copy_(master);
   }
 }
 
@@ -131,6 +158,7 @@ void AdamW::spread_moments() {
       copy.average.copy_(moments()[i].average);
       copy.average_square.copy_(moments()[i].average_square);
       copy.updates.copy_(moments()[i].updates);
+      if (copy.master.defined()) copy.master.copy_(moments()[i].master);
     }
   }
 }

@@ -16,6 +16,10 @@ struct AdamWOptions {
   double epsilon = 1e-8;
   /// For parameters with two or more dimensions; the others (biases, norms) do not decay.
   double weight_decay = 0.1;
+  /// Update float32 copies of parameters of half types (bfloat16, float16), and keep their moments
+  /// in float32. A parameter is then its copy, rounded: updates that are too small for the half
+  /// type add up. A write to a parameter takes effect, also between updates.
+  bool master_weights = false;
 };
 
 /// AdamW (Loshchilov and Hutter) for the parameters of a model that was split. Each parameter is
@@ -25,12 +29,13 @@ struct AdamWOptions {
 /// Not thread-safe.
 class AdamW {
  public:
-  /// The optimizer's state of one parameter: tensors of the parameter's shape, zero before its
-  /// first update.
+  /// The optimizer's state of one parameter: tensors of the parameter's shape. Moments are zero
+  /// before the first update.
   struct Moments {
     at::Tensor average;         ///< of the gradient
     at::Tensor average_square;  ///< of its square
     at::Tensor updates;         ///< the number of updates; one element, float
+    at::Tensor master = {};     ///< the parameter in float32; undefined if it has no such copy
   };
 
   /// ArgumentError for betas outside [0, 1), an epsilon or decay below 0.
@@ -53,6 +58,8 @@ class AdamW {
   /// The trained states, in their order, and their moments. Changes of the tensors take effect.
   const std::vector<ModelState>& states() const { return states_; }
   const std::vector<Moments>& moments() const { return moments_.front(); }
+  /// Whether a parameter has a float32 copy.
+  bool has_master(const at::Tensor& parameter) const;
   /// Copies the moments of the first copy to all copies.
   void spread_moments();
 

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <map>
 #include <random>
 #include <set>
 #include <utility>
@@ -11,8 +10,6 @@
 #include <fmt/format.h>
 
 #include <ATen/Parallel.h>
-#include <ATen/core/grad_mode.h>
-#include <ATen/ops/empty_like.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
@@ -23,7 +20,7 @@
 #include "stagecraft/train/device_update.h"
 #include "stagecraft/train/trainer_world.h"
 #include "stagecraft/train/training_state.h"
-#include "stagecraft/tree/tree.h"
+#include "stagecraft/train/update_measures.h"
 
 namespace stagecraft {
 
@@ -35,7 +32,8 @@ class Trainer::Impl {
         world_(checked(loss), loss, options_),
         state_(
             pipe_, options_.adamw, [&](StageId stage) { return world_.has_stage(stage); },
-            world_.shards()) {
+            world_.shards()),
+        measures_(world_, state_) {
     require<ArgumentError>(std::any_of(state_.all().begin(), state_.all().end(),
                                        [](const ModelState& state) { return state.is_trained(); }),
                            "the model has no trainable parameters");
@@ -63,14 +61,16 @@ class Trainer::Impl {
       std::string problem;
       world_.together([&] {
         refresh_weights();
-        const Losses losses = run_microbatches(inputs, target, measure_memory);
+        const UpdateLosses losses = run_microbatches(inputs, target, measure_memory);
         state_.attach_grads();
         if (device_update_) {
           update_on_device(result, losses);
         } else {
-          measure(result, losses);
+          measures_.measure(result, losses);
         }
-        if (!std::isfinite(result.grad_norm)) problem = describe_problem(result.grad_norm);
+        if (!std::isfinite(result.grad_norm)) {
+          problem = measures_.describe_problem(result.grad_norm);
+        }
       });
       if (!problem.empty()) throw Error(problem);
     } catch (...) {
@@ -286,19 +286,14 @@ class Trainer::Impl {
             .run = run_};
   }
 
-  /// The losses of an update's microbatches, on their device, and their weights.
-  struct Losses {
-    std::vector<at::Tensor> losses = {};
-    std::vector<double> weights = {};
-  };
-
   /// Runs the steps of an update.
-  Losses run_microbatches(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
+  UpdateLosses run_microbatches(const Arguments& inputs, const c10::IValue& target,
+                                bool measure_memory) {
     const auto each = static_cast<std::size_t>(options_.microbatches * world_.replicas());
     const auto parts = static_cast<std::size_t>(options_.accumulate);
     Microbatches all = split_batch(inputs.args, inputs.kwargs, target,
                                    {.microbatches = static_cast<int32_t>(each * parts)});
-    Losses all_losses;
+    UpdateLosses all_losses;
     for (std::size_t part = 0; part < parts; ++part) {
       Microbatches some;
       for (std::size_t m = part * each; m < (part + 1) * each; ++m) {
@@ -315,117 +310,22 @@ class Trainer::Impl {
     return all_losses;
   }
 
-  /// The same as `measure`, clipping and the update, on one device. The host waits for the device
-  /// once, at the end.
-  void update_on_device(TrainStep& step, const Losses& losses) {
+  /// The same as UpdateMeasures::measure, clipping and the update, on one device. The host waits
+  /// for the device once, at the end.
+  void update_on_device(TrainStep& step, const UpdateLosses& losses) {
     std::vector<at::Tensor> numbers = losses.losses;
     numbers.push_back(device_update_->run(step.learning_rate));
     numbers = read_scalars(numbers);
-    for (std::size_t m = 0; m < losses.losses.size(); ++m) {
-      step.loss += losses.weights[m] * numbers[m].item<double>();
-    }
+    step.loss = losses.sum(numbers);
     step.grad_norm = numbers.back().item<double>();
     step.bubble_share = world_.bubble_share();
-  }
-
-  /// Sets the loss, the norm of all gradients and the share of the bubble, the same on every rank.
-  /// Each rank sends the norms of the states whose first stage it has. The host waits for the
-  /// device here, and only here.
-  void measure(TrainStep& step, const Losses& losses) {
-    if (world_.replicas() > 1) return measure_replicas(step, losses);
-    const std::vector<ModelState>& here = state_.here();
-    std::vector<at::Tensor> norms = norms_of_grads(here);
-    norms.insert(norms.end(), losses.losses.begin(), losses.losses.end());
-    norms = read_scalars(norms);
-    for (std::size_t m = 0; m < losses.losses.size(); ++m) {
-      step.loss += losses.weights[m] * norms[here.size() + m].item<double>();
-    }
-    std::vector<c10::IValue> told = {world_.bubble_share()};
-    for (std::size_t i = 0; i < here.size(); ++i) {
-      if (!norms[i].defined() || !world_.has_stage(here[i].stage)) continue;
-      told.push_back(tree::tuple({place_of(here[i].name), norms[i]}));
-    }
-    std::vector<at::Tensor> all(state_.all().size());
-    const std::vector<c10::IValue> ranks = world_.gather(tree::tuple(std::move(told)));
-    for (const c10::IValue& rank : ranks) {
-      const auto& values = rank.toTupleRef().elements();
-      for (std::size_t i = 1; i < values.size(); ++i) {
-        const auto& entry = values[i].toTupleRef().elements();
-        all[static_cast<std::size_t>(entry[0].toInt())] = entry[1].toTensor();
-      }
-    }
-    step.bubble_share = ranks.front().toTupleRef().elements()[0].toDouble();
-    step.grad_norm = norm_of(all);
-  }
-
-  /// The same for several replicas, each of which may have a piece of a gradient. The norm of a
-  /// gradient is put together from blocks of it, so that it does not depend on the pieces.
-  void measure_replicas(TrainStep& step, const Losses& losses) {
-    const at::NoGradGuard no_grad;
-    const std::vector<at::Tensor> read = read_scalars(losses.losses);
-    for (std::size_t m = 0; m < read.size(); ++m) {
-      step.loss += losses.weights[m] * read[m].item<double>();
-    }
-    const bool is_told = world_.shards() || world_.place().replica() == 0;
-    std::vector<c10::IValue> told = {world_.bubble_share()};
-    for (const ModelState& state : state_.here()) {
-      if (!is_told || !state.is_trained() || !world_.has_stage(state.stage)) continue;
-      at::Tensor grad = state.tensor().grad();
-      if (!grad.defined()) continue;
-      if (grad.strides() != state.tensor().strides()) {
-        grad = at::empty_like(state.tensor()).detach().copy_(grad);
-      }
-      if (!grad.is_non_overlapping_and_dense()) grad = grad.contiguous();
-      told.push_back(
-          tree::tuple({place_of(state.name), state.begin, block_squares(in_memory_order(grad))}));
-    }
-    const std::vector<c10::IValue> ranks = world_.gather_all(tree::tuple(std::move(told)));
-    std::vector<std::map<int64_t, at::Tensor>> sums(state_.all().size());  // by place, then begin
-    for (const c10::IValue& rank : ranks) {
-      const auto& values = rank.toTupleRef().elements();
-      for (std::size_t i = 1; i < values.size(); ++i) {
-        const auto& entry = values[i].toTupleRef().elements();
-        sums[static_cast<std::size_t>(entry[0].toInt())][entry[1].toInt()] = entry[2].toTensor();
-      }
-    }
-    std::vector<at::Tensor> norms;
-    for (const auto& parts : sums) {
-      if (parts.empty()) continue;
-      std::vector<at::Tensor> ordered;
-      for (const auto& [begin, part] : parts) ordered.push_back(part);
-      norms.push_back(norm_of_blocks(ordered));
-    }
-    step.bubble_share = ranks.front().toTupleRef().elements()[0].toDouble();
-    step.grad_norm = norm_of(norms);
-  }
-
-  /// The error message for a norm that is not finite, the same on every rank.
-  std::string describe_problem(double norm) {
-    const ModelState* const bad = find_infinite_grad(state_.here());
-    const auto none = static_cast<int64_t>(state_.all().size());
-    int64_t first = none;
-    for (const c10::IValue& place :
-         world_.gather_all(bad == nullptr ? none : place_of(bad->name))) {
-      first = std::min(first, place.toInt());
-    }
-    if (first < none) {
-      return describe_infinite_grad(state_.all()[static_cast<std::size_t>(first)].name);
-    }
-    return fmt::format("the norm of the gradients is {}: training has diverged", norm);
-  }
-
-  /// The index of a state among all states.
-  int64_t place_of(const std::string& name) const {
-    const auto& all = state_.all();
-    return std::find_if(all.begin(), all.end(),
-                        [&](const ModelState& state) { return state.name == name; }) -
-           all.begin();
   }
 
   Pipe pipe_;
   TrainerOptions options_;
   TrainerWorld world_;
   TrainingState state_;
+  UpdateMeasures measures_;
   std::unique_ptr<detail::DeviceUpdate> device_update_;  // null: the host clips and updates
   std::vector<at::Tensor> evaluation_buffers_;           // that a forward changes
   int64_t steps_ = 0;

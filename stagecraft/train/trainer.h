@@ -62,6 +62,8 @@ struct TrainerOptions {
   /// the same bits with every kind. A parameter that is sharded (ShardKind::kParameters) has its
   /// elements in steps, and after gather_weights until the next step. docs/sharding.md.
   ShardKind shard = ShardKind::kNone;
+  /// Modules whose parameters are sharded as units of their own (PipelineOptions::shard_units).
+  std::vector<std::string> shard_units = {};
 };
 
 /// The result of one update.

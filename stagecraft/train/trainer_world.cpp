@@ -31,8 +31,9 @@ Fingerprint update_facts(const TrainerOptions& options) {
           {"the norm to clip at", fmt::format("{}", options.clip)},
           {"the learning rate", fmt::format("{} to {}, warm-up {}, steps {}", rate.peak, rate.least,
                                             rate.warmup, rate.steps)},
-          {"AdamW", fmt::format("betas {} and {}, epsilon {}, weight decay {}", adamw.beta1,
-                                adamw.beta2, adamw.epsilon, adamw.weight_decay)}};
+          {"AdamW", fmt::format("betas {} and {}, epsilon {}, weight decay {}{}", adamw.beta1,
+                                adamw.beta2, adamw.epsilon, adamw.weight_decay,
+                                adamw.master_weights ? ", with master weights" : "")}};
 }
 
 c10::IValue to_value(const std::vector<at::Tensor>& tensors) {
@@ -80,6 +81,7 @@ std::unique_ptr<PipelineBase> make_pipeline(const Pipe& pipe, const Loss& loss,
                             .seed = options.seed,
                             .replicas = options.replicas,
                             .shard = options.shard,
+                            .shard_units = options.shard_units,
                             .shards = std::move(shards),
                             .threads_per_rank = options.threads_per_rank,
                             .graphs = graphs};

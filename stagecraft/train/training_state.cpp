@@ -23,6 +23,7 @@ constexpr const char* kModel = "model";
 constexpr const char* kAverage = "average";
 constexpr const char* kSquare = "average_square";
 constexpr const char* kUpdates = "updates";
+constexpr const char* kMaster = "master";  // float32 copies of parameters of half types
 
 using Section = std::map<std::string, at::Tensor>;
 
@@ -42,15 +43,20 @@ class Restore {
  public:
   /// Without a target (`to`), the tensor is only compared with the expected shape and dtype. With a
   /// `begin` of at least 0, the target is a piece: the elements from there on, as they lie in the
-  /// memory of `like`.
+  /// memory of `like`. `is_float_too`: of a half type, the tensor may also be float32, because it
+  /// was written with AdamWOptions::master_weights.
   void add(const Section& section, const std::string& what, const std::string& name,
-           const at::Tensor& like, const at::Tensor& to, int64_t begin = -1) {
+           const at::Tensor& like, const at::Tensor& to, int64_t begin = -1,
+           bool is_float_too = false) {
     const auto found = section.find(name);
     require<MetadataError>(found != section.end(), "the checkpoint has no {} of {}", what, name);
     const at::Tensor& from = found->second;
-    require<MetadataError>(from.sizes() == like.sizes() && from.scalar_type() == like.scalar_type(),
-                           "{} of {}: expected {}, but the checkpoint has {}", what, name,
-                           describe(like), describe(from));
+    const bool is_float = is_float_too && at::isReducedFloatingType(like.scalar_type()) &&
+                          from.scalar_type() == at::kFloat;
+    require<MetadataError>(
+        from.sizes() == like.sizes() && (from.scalar_type() == like.scalar_type() || is_float),
+        "{} of {}: expected {}, but the checkpoint has {}", what, name, describe(like),
+        describe(from));
     if (!to.defined()) return;
     if (begin < 0) {
       copies_.emplace_back(to.detach(), from);
@@ -152,8 +158,9 @@ void TrainingState::zero_grad() {
 int64_t TrainingState::optimizer_bytes() const {
   int64_t bytes = 0;
   for (const AdamW::Moments& moments : optimizer_.moments()) {
-    for (const at::Tensor& each : {moments.average, moments.average_square, moments.updates}) {
-      bytes += static_cast<int64_t>(each.nbytes());
+    for (const at::Tensor& each :
+         {moments.average, moments.average_square, moments.updates, moments.master}) {
+      if (each.defined()) bytes += static_cast<int64_t>(each.nbytes());
     }
   }
   return bytes;
@@ -189,6 +196,7 @@ void TrainingState::fill_part(Checkpoint& checkpoint, const Checkpoint::Part& pa
     if (moments == nullptr) continue;
     add(kAverage, moments->average, is_piece);
     add(kSquare, moments->average_square, is_piece);
+    if (moments->master.defined()) add(kMaster, moments->master, is_piece);
     if (!is_piece || own->begin == 0) add(kUpdates, moments->updates, false);
   }
 }
@@ -210,6 +218,7 @@ std::vector<at::Tensor> TrainingState::tensors_of(StageId stage, bool with_momen
     const AdamW::Moments* moments = with_moments ? find_moments(state.name) : nullptr;
     if (moments == nullptr) continue;
     tensors.insert(tensors.end(), {moments->average, moments->average_square, moments->updates});
+    if (moments->master.defined()) tensors.push_back(moments->master);
   }
   return tensors;
 }
@@ -225,6 +234,8 @@ std::map<std::string, NamedTensors> TrainingState::sections_of(
     for (const char* section : {kAverage, kSquare, kUpdates}) {
       sections[section].emplace_back(state.name, *next++);
     }
+    if (!optimizer_.has_master(state.tensor())) continue;
+    sections[kMaster].emplace_back(state.name, *next++);
   }
   return sections;
 }
@@ -273,6 +284,7 @@ void TrainingState::restore(const Checkpoint& checkpoint) {
   const Section average = gather(checkpoint, kAverage);
   const Section square = gather(checkpoint, kSquare);
   const Section updates = gather(checkpoint, kUpdates);
+  const Section master = gather(checkpoint, kMaster);
   const at::Tensor number = at::zeros({}, at::kFloat);
   const bool has_pieces = shards_ && shards_->kind() == ShardKind::kParameters;
   for (const ModelState& state : all_) {
@@ -294,9 +306,13 @@ void TrainingState::restore(const Checkpoint& checkpoint) {
     if (!state.is_trained()) continue;
     const AdamW::Moments* const found = find_moments(name);
     const AdamW::Moments to = found == nullptr ? AdamW::Moments() : *found;
-    restore.add(average, "average of gradients", name, state.tensor(), to.average, begin);
-    restore.add(square, "average of squares", name, state.tensor(), to.average_square, begin);
+    restore.add(average, "average of gradients", name, state.tensor(), to.average, begin, true);
+    restore.add(square, "average of squares", name, state.tensor(), to.average_square, begin, true);
     restore.add(updates, "number of updates", name, number, to.updates);
+    if (!to.master.defined()) continue;
+    // A checkpoint without copies has their rounded values.
+    restore.add(master.contains(name) ? master : model, "float32 value", name, state.tensor(),
+                to.master, begin, true);
   }
   restore.run();
   optimizer_.spread_moments();

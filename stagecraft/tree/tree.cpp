@@ -275,14 +275,6 @@ c10::IValue map_with_path(const c10::IValue& tree, std::string_view root, const 
   return unflatten(flat.spec, std::move(flat.leaves));
 }
 
-c10::IValue zip_map(const c10::IValue& a, const c10::IValue& b, const ZipFn& fn,
-                    std::string_view root) {
-  Flat left = flatten(a, root);
-  const auto right = flatten_as(left.spec, b, root);
-  for (std::size_t i = 0; i < right.size(); ++i) left.leaves[i] = fn(left.leaves[i], right[i]);
-  return unflatten(left.spec, std::move(left.leaves));
-}
-
 std::vector<std::pair<c10::IValue, c10::IValue>> zip(const c10::IValue& a, const c10::IValue& b,
                                                      std::string_view root) {
   Flat left = flatten(a, root);
@@ -293,17 +285,6 @@ std::vector<std::pair<c10::IValue, c10::IValue>> zip(const c10::IValue& a, const
     pairs.emplace_back(std::move(left.leaves[i]), std::move(right[i]));
   }
   return pairs;
-}
-
-Detached detach(const c10::IValue& tree) {
-  Flat flat = flatten(tree);
-  for (auto& leaf : flat.leaves) {
-    if (!leaf.isTensor() || !leaf.toTensor().defined()) continue;
-    const at::Tensor& tensor = leaf.toTensor();
-    leaf = tensor.detach().set_requires_grad(tensor.requires_grad());
-  }
-  auto rebuilt = unflatten(flat.spec, flat.leaves);
-  return {std::move(rebuilt), std::move(flat.leaves)};
 }
 
 bool leaf_equal(const c10::IValue& a, const c10::IValue& b) {

@@ -65,30 +65,16 @@ std::vector<c10::IValue> leaves(const c10::IValue& tree);
 // Walking them ------------------------------------------------------------------------------------
 
 using MapFn = std::function<c10::IValue(const c10::IValue& leaf)>;
-using ZipFn = std::function<c10::IValue(const c10::IValue& a, const c10::IValue& b)>;
 using PathFn = std::function<c10::IValue(const std::string& path, const c10::IValue& leaf)>;
 
 /// The same structure with fn(leaf) instead of each leaf.
 c10::IValue map(const c10::IValue& tree, const MapFn& fn);
 /// The same, with each leaf's path, as `args[1]["mask"]` for the root "args".
 c10::IValue map_with_path(const c10::IValue& tree, std::string_view root, const PathFn& fn);
-/// The structure of `a` with fn(leaf of a, leaf of b at the same place). Throws MetadataError that
-/// names the path of the first difference in structure.
-c10::IValue zip_map(const c10::IValue& a, const c10::IValue& b, const ZipFn& fn,
-                    std::string_view root = "tree");
-/// The pairs of leaves at the same places, in the order of `a`.
+/// The pairs of leaves at the same places, in the order of `a`. Throws MetadataError that names the
+/// path of the first difference in structure.
 std::vector<std::pair<c10::IValue, c10::IValue>> zip(const c10::IValue& a, const c10::IValue& b,
                                                      std::string_view root = "tree");
-
-/// A tree with the same structure whose tensors share data with the old ones but not their history.
-struct Detached {
-  c10::IValue tree;
-  std::vector<c10::IValue>
-      leaves;  ///< the leaves of `tree`; leaves that are not tensors are unchanged
-};
-
-/// Detaches every tensor and keeps its requires_grad.
-Detached detach(const c10::IValue& tree);
 
 // Comparing them ----------------------------------------------------------------------------------
 

@@ -465,6 +465,21 @@ class Compare(ToolTest):
         self.assertIn("1F1B", {row["schedule"] for row in tight["schedules"]})
         self.bad(1, "compare", *SHAPE, "--costs", "CAP=0.5", says="no schedule fits")
 
+    def test_finds_the_least_lookahead(self):
+        """As fast as the full lookahead, with no more memory."""
+        shape = ["--ranks", 2, "--microbatches", 8, "--stages-per-rank", 4, "--costs", "F=4,B=4,W=4,G=2,MG=8"]
+        full = {(row["schedule"], row["stages_per_rank"]): row for row in self.rows(*shape)["schedules"]}
+        least = self.rows(*shape, "--unshard-lookahead", "least")["schedules"]
+        self.assertEqual(len(least), len(full))
+        for row in least:
+            other = full[row["schedule"], row["stages_per_rank"]]
+            self.assertAlmostEqual(row["makespan"], other["makespan"], places=6)
+            self.assertLessEqual(row["peak_memory"], other["peak_memory"])
+            self.assertEqual(len(row["unshard_lookahead"]), 2)
+        self.assertTrue(any(min(row["unshard_lookahead"]) < 3 for row in least))
+        self.assertIn("lookahead", self.good("compare", *shape, "--unshard-lookahead", "least"))
+        self.bad(2, "compare", *SHAPE, "--unshard-lookahead", "least", says="needs the costs of gathers")
+
     def test_wants_the_same_costs_for_all_stages(self):
         self.write("costs.json", '{"stages": [{"F": 1}, {"F": 2}, {"F": 1}, {"F": 1}]}')
         self.bad(2, "compare", *SHAPE, "--cost-file", "costs.json", says="one cost for all stages")

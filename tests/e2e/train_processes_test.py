@@ -140,7 +140,7 @@ class Processes(ProcessesTest):
         options = ["--data", "text.txt", *small("--microbatches", "2"), "--dropout", "0.1", "--json"]
         whole = steps_of(self.good("train", *options, "--steps", "4", "--replicas", "2", "--ranks", "2",
                                    "--save-weights", "whole.pt"))
-        run = [*options, "--steps", "4", "--replicas", "2", "--shard", "parameters", "--checkpoint", "run",
+        run = [*options, "--steps", "4", "--replicas", "2", "--shard", "parameters", "--shard-units", "embed,blocks.1", "--checkpoint", "run",
                "--save-every", "2", "--keep", "0"]
         self.assertEqual(steps_of(self.train(4, *run)), whole)
         parts = sorted(path.name for path in (self.folder / "run/step-00000002").iterdir())
@@ -181,6 +181,7 @@ class WrongInputs(ProcessesTest):
         self.refused("--transport", "pigeons", says="--transport")
         self.refused("--transport", "nccl", says="--transport nccl carries tensors of a GPU: pass --device cuda")
         self.refused("--shard", "gradients", says="--shard gradients divides among replicas: pass --replicas, too")
+        self.refused("--shard-units", "head", says="--shard-units says how --shard divides: pass --shard, too")
         self.refused("--replicas", "3", says="--batch 8 has fewer rows than there are microbatches: 4 x 1 x 3")
         two = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "1"}
         self.refused("--microbatches", "1", "--replicas", "3", env=two,

@@ -90,8 +90,8 @@ TEST(GlooPipeline, AKilledReplicaOfShardsIsNamed) {
   const auto ends = run_gloo_ranks(4, {}, [&](Transport& transport) {
     ShardCase c{.schedule = {"Interleaved1F1B", 2, 2, 4},
                 .make_model = [] { return chain_model(4, 20); }};
-    c.before_update = [&](Runner&, Transport&, int32_t update) {
-      if (update == 2 && transport.rank() == Rank(3)) _exit(9);
+    c.before_step = [&](Runner&, Transport&, int32_t step) {
+      if (step == 2 && transport.rank() == Rank(3)) _exit(9);
     };
     train_sharded(transport, c, ShardKind::kParameters);
   });

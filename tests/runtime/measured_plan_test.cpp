@@ -14,6 +14,7 @@
 #include "stagecraft/runtime/measure_link.h"
 #include "stagecraft/runtime/measure_run.h"
 #include "stagecraft/runtime/pipeline.h"
+#include "stagecraft/runtime/run_memory.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/transport/local/local_world.h"
 
@@ -143,6 +144,30 @@ TEST(MeasureRun, MeasuresWhatRan) {
   // The second stage recomputes: it keeps less.
   EXPECT_LT(run.stages[1].memory_forward.value(), run.stages[0].memory_forward.value());
   for (const at::Tensor& parameter : pipe.parameters()) EXPECT_FALSE(parameter.grad().defined());
+}
+
+StageMemory measured_memory(int64_t sent) {
+  StageMemory memory;
+  memory.of(ActionType::kForward) = {.is_measured = true, .change = 1000, .peak = 1200};
+  memory.of(ActionType::kSendForward) = {.is_measured = true, .change = sent, .peak = 0};
+  memory.of(ActionType::kBackward) = {.is_measured = true, .change = -900, .peak = 500};
+  return memory;
+}
+
+TEST(RunMemory, WhatIsSentCountsForThePeakOnly) {
+  MeasuredStage stage;
+  detail::set_run_memory(stage, measured_memory(-100));
+  EXPECT_EQ(stage.memory_forward, 900);
+  EXPECT_EQ(stage.peak_forward, 300);
+  EXPECT_EQ(stage.peak_input, 500);
+  EXPECT_FALSE(stage.memory_input.has_value());
+}
+
+TEST(RunMemory, ASendThatWasMeasuredToAddAddsNothing) {
+  MeasuredStage stage;
+  detail::set_run_memory(stage, measured_memory(145'408));
+  EXPECT_EQ(stage.memory_forward, 1000);
+  EXPECT_EQ(stage.peak_forward, 200);
 }
 
 TEST(MeasuredPlan, RunsAndKeepsTheLossesOf1F1B) {

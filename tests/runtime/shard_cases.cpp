@@ -43,24 +43,27 @@ ShardOutcome train_sharded(Transport& transport, const ShardCase& c, ShardKind k
   const Placement& placement = source.placement();
   const Rank own(transport.rank().value() % c.schedule.ranks);
   const int32_t replica = transport.rank().value() / c.schedule.ranks;
-  Runner runner(
-      transport, source, stages_on(model, placement, own),
-      runner_options(
-          model,
-          {.timeout = std::chrono::seconds(20), .seed = 7, .replicas = c.replicas, .shard = kind}));
+  Runner runner(transport, source, stages_on(model, placement, own),
+                runner_options(model, {.timeout = std::chrono::seconds(20),
+                                       .seed = 7,
+                                       .replicas = c.replicas,
+                                       .shard = kind,
+                                       .shard_units = c.units}));
   ShardOutcome outcome;
   for (int32_t number = 0; number < kUpdates; ++number) {
-    if (c.before_update) c.before_update(runner, transport, number);
     for (int32_t part = 0; part < c.accumulate; ++part) {
+      if (c.before_step) c.before_step(runner, transport, number * c.accumulate + part);
       const int64_t rows = c.rows[static_cast<std::size_t>(replica)] * c.schedule.microbatches;
       Microbatches batch =
           random_batch(c.schedule.microbatches, rows, c.width,
                        static_cast<uint64_t>(1000 * number + 100 * part + replica));
       batch.weights.clear();  // by their rows
       const StepResult result =
-          runner.step(part_of(batch, placement, own), {.microbatches = c.schedule.microbatches,
-                                                       .outputs = OutputMode::kNone,
-                                                       .everywhere = true});
+          runner.step(part_of(batch, placement, own),
+                      {.microbatches = c.schedule.microbatches,
+                       .reduce_grads = !c.reduces_once || part + 1 == c.accumulate,
+                       .outputs = OutputMode::kNone,
+                       .everywhere = true});
       outcome.losses.push_back(result.loss().clone());
     }
     update(runner);

@@ -23,8 +23,12 @@ struct ShardCase {
   std::function<TestModel()> make_model;
   /// Steps whose gradients are added up for an update.
   int32_t accumulate = 1;
-  /// Called before each update, on every rank.
-  std::function<void(Runner& runner, Transport& transport, int32_t update)> before_update = {};
+  /// Only the last of them reduces gradients over the replicas.
+  bool reduces_once = false;
+  /// Modules that are units of their own.
+  std::vector<std::string> units = {};
+  /// Called before each step, on every rank.
+  std::function<void(Runner& runner, Transport& transport, int32_t step)> before_step = {};
 };
 
 /// This rank's losses, gradients of the last update and final parameters, whole.

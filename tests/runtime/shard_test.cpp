@@ -8,7 +8,9 @@
 #include <gmock/gmock.h>
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/allclose.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
 #include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/error.h"
@@ -92,8 +94,8 @@ TEST(Sharding, FrozenParametersStayWhole) {
 TEST(Sharding, HonoursWritesToWholeParameters) {
   check_on_threads({.schedule = {"1F1B", 2, 1, 4},
                     .make_model = chain(2),
-                    .before_update = [](Runner& runner, Transport&, int32_t update) {
-                      if (update != 1) return;
+                    .before_step = [](Runner& runner, Transport&, int32_t step) {
+                      if (step != 1) return;
                       runner.with_whole_parameters([&] {
                         const at::NoGradGuard no_grad;
                         for (at::Tensor& parameter : runner.parameters()) parameter.mul_(0.5);
@@ -127,18 +129,91 @@ TEST(Sharding, RefusesWritesToParametersInPieces) {
   });
 }
 
-TEST(Sharding, RefusesGradientsThatStayLocal) {
+// Steps whose gradients stay local add up in whole gradients, as with whole replicas.
+TEST(Sharding, GradientsCanStayLocal) {
+  check_on_threads({.schedule = {"Interleaved1F1B", 2, 2, 4},
+                    .make_model = chain(4),
+                    .accumulate = 3,
+                    .reduces_once = true});
+}
+
+// Sums that were reduced before stay in the pieces. (Whole replicas have them in a different place,
+// so the sum of both kinds is not bitwise equal to theirs.)
+TEST(Sharding, LocalGradientsAreAddedToReducedOnes) {
+  const ScheduleCase schedule{"1F1B", 1, 1, 2};
+  const auto grads = [&](ShardKind kind) {
+    at::Tensor result;
+    LocalWorld world(2);
+    world.run([&](Transport& transport) {
+      const TestModel model = chain_model(1, 20);
+      const ScheduleSource source = schedule.source();
+      Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
+                    runner_options(model, {.seed = 7, .replicas = 2, .shard = kind}));
+      for (const uint64_t step : {0, 1, 2, 3}) {
+        const auto seed = 10 * step + static_cast<uint64_t>(transport.rank().value());
+        runner.step(part_of(random_batch(2, 6, 20, seed), source.placement(), Rank(0)),
+                    {.microbatches = 2, .reduce_grads = step % 2 == 0});
+        const bool is_local = kind != ShardKind::kNone && step % 2 == 1;
+        EXPECT_EQ(runner.parameters().front().grad().defined(),
+                  is_local || kind == ShardKind::kNone);
+      }
+      runner.step(part_of(random_batch(2, 6, 20, 7), source.placement(), Rank(0)),
+                  {.microbatches = 2});
+      if (transport.rank() != Rank(0)) return;
+      const at::Tensor weight = kind == ShardKind::kNone
+                                    ? runner.parameters().front().grad().flatten()
+                                    : runner.shards()->units().front()->grad(0);
+      result = weight.narrow(0, 0, 200).clone();
+    });
+    return result;
+  };
+  EXPECT_TRUE(at::allclose(grads(ShardKind::kGradients), grads(ShardKind::kNone), 1e-5, 1e-7));
+}
+
+TEST(Sharding, UnitsCanBeNamed) {
+  for (const auto& units : std::vector<std::vector<std::string>>{{"bias"}, {"weight", "bias"}}) {
+    check_on_threads(
+        {.schedule = {"ZBVZeroBubble", 2, 2, 4}, .make_model = chain(4), .units = units});
+  }
+  const auto sizes = [](std::vector<std::string> units) {
+    const std::vector<std::string> names = {"blocks.1.a", "blocks.10.a", "blocks.1.inner.b", "c"};
+    NamedTensors tensors;
+    for (const std::string& name : names) {
+      tensors.emplace_back(name, at::ones({3}).requires_grad_());
+    }
+    std::vector<Stage> stages;
+    stages.emplace_back(StageId(0), 1,
+                        stage_body([](const at::Tensor& x) { return x; }, std::move(tensors)));
+    const ParameterShards shards(
+        ShardKind::kParameters, {.members = {Rank(0), Rank(1)}, .own = 0}, stages,
+        [](StageId, const std::string&) { return false; }, std::move(units));
+    std::vector<std::vector<std::string>> result;
+    for (const auto& unit : shards.units()) {
+      result.emplace_back();
+      for (const auto& parameter : unit->parameters()) result.back().push_back(parameter.name);
+    }
+    return result;
+  };
+  using Names = std::vector<std::vector<std::string>>;
+  EXPECT_EQ(sizes({}), (Names{{"blocks.1.a", "blocks.10.a", "blocks.1.inner.b", "c"}}));
+  EXPECT_EQ(sizes({"blocks.1", "blocks.1.inner", "c"}),
+            (Names{{"blocks.1.a"}, {"blocks.10.a"}, {"blocks.1.inner.b"}, {"c"}}));
+}
+
+TEST(Sharding, AUnitThatNoStageHasIsAnError) {
   const ScheduleCase schedule{"1F1B", 1, 1, 2};
   LocalWorld world(2);
   world.run([&](Transport& transport) {
     const TestModel model = chain_model(1, 20);
     const ScheduleSource source = schedule.source();
-    Runner runner(
-        transport, source, stages_on(model, source.placement(), Rank(0)),
-        runner_options(model, {.seed = 7, .replicas = 2, .shard = ShardKind::kGradients}));
+    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.seed = 7,
+                                         .replicas = 2,
+                                         .shard = ShardKind::kGradients,
+                                         .shard_units = {"weight", "wieght"}}));
     EXPECT_ERROR(runner.step(part_of(random_batch(2, 6, 20, 0), source.placement(), Rank(0)),
-                             {.microbatches = 2, .reduce_grads = false}),
-                 Error, "StepOptions::reduce_grads = false");
+                             {.microbatches = 2}),
+                 MetadataError, "no stage has parameters to shard in a module \"wieght\"");
   });
 }
 
@@ -156,15 +231,19 @@ TEST(Sharding, AFailedStepChangesNothing) {
       };
       return model;
     };
-    const ShardCase plain{.schedule = {"1F1B", 2, 1, 4}, .make_model = make, .accumulate = 2};
+    const ShardCase plain{.schedule = {"1F1B", 2, 1, 4},
+                          .make_model = make,
+                          .accumulate = 2,
+                          .reduces_once = kind == ShardKind::kParameters};
     ShardCase failing = plain;
     std::vector<ShardOutcome> expected(4);
     LocalWorld world(4);
     world.run([&](Transport& transport) {
       expected[transport.rank().position()] = train_sharded(transport, plain, kind);
     });
-    failing.before_update = [&](Runner& runner, Transport& transport, int32_t update) {
-      if (update != 1) return;
+    // After a step whose gradients are in pieces, or local.
+    failing.before_step = [&](Runner& runner, Transport& transport, int32_t step) {
+      if (step != 3) return;
       fails = true;
       const Rank own(transport.rank().value() % 2);
       EXPECT_THROW(runner.step(part_of(random_batch(4, 12, 20, 99), runner.placement(), own),

@@ -1,5 +1,6 @@
 #include "stagecraft/train/adamw.h"
 
+#include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/equal.h>
 #include <ATen/ops/randn.h>
@@ -78,6 +79,35 @@ TEST(AdamW, KeepsCopiesTheSame) {
     optimizer.step(0.1);
   }
   EXPECT_TRUE(at::equal(first, second));
+}
+
+// The copies are what a float32 parameter would be with the same gradients; the parameters are the
+// copies, rounded.
+TEST(AdamW, UpdatesMasterWeights) {
+  at::manual_seed(1);
+  const at::Tensor half = at::randn({30, 10}).to(at::kBFloat16).set_requires_grad(true);
+  const at::Tensor other = leaf({5});
+  const at::Tensor whole = half.detach().to(at::kFloat).set_requires_grad(true);
+  AdamW optimizer({adam_state_of("half", {half}), adam_state_of("other", {other})},
+                  {.master_weights = true});
+  AdamW reference({adam_state_of("whole", {whole})});
+  EXPECT_FALSE(optimizer.moments()[1].master.defined());
+  for (int step = 0; step < 6; ++step) {
+    half.mutable_grad() = at::randn({30, 10}).to(at::kBFloat16);
+    whole.mutable_grad() = half.grad().to(at::kFloat);
+    if (step == 4) {
+      // Written between two updates.
+      const at::NoGradGuard no_grad;
+      half[3].fill_(0.5);
+      whole[3].fill_(0.5);
+    }
+    optimizer.step(1e-4);
+    reference.step(1e-4);
+    const AdamW::Moments& moments = optimizer.moments()[0];
+    EXPECT_TRUE(at::equal(moments.master, whole)) << step;
+    EXPECT_TRUE(at::equal(half, whole.to(at::kBFloat16))) << step;
+    EXPECT_TRUE(at::equal(moments.average, reference.moments()[0].average)) << step;
+  }
 }
 
 TEST(AdamW, LeavesFrozenParametersAlone) {

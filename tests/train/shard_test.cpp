@@ -1,8 +1,11 @@
 // Trainers whose replicas divide optimizer, gradients and weights among themselves, on threads.
 
+#include <algorithm>
+#include <cstdio>
 #include <filesystem>
 #include <map>
 #include <mutex>
+#include <numeric>
 #include <string>
 #include <unistd.h>
 #include <vector>
@@ -11,8 +14,11 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/equal.h>
+#include <ATen/ops/zeros_like.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/runtime/runner.h"
+#include "stagecraft/stage/memory_meter.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/checkpoint_writer.h"
 #include "stagecraft/transport/local/local_world.h"
@@ -271,6 +277,120 @@ TEST(ShardedTrainer, ARankHoldsItsShare) {
   EXPECT_LE(share(held[ShardKind::kParameters].optimizer, whole.optimizer), 0.525);
   EXPECT_LE(share(held[ShardKind::kParameters].gradients, whole.gradients), 0.525);
   EXPECT_LE(share(held[ShardKind::kParameters].parameters, whole.parameters), 0.525);
+}
+
+// The bytes that a step of one replica takes beside parameters and gradients.
+int64_t activation_bytes(const WorldCase& c, int64_t rows) {
+  const PreparedTrainer model = prepare(c.setup);
+  const TrainerOptions& options = c.setup.options;
+  const auto [inputs, targets] = batch_of(1);
+  int64_t peak = 0;
+  LocalWorld world(1);
+  world.run([&](Transport& transport) {
+    Runner runner(transport, model.pipe,
+                  {.source = options.source, .loss = cross_entropy, .seed = 3});
+    for (at::Tensor& parameter : runner.parameters()) {
+      parameter.mutable_grad() = at::zeros_like(parameter);
+    }
+    MemoryMeter meter(1);
+    const MemoryMeter::Scope scope(meter, 0);
+    runner.step({inputs.narrow(0, 0, rows)}, {}, targets.narrow(0, 0, rows),
+                {.microbatches = options.microbatches, .outputs = OutputMode::kNone});
+    peak = meter.peak(0);
+  });
+  return peak;
+}
+
+// Inside of a step, and all that the rank's thread allocates for training counts: its pieces of
+// parameters, gradients and moments, the whole weights of `active` stages, whole gradients of the
+// stages that are not reduced yet, and activations. Backwards of a stage follow each other in this
+// schedule. A replica is at most `active` stages ahead of the other one, because it needs its
+// pieces of weights, so whole gradients are those of one stage more.
+TEST(ShardedTrainer, AStepHoldsPiecesAndAFewWholeStages) {
+  constexpr int32_t kStages = 8;
+  constexpr int32_t kActive = 2;
+  WorldCase c = world_case(kStages, "LoopedBFS", 1, 2);
+  c.setup.sizes.layers = kStages;
+  c.setup.sizes.width = 64;
+  c.setup.sizes.is_tied = false;
+  c.setup.options.source =
+      ScheduleSource::named("LoopedBFS", 1, kStages, LowerOptions{.max_active_stages = kActive});
+  c.setup.options.shard = ShardKind::kParameters;
+  const int64_t activations = activation_bytes(c, 5);  // replica 0 has 5 of 9 rows
+  const std::vector<PreparedTrainer> models = prepare_many(c.setup, 2);
+  std::vector<int64_t> stages(kStages, 0);  // bytes of parameters
+  for (StageId s(0); s.value() < kStages; ++s) {
+    for (const GraphState& state : models[0].pipe.stage_graph(s).parts().states) {
+      const bool is_sharded = state.kind == GraphState::Kind::kParameter;
+      if (is_sharded) stages[s.position()] += static_cast<int64_t>(state.tensor.nbytes());
+    }
+  }
+  const int64_t whole = std::accumulate(stages.begin(), stages.end(), int64_t{0});
+  const int64_t largest = *std::max_element(stages.begin(), stages.end());
+  MemoryMeter meter(2);
+  std::vector<int64_t> peaks(2);
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    const int account = transport.rank().value();
+    const MemoryMeter::Scope scope(meter, account);
+    Trainer trainer = models[transport.rank().position()].make(&transport, 2);
+    curve(trainer, 1);
+    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+    meter.reset_peak(account);
+    curve(trainer, 2);
+    peaks[transport.rank().position()] = meter.peak(account);
+    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+  // Parameters, gradients and two moments.
+  const double share = 4.0 * static_cast<double>(whole) / 2;
+  const auto unsharded = static_cast<double>(largest * (2 * kActive + 1));
+  for (const int64_t peak : peaks) {
+    EXPECT_LE(static_cast<double>(peak),
+              1.05 * (share + unsharded) + static_cast<double>(activations));
+    EXPECT_GE(static_cast<double>(peak), 0.95 * share + static_cast<double>(largest));
+  }
+  RecordProperty("peak", std::to_string(peaks[0]));
+  std::printf("DEBUG whole %ld largest %ld share %g unsharded %g act %ld peaks %ld %ld\n", whole,
+              largest, share, unsharded, activations, peaks[0], peaks[1]);
+}
+
+// Weights of half types, with float32 copies that are sharded and saved.
+TEST(ShardedTrainer, WithMasterWeights) {
+  WorldCase c = world_case(2, "1F1B", 2, 2);
+  c.setup.weights = at::kBFloat16;
+  c.setup.sizes.positions = Positions::kLearned;
+  c.setup.sizes.is_tied = false;
+  const std::vector<double> plain = run(c, ShardKind::kNone).curve;
+  c.setup.options.adamw.master_weights = true;
+  check_kinds(c);
+  const Result expected = run(c, ShardKind::kNone);
+  EXPECT_NE(expected.curve, plain);
+  // Checkpoints have the copies, whole, for every kind.
+  const std::string folder = temporary("master");
+  for (const ShardKind kind : {ShardKind::kNone, ShardKind::kParameters}) {
+    run(c, kind, 2, {}, folder);
+    for (const ShardKind next : {ShardKind::kNone, ShardKind::kOptimizer, ShardKind::kParameters}) {
+      const Result got = run(c, next, 4, folder);
+      EXPECT_TRUE(same_bits(got.weights, expected.weights));
+    }
+    // Without copies, moments are rounded; from such a checkpoint, copies are those of the weights.
+    c.setup.options.adamw.master_weights = false;
+    run(c, kind, 3, folder, folder);
+    c.setup.options.adamw.master_weights = true;
+    EXPECT_EQ(run(c, kind, 4, folder).curve.size(), 2U);
+    std::filesystem::remove_all(folder);
+  }
+}
+
+TEST(ShardedTrainer, UnitsCanBeNamed) {
+  WorldCase c = world_case(2, "1F1B", 2, 2);
+  const Result expected = run(c, ShardKind::kNone);
+  c.setup.options.shard_units = {"embed", "blocks.0", "blocks.1", "blocks.2"};
+  const std::string folder = temporary("units");
+  expect_same(run(c, ShardKind::kParameters, 4, {}, folder), expected);
+  c.setup.options.shard_units = {"head"};
+  EXPECT_TRUE(same_bits(run(c, ShardKind::kParameters, 4, folder).weights, expected.weights));
+  std::filesystem::remove_all(folder);
 }
 
 TEST(ShardedTrainer, NeedsAWorldAndTheSameWeights) {

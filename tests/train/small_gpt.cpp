@@ -1,6 +1,9 @@
 #include "tests/train/small_gpt.h"
 
+#include <cstddef>
 #include <filesystem>
+#include <fstream>
+#include <map>
 #include <string>
 #include <unistd.h>
 
@@ -23,8 +26,24 @@ at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets) {
   return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
 }
 
+namespace {
+
+TrainerOptions with_rates(TrainerOptions options) {
+  options.seed = 3;
+  options.learning_rate = {.peak = 0.01, .least = 0.001, .warmup = 2, .steps = 12};
+  options.clip = 0.5;
+  return options;
+}
+
+}  // namespace
+
 PreparedTrainer prepare(TrainerSetup setup) {
   const Gpt gpt(setup.sizes, 7);
+  if (setup.weights != at::kFloat) {
+    for (auto& [name, tensor] : gpt.body().parameters) {
+      tensor.set_data(tensor.detach().to(setup.weights));
+    }
+  }
   const Split split{.points = {}, .policy = equal_cost(setup.stages)};
   Pipe pipe = gpt.cut(split, setup.use);
   TrainerOptions& options = setup.options;
@@ -33,24 +52,48 @@ PreparedTrainer prepare(TrainerSetup setup) {
     evaluation.is_training = false;
     options.evaluation = gpt.cut(split, evaluation);
   }
-  options.seed = 3;
-  options.learning_rate = {.peak = 0.01, .least = 0.001, .warmup = 2, .steps = 12};
-  options.clip = 0.5;
-  return {std::move(pipe), std::move(options)};
+  return {std::move(pipe), with_rates(std::move(options))};
 }
 
-std::vector<PreparedTrainer> prepare_many(const TrainerSetup& setup, int32_t count) {
-  std::vector<PreparedTrainer> all = {prepare(setup)};
+namespace {
+
+// Captured models as files in memory, by what they depend on: capturing takes most of the time of a
+// small training.
+const std::vector<std::byte>& saved_model(const TrainerSetup& setup) {
+  static std::map<std::string, std::vector<std::byte>> models;
+  const GptSizes& sizes = setup.sizes;
+  std::string key;
+  for (const int64_t number :
+       {int64_t{setup.stages}, sizes.layers, sizes.width, sizes.heads, sizes.context,
+        sizes.vocabulary, static_cast<int64_t>(sizes.positions),
+        static_cast<int64_t>(sizes.is_tied), sizes.wide_block.value_or(-1),
+        static_cast<int64_t>(setup.use.is_training), setup.use.max_rows,
+        static_cast<int64_t>(setup.use.autocast.value_or(at::kFloat)),
+        static_cast<int64_t>(setup.weights)}) {
+    key += std::to_string(number) + " ";
+  }
+  std::vector<std::byte>& bytes = models[key];
+  if (!bytes.empty()) return bytes;
   const std::string path = testing::TempDir() + "small_gpt_" + std::to_string(::getpid());
-  if (!all.front().options.evaluation) save_pipe(all.front().pipe, path);
+  save_pipe(prepare(setup).pipe, path);
+  bytes.resize(std::filesystem::file_size(path));
+  std::ifstream(path, std::ios::binary)
+      .read(reinterpret_cast<char*>(bytes.data()), static_cast<std::streamsize>(bytes.size()));
+  std::filesystem::remove(path);
+  return bytes;
+}
+
+}  // namespace
+
+std::vector<PreparedTrainer> prepare_many(const TrainerSetup& setup, int32_t count) {
+  std::vector<PreparedTrainer> all;
   while (static_cast<int32_t>(all.size()) < count) {
-    if (all.front().options.evaluation) {
+    if (setup.sizes.dropout > 0) {
       all.push_back(prepare(setup));  // both models share their tensors
     } else {
-      all.push_back({load_pipe(path), all.front().options});
+      all.push_back({load_pipe("model", saved_model(setup)), with_rates(setup.options)});
     }
   }
-  std::filesystem::remove(path);
   return all;
 }
 

@@ -22,6 +22,7 @@ struct TrainerSetup {
   TrainerOptions options = {};
   GptSizes sizes = small_sizes();
   GptUse use = {};
+  c10::ScalarType weights = c10::ScalarType::Float;
 };
 Trainer make_trainer(TrainerSetup setup);
 
@@ -32,8 +33,8 @@ struct PreparedTrainer {
   Trainer make(Transport* transport = nullptr, int32_t replicas = 1) const;
 };
 PreparedTrainer prepare(TrainerSetup setup);
-/// Several of them with weights of their own. Without dropout, one model is captured, and the
-/// others are read from a file, which takes less time.
+/// Several of them with weights of their own. Without dropout, a model is captured once in the
+/// process, and then read from a file, which takes less time.
 std::vector<PreparedTrainer> prepare_many(const TrainerSetup& setup, int32_t count);
 
 /// Inputs and targets of a step: other ones each time, the same in every call.

@@ -93,31 +93,12 @@ TEST(Tree, MapWithPathNamesEachLeaf) {
 TEST(Tree, ZipMatchesDictsByKeyAndNamesTheFirstDifference) {
   const auto a = tree::tuple({1, tree::dict({{"x", 2}, {"y", 3}})});
   const auto b = tree::tuple({10, tree::dict({{"y", 30}, {"x", 20}})});
-  const auto sum = tree::zip_map(
-      a, b, [](const auto& p, const auto& q) { return c10::IValue(p.toInt() + q.toInt()); });
-  EXPECT_TRUE(tree::equal(sum, tree::tuple({11, tree::dict({{"x", 22}, {"y", 33}})})));
   const auto pairs = tree::zip(a, b);
   ASSERT_EQ(pairs.size(), 3u);
   EXPECT_EQ(pairs[1].second.toInt(), 20);
   EXPECT_ERROR(
       tree::zip(a, tree::tuple({1, tree::dict({{"x", 2}, {"y", tree::list({3})}})}), "args"),
       MetadataError, "args[1][\"y\"]: expected leaf, got list of 1");
-}
-
-TEST(Tree, DetachKeepsRequiresGradAndHandsBackTheLeaves) {
-  const auto leaf = at::ones({2}).set_requires_grad(true);
-  const auto computed = leaf.mul(2);
-  const auto plain = at::arange(3);
-  const auto detached = tree::detach(tree::tuple({computed, tree::list({plain}), 5}));
-  ASSERT_EQ(detached.leaves.size(), 3u);
-  const auto first = detached.leaves[0].toTensor();
-  EXPECT_TRUE(first.is_leaf());
-  EXPECT_TRUE(first.requires_grad());
-  EXPECT_TRUE(first.is_alias_of(computed));
-  EXPECT_FALSE(detached.leaves[1].toTensor().requires_grad());
-  EXPECT_EQ(detached.leaves[2].toInt(), 5);
-  EXPECT_TRUE(detached.tree.toTupleRef().elements()[0].toTensor().is_same(first));
-  EXPECT_TRUE(computed.requires_grad() && !computed.is_leaf());
 }
 
 TEST(Tree, OpaqueLeavesAreCarriedWhole) {

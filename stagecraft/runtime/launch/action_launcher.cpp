@@ -40,6 +40,10 @@ std::vector<Action> parts_of(std::span<const Action> list, std::size_t offset) {
   return {parts.begin(), parts.end()};
 }
 
+RankResults copy_of(const RankResults& results) {
+  return {clones(results.outputs), clones(results.losses), clones(results.added_losses)};
+}
+
 }  // namespace
 
 /// Work could not be captured; says why.
@@ -62,9 +66,7 @@ struct ActionLauncher::Captured {
   std::optional<StaticBatch> inputs;
   StepOptions options;
   std::vector<std::unique_ptr<CapturedSlot>> slots;
-  Values outputs;
-  std::vector<at::Tensor> losses;
-  std::vector<at::Tensor> added_losses;
+  RankResults results;
   std::vector<std::pair<at::Tensor, at::Tensor>> grads;  // parameters, and gradients made for them
   std::set<std::pair<StageId, bool>> rehearsed;          // stages, and whether their forward
 };
@@ -195,10 +197,7 @@ std::unique_ptr<ActionLauncher::Captured> ActionLauncher::capture(const StepPlan
   }
   rank_.release_kept();
   at::autocast::clear_cache();
-  step->outputs = executor().take_outputs();
-  step->losses = executor().take_losses();
-  step->added_losses = executor().take_added_losses();
-  executor().set_results(clones(step->outputs), clones(step->losses), clones(step->added_losses));
+  step->results = std::exchange(actions().results(), copy_of(actions().results()));
   if (plan.is_training) {
     for (const auto& [parameter, grad] : before) {
       const at::Tensor now = parameter.grad();
@@ -252,7 +251,7 @@ void ActionLauncher::rehearse_parts(const StepPlan& plan, const CapturedSlot& sl
     CapturedSeeds seeds(*device_, CapturedSeeds::Step{plan.seed, plan.draw},
                         plan.schedule->num_microbatches(), plan.schedule->num_stages());
     try {
-      capture_work(part, seeds, [&] { executor().rehearse(part); });
+      capture_work(part, seeds, [&] { actions().rehearse(part); });
     } catch (const NotCaptured& error) {
       seen.reason = error.what();
     }
@@ -276,7 +275,7 @@ void ActionLauncher::capture_slot(const StepPlan& plan, std::size_t offset, Capt
   const bool is_auto = core_.options.graphs == GraphMode::kAuto;
   for (const Action part : slot->parts) {
     std::vector<Values>& received = slot->received.emplace_back();
-    for (Values* values : executor().router().receive_early(part)) {
+    for (Values* values : actions().router().receive_early(part)) {
       // A replay with a different number would fail.
       if (is_auto && !are_tensors(*values)) {
         seen.reason = fmt::format("{} takes a value of a different rank that is not a tensor",
@@ -287,25 +286,25 @@ void ActionLauncher::capture_slot(const StepPlan& plan, std::size_t offset, Capt
     }
   }
   if (seen.reason.empty()) rehearse_parts(plan, *slot, step, seen);
-  if (!seen.reason.empty()) return executor().compute(offset);
+  if (!seen.reason.empty()) return actions().compute(slot->parts);
   slot->seeds.emplace(*device_, CapturedSeeds::Step{plan.seed, plan.draw},
                       plan.schedule->num_microbatches(), plan.schedule->num_stages());
-  const Executor::Before before = executor().save(offset);
+  const ActionRunner::Before before = actions().save(slot->parts);
   try {
-    slot->graph = capture_work(list[offset], *slot->seeds, [&] { executor().compute(offset); });
+    slot->graph = capture_work(list[offset], *slot->seeds, [&] { actions().compute(slot->parts); });
   } catch (const NotCaptured& error) {
     seen.reason = error.what();
     const bool is_forward = std::ranges::all_of(
         slot->parts, [](Action part) { return part.type() == ActionType::kForward; });
     // A backward that was begun cannot be begun again. Its rehearsal could be captured.
     if (!is_forward) throw Error(seen.reason);
-    executor().restore(offset, before);
-    return executor().compute(offset);
+    actions().restore(slot->parts, before);
+    return actions().compute(slot->parts);
   }
   slot->graph->replay(slot->seeds->seeds({plan.seed, plan.draw}));
   for (const Action part : slot->parts) {
     std::vector<Values>& sent = slot->sent.emplace_back();
-    for (Values* values : executor().router().outgoing(part)) {
+    for (Values* values : actions().router().outgoing(part)) {
       sent.push_back(*values);
       *values = clones(*values);
     }
@@ -314,7 +313,7 @@ void ActionLauncher::capture_slot(const StepPlan& plan, std::size_t offset, Capt
 }
 
 void ActionLauncher::replay_slot(CapturedSlot& slot, const StepPlan& plan) {
-  Router& router = executor().router();
+  Router& router = actions().router();
   for (std::size_t p = 0; p < slot.parts.size(); ++p) {
     const auto edges = router.receive_early(slot.parts[p]);
     for (std::size_t e = 0; e < edges.size(); ++e) {
@@ -322,7 +321,7 @@ void ActionLauncher::replay_slot(CapturedSlot& slot, const StepPlan& plan) {
       edges[e]->clear();
     }
   }
-  executor().mark_received(slot.parts.front());
+  actions().mark_received(slot.parts.front());
   slot.graph->replay(slot.seeds->seeds({plan.seed, plan.draw}));
   for (std::size_t p = 0; p < slot.parts.size(); ++p) {
     const auto edges = router.outgoing(slot.parts[p]);
@@ -346,7 +345,7 @@ void ActionLauncher::replay(Captured& step, const StepPlan& plan) {
   }
   for (auto& [parameter, grad] : step.grads) parameter.mutable_grad() = grad;
   executor().finish();
-  executor().set_results(clones(step.outputs), clones(step.losses), clones(step.added_losses));
+  actions().results() = copy_of(step.results);
 }
 
 }  // namespace stagecraft::detail

@@ -59,6 +59,7 @@ class ActionLauncher {
   void replay(Captured& step, const StepPlan& plan);
   void replay_slot(CapturedSlot& slot, const StepPlan& plan);
   Executor& executor() { return rank_.executor(); }
+  ActionRunner& actions() { return executor().actions(); }
 
   PipelineCore& core_;
   StepDriver& rank_;

@@ -40,7 +40,6 @@ class CapturedSeeds final : public CapturedDraws {
 
   /// The seeds of all sequences in a different step.
   std::vector<uint64_t> seeds(const Step& step) const;
-  std::size_t num_sequences() const { return origins_.size(); }
 
  private:
   struct Origin {

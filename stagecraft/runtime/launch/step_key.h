@@ -8,7 +8,8 @@
 
 #include <ATen/core/ivalue.h>
 
-#include "stagecraft/runtime/executor.h"
+#include "stagecraft/runtime/step_plan.h"
+#include "stagecraft/stage/stage.h"
 
 namespace stagecraft::detail {
 

@@ -1,0 +1,28 @@
+#pragma once
+
+#include <memory>
+
+#include "stagecraft/base/error.h"
+#include "stagecraft/transport/transport.h"
+
+namespace stagecraft {
+
+/// Prints where every rank is, when a deadline is missed or a rank is lost. Of all ranks that
+/// notice it, one prints, once.
+class AbortAnnouncer {
+ public:
+  /// `transport` must outlive the object.
+  explicit AbortAnnouncer(Transport& transport) : transport_(transport) {}
+
+  /// Aborts the world because this rank missed a deadline. If no abort came before, prints.
+  void announce_and_abort(const TimeoutError& error);
+  /// Prints if the world was aborted because a rank is lost, and this is the first of the remaining
+  /// ranks.
+  void announce_lost();
+
+ private:
+  Transport& transport_;
+  std::shared_ptr<const AbortReason> announced_;  // the loss of a rank that was printed
+};
+
+}  // namespace stagecraft
