@@ -18,6 +18,7 @@
 #   make clang        builds and tests with clang 14
 #   make asan tsan    the tests under AddressSanitizer + UBSan; under ThreadSanitizer
 #
+# JOBS=N compiles N files at a time (default: the cores), TEST_JOBS=N runs N tests at a time (default: one more).
 # TORCH=2.13.0 uses that version of torch instead of the default, in folders of its own: `make test TORCH=2.13.0`
 #   installs into .venv-2.13.0 and builds in build-2.13.0.
 # STAGECRAFT_PYTHON=PATH uses that Python's torch (2.11 to 2.15) instead of .venv.

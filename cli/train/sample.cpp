@@ -19,7 +19,7 @@ std::string sample_text(Trainer& trainer, const Task& task, const std::string& p
     start.insert(0, static_cast<std::size_t>(task.least_length) - start.size(), '\n');
   }
   const std::size_t before = start.size();
-  std::vector<std::string> texts(static_cast<std::size_t>(options.rows), std::move(start));
+  std::vector<std::string> texts(static_cast<std::size_t>(options.rows), start);
   const RandomScope random(mix_seed(options.seed, 0, 0, kWholeModel));
   for (int64_t i = 0; i < options.length; ++i) {
     const int64_t length =

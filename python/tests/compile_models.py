@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -136,8 +137,8 @@ def assert_close(found: torch.Tensor, expected: torch.Tensor, what: str, toleran
     assert error <= tolerance, f"{what}: {error:.2e}"
 
 
-def run_tool(words: list[str]) -> subprocess.CompletedProcess[str]:
+def run_tool(words: list[str], **environment: str) -> subprocess.CompletedProcess[str]:
     """The program `stagecraft`."""
     from stagecraft.compile.split import find_program
 
-    return subprocess.run([*find_program(), *words], capture_output=True, text=True, check=False)
+    return subprocess.run([*find_program(), *words], env={**os.environ, **environment}, capture_output=True, text=True, check=False)

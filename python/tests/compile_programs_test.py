@@ -24,7 +24,7 @@ from stagecraft.compile.pipe_file import PipeFile
 from stagecraft.compile.ranges import ranges_of
 from stagecraft.compile.sizes import Rule, SizeExpr
 from stagecraft.compile.split import split_model
-from stagecraft.compile.stages import trace_stages
+from stagecraft.compile.stages import stage_key, trace_stage, trace_stages
 
 
 def check_grads(stages: Stages, model: nn.Module, args: tuple[torch.Tensor, ...], sizes: dict[str, int], halves: bool) -> None:
@@ -48,6 +48,14 @@ def gpt(tmp_path_factory: pytest.TempPathFactory) -> tuple[Gpt, Path]:
     torch.manual_seed(0)
     model = Gpt()
     return model, gpt_pipe(tmp_path_factory.mktemp("gpt"), model, ["--split", "blocks.0,blocks.1,norm"])
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> tuple[Gpt, Path]:
+    """One block, in two stages: tracing takes seconds."""
+    torch.manual_seed(0)
+    model = Gpt(layers=1)
+    return model, gpt_pipe(tmp_path_factory.mktemp("small"), model, ["--split", "blocks.0"])
 
 
 @pytest.fixture(scope="module")
@@ -79,7 +87,8 @@ def test_identical_stages_have_the_same_key(gpt: tuple[Gpt, Path], stages: Stage
     keys = [job.key for job in stages.jobs]
     assert keys[1] == keys[2]
     assert len(set(keys)) == 3
-    assert keys == [job.key for job in Stages(gpt[1]).jobs]
+    again = trace_stage(PipeFile(gpt[1]), 2, StageOptions(), stages.jobs[2].inputs)
+    assert stage_key(again, StageOptions()) == keys[2]
 
 
 def test_programs_take_tensors_only(stages: Stages) -> None:
@@ -101,8 +110,8 @@ def test_weight_gradients_are_made_by_the_weight_half(stages: Stages) -> None:
     assert described["bytes"]["kept"] < described["bytes"]["saved"]
 
 
-def test_fixed_sizes_are_constants(gpt: tuple[Gpt, Path], stages: Stages) -> None:
-    model, path = gpt
+def test_fixed_sizes_are_constants(small: tuple[Gpt, Path], stages: Stages) -> None:
+    model, path = small
     fixed = Stages(path, StageOptions(fixed=tuple(zip(stages.symbols, (3, 8), strict=True))))
     assert not fixed.jobs[0].programs.symbols
     check_grads(fixed, model, (ids(3, 8), ids(3, 8)), {}, True)
@@ -142,8 +151,8 @@ def test_tied_weights_have_a_gradient_in_each_stage(tmp_path: Path) -> None:
         assert_close(copies[0] + copies[1], model.tokens.weight.grad, "tied")
 
 
-def test_autocast_casts_weights_once(gpt: tuple[Gpt, Path]) -> None:
-    model, path = gpt
+def test_autocast_casts_weights_once(small: tuple[Gpt, Path]) -> None:
+    model, path = small
     stages = Stages(path, StageOptions(autocast=torch.bfloat16))
     for described in stages.descriptions[1:]:
         made = [slot["dtype"] for slot in described["programs"]["prepare"]["outputs"]]
@@ -168,8 +177,10 @@ def test_autocast_casts_weights_once(gpt: tuple[Gpt, Path]) -> None:
 
 def test_each_random_node_has_a_seed_by_its_name(tmp_path: Path) -> None:
     model = Gpt(dropout=0.1)
-    whole = [job.programs.draws for job in trace_stages(PipeFile(gpt_pipe(tmp_path, model, [])), StageOptions())]
-    cut = gpt_pipe(tmp_path, model, ["--split", "blocks.1"])
+    pipe = gpt_pipe(tmp_path, model, [])
+    whole = [job.programs.draws for job in trace_stages(PipeFile(pipe), StageOptions())]
+    cut = tmp_path / "cut.pipe"
+    split_model(pipe.with_suffix(".pt2"), cut, ["--split", "blocks.1"])
     parts = [job.programs.draws for job in trace_stages(PipeFile(cut), StageOptions())]
     assert len(whole[0]) == 4
     assert parts[0] + parts[1] == whole[0]
@@ -187,6 +198,59 @@ def test_plans_and_saved_models_are_split(gpt: tuple[Gpt, Path], tmp_path: Path)
     assert PipeFile(tmp_path / "again.pipe").num_stages == 3
     with pytest.raises(CompileError, match="nowhere"):
         split_model(archive, tmp_path / "bad.pipe", ["--split", "nowhere"])
+
+
+class Experts(nn.Module):
+    """A product for each group of rows: as one call of the operator that C++ replaces, or dense."""
+
+    def __init__(self, dense: bool) -> None:
+        super().__init__()
+        self.dense = dense
+        self.weight = nn.Parameter(torch.randn(3, 4, 5))
+
+    def forward(self, x: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        if not self.dense:
+            return torch.ops.transformers.grouped_mm_fallback(x, self.weight, offs)
+        row, begins = torch.arange(x.shape[0])[:, None], F.pad(offs[:-1], (1, 0))
+        chosen = (row >= begins) & (row < offs)
+        return torch.einsum("ri,gio,rg->ro", x, self.weight, chosen.to(x.dtype))
+
+
+class Mixture(nn.Module):
+    def __init__(self, dense: bool) -> None:
+        super().__init__()
+        torch.manual_seed(0)
+        self.first = nn.Linear(4, 4)
+        self.experts = Experts(dense)
+
+    def forward(self, x: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+        return torch.tanh(self.experts(torch.tanh(self.first(x)), offs))
+
+
+@torch.library.custom_op("transformers::grouped_mm_fallback", mutates_args=())
+def grouped_mm_fallback(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    raise NotImplementedError
+
+
+@grouped_mm_fallback.register_fake
+def _(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    return input.new_empty(input.shape[0], weight.shape[2])
+
+
+def test_experts_are_one_call_in_each_half(tmp_path: Path) -> None:
+    rows, offs = torch.randn(7, 4), torch.tensor([3, 3, 6], dtype=torch.int32)
+    dynamic = ({0: torch.export.Dim("rows", max=64)}, None)
+    path = make_pipe(Mixture(dense=False), (rows, offs), tmp_path, ["--split", "experts"], dynamic)
+    stages = Stages(path)
+    programs = {name: str(program.module.graph) for name, program in stages.jobs[1].programs.programs.items()}
+    assert {name: text.count("grouped_mm.default") for name, text in programs.items()} == {
+        "forward": 1, "backward": 1, "input_backward": 1, "weight_backward": 0}
+    assert [name for name, text in programs.items() if "grouped_mm_weights.default" in text] == ["backward", "weight_backward"]
+    for halves in (False, True):
+        check_grads(stages, Mixture(dense=True), (rows, offs), dict.fromkeys(stages.symbols, 7), halves)
+    # Under autocast the products are those of bfloat16, as autocast makes them for other operators.
+    half = Stages(path, StageOptions(autocast=torch.bfloat16))
+    assert "bfloat16" in {slot["dtype"] for slot in half.descriptions[1]["programs"]["prepare"]["outputs"]}
 
 
 class Strange(nn.Module):

@@ -94,3 +94,19 @@ def test_planning_runs(installed):
               "plan = stagecraft.plan(model, torch.ones(2, 4), ranks=2, time_limit=0.2, measure=False)\n"
               "print(len(plan.cuts) > 0, plan.bound <= plan.time)")
     assert _run(python, "-c", script, env=env, cwd=folder).strip() == "True True"
+
+
+def test_stages_are_compiled(installed):
+    """Without a compiler there is a sentence; with one, a package."""
+    python, env, folder = installed
+    script = ("import torch\n"
+              "program = torch.export.export(torch.nn.Linear(2, 2), (torch.ones(4, 2),))\n"
+              "torch.export.save(program, 'linear.pt2')")
+    _run(python, "-c", script, env=env, cwd=folder)
+    compile_it = [python, "-m", "stagecraft", "compile", "linear.pt2", "-o", "linear.scp"]
+    done = subprocess.run([str(part) for part in compile_it], capture_output=True, text=True, timeout=600, env=env, cwd=folder)
+    assert done.returncode == 1, done.stderr
+    assert "Inductor found no C++ compiler: install g++" in done.stderr
+    assert not (folder / "linear.scp").exists()
+    done = _run(*compile_it, env={**env, "PATH": f"{env['PATH']}:/usr/bin:/bin"}, cwd=folder)
+    assert (folder / "linear.scp").stat().st_size > 10000

@@ -36,7 +36,7 @@ at::Tensor for_all_members(const AttentionProblem& problem, const at::Tensor& x)
 
 /// One of key and value for each head of the query: kernels with a mask do not share heads.
 at::Tensor for_all_heads(const AttentionProblem& problem, const at::Tensor& x) {
-  const at::Tensor all = for_all_members(problem, x);
+  at::Tensor all = for_all_members(problem, x);
   if (problem.group == 1) return all;
   return all.unsqueeze(2)
       .expand({-1, -1, problem.group, -1, -1})

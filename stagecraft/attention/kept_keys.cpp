@@ -61,7 +61,7 @@ KeptKeys find_kept_keys(const BlockMask& mask, at::Device device) {
   for_each_part(mask, 1, device,
                 [&](int64_t, int64_t, const IndexRange& rows, const at::Tensor& kept) {
                   const at::Tensor host =
-                      at::stack({at::where(kept, position, kv_len).amin(-1).to(at::kLong),
+                      at::stack({at::where(kept, position, found.kv_len).amin(-1).to(at::kLong),
                                  at::where(kept, after, 0).amax(-1).to(at::kLong), kept.sum(-1)})
                           .cpu()
                           .view({3, rows.size()});

@@ -18,6 +18,7 @@
 #include <torch/csrc/inductor/aoti_package/model_package_loader.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/compiled/compiled_operators.h"
 
 namespace stagecraft {
 namespace {
@@ -94,6 +95,7 @@ struct CompiledProgram::Impl {
 CompiledProgram::CompiledProgram(const std::string& path, const std::string& name,
                                  c10::Device device) {
   load_libtorch();
+  detail::register_compiled_operators();
   try {
     impl_ = std::make_unique<Impl>(path, name, device);
   } catch (const std::exception&) {

@@ -121,7 +121,7 @@ StageSizes::StageSizes(const PackageInfo& package, std::size_t stage, const Grap
 
 std::vector<int64_t> StageSizes::of(std::span<const int64_t> graph_sizes,
                                     std::span<const at::Tensor> inputs) const {
-  const std::vector<int64_t> sizes =
+  std::vector<int64_t> sizes =
       compiled_sizes(package_, graph_, graph_sizes, fmt::format("stage {}, ", stage_));
   const std::vector<std::string>& names = package_.stages[stage_].inputs;
   for (std::size_t i = 0; i < slots_.size(); ++i) {

@@ -100,7 +100,8 @@ SizeExpr SizeTable::add_rule(const SizeRule& rule) {
   size.example = rule.at(examples);
   size.rule = rule;
   const auto number = static_cast<int>(sizes_.size());
-  add(size.name, std::move(size));
+  const std::string name = size.name;
+  add(name, std::move(size));
   return SizeExpr::of_size(number);
 }
 

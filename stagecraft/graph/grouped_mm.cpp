@@ -22,17 +22,7 @@ namespace {
 /// The row before which each group ends.
 using GroupEnds = std::vector<int64_t>;
 
-GroupEnds read_group_ends(const at::Tensor& input, const at::Tensor& weight,
-                          const at::Tensor& offs) {
-  require<ArgumentError>(
-      input.dim() == 2 && weight.dim() == 3 && offs.dim() == 1,
-      "grouped_mm takes rows with 2 dimensions, weights with 3 and group ends with 1, got {}, {} "
-      "and {}",
-      input.dim(), weight.dim(), offs.dim());
-  require<ArgumentError>(
-      input.size(1) == weight.size(1) && offs.size(0) == weight.size(0),
-      "grouped_mm: rows [{}, {}] and {} group ends do not fit weights [{}, {}, {}]", input.size(0),
-      input.size(1), offs.size(0), weight.size(0), weight.size(1), weight.size(2));
+GroupEnds read_group_ends(const at::Tensor& input, const at::Tensor& offs) {
   require<ArgumentError>(offs.scalar_type() == at::kInt || offs.scalar_type() == at::kLong,
                          "grouped_mm takes group ends as int32 or int64, got {}",
                          c10::toString(offs.scalar_type()));
@@ -47,6 +37,20 @@ GroupEnds read_group_ends(const at::Tensor& input, const at::Tensor& weight,
     begin = end;
   }
   return ends;
+}
+
+GroupEnds read_group_ends(const at::Tensor& input, const at::Tensor& weight,
+                          const at::Tensor& offs) {
+  require<ArgumentError>(
+      input.dim() == 2 && weight.dim() == 3 && offs.dim() == 1,
+      "grouped_mm takes rows with 2 dimensions, weights with 3 and group ends with 1, got {}, {} "
+      "and {}",
+      input.dim(), weight.dim(), offs.dim());
+  require<ArgumentError>(
+      input.size(1) == weight.size(1) && offs.size(0) == weight.size(0),
+      "grouped_mm: rows [{}, {}] and {} group ends do not fit weights [{}, {}, {}]", input.size(0),
+      input.size(1), offs.size(0), weight.size(0), weight.size(1), weight.size(2));
+  return read_group_ends(input, offs);
 }
 
 /// Calls work(group, first row, end) for all groups with rows, and idle(group) for the others.
@@ -93,9 +97,8 @@ at::Tensor grad_of_rows(const at::Tensor& grad, const at::Tensor& input, const a
   return result;
 }
 
-at::Tensor grad_of_weights(const at::Tensor& grad, const at::Tensor& input,
-                           const at::Tensor& weight, const GroupEnds& ends) {
-  at::Tensor result = at::empty_like(weight);
+at::Tensor grad_of_weights(const at::Tensor& grad, const at::Tensor& input, const GroupEnds& ends,
+                           at::Tensor result) {
   for_each_group(
       ends,
       [&](int64_t group, int64_t begin, int64_t end) {
@@ -127,7 +130,7 @@ class GroupedMm : public torch::autograd::Function<GroupedMm> {
     // I asks for one of them, W for the other.
     if (context->needs_input_grad(0)) of_rows = grad_of_rows(grads[0], saved[0], saved[1], ends);
     if (context->needs_input_grad(1)) {
-      of_weights = grad_of_weights(grads[0], saved[0], saved[1], ends);
+      of_weights = grad_of_weights(grads[0], saved[0], ends, at::empty_like(saved[1]));
     }
     return {of_rows, of_weights, at::Tensor()};
   }
@@ -137,6 +140,18 @@ class GroupedMm : public torch::autograd::Function<GroupedMm> {
 
 at::Tensor grouped_mm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& offs) {
   return multiply_groups(input, weight, read_group_ends(input, weight, offs));
+}
+
+at::Tensor grouped_mm_weights(const at::Tensor& input, const at::Tensor& grad,
+                              const at::Tensor& offs) {
+  require<ArgumentError>(
+      input.dim() == 2 && grad.dim() == 2 && offs.dim() == 1 && input.size(0) == grad.size(0),
+      "grouped_mm_weights takes as many rows as gradients of rows, with 2 dimensions each, and "
+      "group ends with 1, got {} rows with {} dimensions, {} with {}, and {}",
+      input.dim() > 0 ? input.size(0) : 0, input.dim(), grad.dim() > 0 ? grad.size(0) : 0,
+      grad.dim(), offs.dim());
+  at::Tensor result = at::empty({offs.size(0), input.size(1), grad.size(1)}, input.options());
+  return grad_of_weights(grad, input, read_group_ends(input, offs), std::move(result));
 }
 
 at::Tensor differentiable_grouped_mm(const at::Tensor& input, const at::Tensor& weight,

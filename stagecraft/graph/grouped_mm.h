@@ -24,6 +24,11 @@ inline constexpr const char* kGroupedMmOperator = "stagecraft::grouped_mm";
 /// The kernel without gradients. ArgumentError for shapes, types or groups that do not fit.
 at::Tensor grouped_mm(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& offs);
 
+/// The gradient of the weights, [groups, in, out], from that of the result: one product for each
+/// group. Groups without rows have zeros. ArgumentError as above.
+at::Tensor grouped_mm_weights(const at::Tensor& input, const at::Tensor& grad,
+                              const at::Tensor& offs);
+
 /// The kernel of autograd, for the same operator.
 at::Tensor differentiable_grouped_mm(const at::Tensor& input, const at::Tensor& weight,
                                      const at::Tensor& offs);

@@ -132,7 +132,7 @@ std::string to_text(const SizeExpr& expr, std::span<const std::string> names) {
     } else if (factor == "1") {
       text += product;
     } else {
-      text += factor + "*" + product;
+      text += fmt::format("{}*{}", factor, product);
     }
   }
   return text;

@@ -53,7 +53,7 @@ Pipe::Pipe(Planned, Graph graph, PipePlan plan)
       plan_(std::make_shared<const PipePlan>(std::move(plan))),
       ports_(std::make_shared<const Ports>(ports_of(plan_->stages))) {}
 
-Pipe::Pipe(Graph graph, const Split& split, const Sharing& sharing)
+Pipe::Pipe(const Graph& graph, const Split& split, const Sharing& sharing)
     : Pipe(Planned(), graph, plan_stages(graph, find_split_positions(graph, split), sharing)) {}
 
 Pipe Pipe::of_plan(Graph graph, PipePlan plan) {

@@ -56,7 +56,7 @@ class StageBodies {
 class Pipe {
  public:
   /// Throws what find_split_positions and plan_stages throw.
-  explicit Pipe(Graph graph, const Split& split = {}, const Sharing& sharing = {});
+  explicit Pipe(const Graph& graph, const Split& split = {}, const Sharing& sharing = {});
   /// A pipe from a plan that was made before.
   static Pipe of_plan(Graph graph, PipePlan plan);
 

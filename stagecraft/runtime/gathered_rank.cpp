@@ -85,10 +85,11 @@ RankRecording read_recording(Reader& in) {
   }
   recording.is_replayed = in.next() != 0;
   if (in.next() != 0) {
-    auto& memory = recording.device_memory.emplace();
+    RankRecording::DeviceMemory memory;
     for (int64_t* number : {&memory.allocated, &memory.peak_allocated, &memory.reserved}) {
       *number = in.next();
     }
+    recording.device_memory = memory;
   }
   return recording;
 }

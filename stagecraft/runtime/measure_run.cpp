@@ -120,9 +120,9 @@ MeasuredRun measure_run(const Pipe& pipe, const Schedule& schedule,
   for (int32_t i = 0; counted < options.steps; ++i) {
     run->step(detail::some_microbatches(batch, schedule.num_microbatches()),
               {.outputs = OutputMode::kNone, .measure_memory = i == 1});
-    RecordedRun recorded = run->recorded_run();
+    const RecordedRun recorded = run->recorded_run();
     spent += make_report(recorded.recording).makespan;
-    if (i == 1) with_memory = std::move(recorded);
+    if (i == 1) with_memory = recorded;
     const bool is_late = spent > static_cast<double>(options.time_limit.count());
     if (i < 2 || (i <= options.warm_up && !is_late)) continue;
     times.add(recorded.recording);

@@ -40,7 +40,7 @@ void record_device_time(PipelineBase& pipeline) {
 }
 
 void clear_gradients(const PipelineBase& pipeline) {
-  for (at::Tensor parameter : pipeline.parameters()) parameter.mutable_grad() = at::Tensor();
+  for (const at::Tensor& parameter : pipeline.parameters()) parameter.mutable_grad().reset();
 }
 
 }  // namespace stagecraft::detail

@@ -8,8 +8,8 @@
 
 namespace stagecraft {
 
-RankThreads::RankThreads(int32_t ranks, std::function<void(Rank)> start)
-    : thrown_(static_cast<std::size_t>(ranks)) {
+RankThreads::RankThreads(int32_t ranks, const std::function<void(Rank)>& start) {
+  thrown_.resize(static_cast<std::size_t>(ranks));
   for (int32_t r = 0; r < ranks; ++r) {
     threads_.emplace_back([this, r, start] {
       detail::name_thread("rank " + std::to_string(r));

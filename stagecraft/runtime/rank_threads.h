@@ -16,7 +16,7 @@ namespace stagecraft {
 class RankThreads {
  public:
   /// `start` runs on each thread before its first work.
-  RankThreads(int32_t ranks, std::function<void(Rank)> start);
+  RankThreads(int32_t ranks, const std::function<void(Rank)>& start);
   /// Waits for the threads to end.
   ~RankThreads();
   RankThreads(const RankThreads&) = delete;

@@ -364,10 +364,13 @@ class Runner::Impl final : public PipelineCore {
   uint64_t schedule_checksum_ = 0;
 };
 
-Runner::Runner(Transport& transport, ScheduleSource source, std::vector<Stage> stages,
+Runner::Runner(Transport& transport, const ScheduleSource& source, std::vector<Stage> stages,
                PipelineOptions options)
-    : PipelineBase(std::make_unique<Impl>(transport, checked_source(source, options),
-                                          std::move(stages), options)) {}
+    : PipelineBase([&] {
+        ScheduleSource checked = checked_source(source, options);
+        return std::make_unique<Impl>(transport, std::move(checked), std::move(stages),
+                                      std::move(options));
+      }()) {}
 
 Runner::Runner(Transport& transport, const Pipe& pipe, PipelineOptions options)
     : PipelineBase([&] {

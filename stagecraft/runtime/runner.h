@@ -36,7 +36,7 @@ class Runner : public PipelineBase {
   /// `stages` are those that the schedule places on this rank, in any order. The transport must
   /// outlive the runner. ArgumentError if stages, schedule, ports and ranks do not fit each other,
   /// or if the options have a second schedule source.
-  Runner(Transport& transport, ScheduleSource source, std::vector<Stage> stages,
+  Runner(Transport& transport, const ScheduleSource& source, std::vector<Stage> stages,
          PipelineOptions options = {});
   /// The rank's stages of a model that was split. Ports, ties and guards are those of the pipe,
   /// unless the options have their own.

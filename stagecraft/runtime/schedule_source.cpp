@@ -37,7 +37,7 @@ ScheduleSource::ScheduleSource(std::string name, Placement placement,
   lower(build_schedule("GPipe", {.ranks = placement_.num_ranks(), .microbatches = 1}), options);
 }
 
-ScheduleSource ScheduleSource::named(std::string name, int32_t ranks,
+ScheduleSource ScheduleSource::named(const std::string& name, int32_t ranks,
                                      std::optional<int32_t> stages_per_rank,
                                      std::optional<LowerOptions> lowering) {
   const ScheduleKind& kind = get_schedule_kind(name);

@@ -34,7 +34,7 @@ class ScheduleSource {
  public:
   /// The schedules of a builder. By default each rank has the builder's default number of stages,
   /// one or two. ArgumentError for an unknown name.
-  static ScheduleSource named(std::string name, int32_t ranks,
+  static ScheduleSource named(const std::string& name, int32_t ranks,
                               std::optional<int32_t> stages_per_rank = std::nullopt,
                               std::optional<LowerOptions> lowering = std::nullopt);
   /// One schedule, for its number of microbatches only.

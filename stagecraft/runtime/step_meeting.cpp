@@ -195,8 +195,8 @@ double share_of_replica(std::span<const StepAnnouncement> ranks, const ReplicaPl
   for (int32_t replica = 0; replica < place.replicas; ++replica) {
     double rows = 0;
     for (int32_t r = 0; r < place.ranks; ++r) {
-      const auto rank = static_cast<std::size_t>(replica * place.ranks + r);
-      rows = std::max(rows, ranks[rank].rows);
+      const Rank rank(replica * place.ranks + r);
+      rows = std::max(rows, ranks[rank.position()].rows);
     }
     if (rows <= 0) return 1.0 / place.replicas;
     total += rows;

@@ -11,7 +11,7 @@
 namespace stagecraft {
 
 AllGather::AllGather(Transport& transport, const ShardGroup& group, const TransferId& id,
-                     at::Tensor whole, at::Tensor own, int64_t chunk_bytes)
+                     at::Tensor whole, const at::Tensor& own, int64_t chunk_bytes)
     : transport_(transport),
       group_(group),
       id_(id),

@@ -29,11 +29,11 @@ inline constexpr int32_t kShardMaxChunks = 4096;
 ///   for (const PendingPtr& send : gather.take_sends()) transport.wait_send(send, deadline);
 class AllGather {
  public:
-  /// `whole` has the pieces by member; `own` is the piece of this rank. It must not change before
-  /// all members have the sums: until then the transport reads it. All members name the same `id`;
-  /// its microbatch is the number of the collective among those with the same stages.
+  /// `whole` has the pieces by member; `own` is the piece of this rank. It must not change until
+  /// the sends are done: the transport reads it. All members name the same `id`; its microbatch is
+  /// the number of the collective among those with the same stages.
   AllGather(Transport& transport, const ShardGroup& group, const TransferId& id, at::Tensor whole,
-            at::Tensor own, int64_t chunk_bytes = kShardChunkBytes);
+            const at::Tensor& own, int64_t chunk_bytes = kShardChunkBytes);
 
   /// Places the chunks that have arrived. Returns whether all have.
   bool poll();

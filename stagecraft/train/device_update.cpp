@@ -73,7 +73,7 @@ at::Tensor DeviceUpdate::compute() {
     if (state.tensor().grad().defined()) grads.push_back(state.tensor().grad().detach());
   }
   if (grads.empty()) return at::zeros({}, learning_rate_.options());
-  const at::Tensor norm =
+  at::Tensor norm =
       at::linalg_vector_norm(at::stack(at::_foreach_norm(grads, 2)), 2).to(at::kFloat);
   AdamW::OnDevice on_device{.learning_rate = learning_rate_,
                             .is_skipped = at::logical_not(at::isfinite(norm)).to(at::kFloat)};

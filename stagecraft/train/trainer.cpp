@@ -289,7 +289,8 @@ class Trainer::Impl {
   /// Runs the steps of an update.
   UpdateLosses run_microbatches(const Arguments& inputs, const c10::IValue& target,
                                 bool measure_memory) {
-    const auto each = static_cast<std::size_t>(options_.microbatches * world_.replicas());
+    const auto each = static_cast<std::size_t>(options_.microbatches) *
+                      static_cast<std::size_t>(world_.replicas());
     const auto parts = static_cast<std::size_t>(options_.accumulate);
     Microbatches all = split_batch(inputs.args, inputs.kwargs, target,
                                    {.microbatches = static_cast<int32_t>(each * parts)});

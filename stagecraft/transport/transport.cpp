@@ -4,6 +4,7 @@ namespace stagecraft {
 
 void Transport::connect(std::span<const Rank> /*peers*/, Deadline /*deadline*/) {}
 
+// NOLINTNEXTLINE(performance-unnecessary-value-param): transports that can tell keep it.
 void Transport::publish(std::function<RankProgress()> /*tell*/) {}
 
 std::vector<HeardProgress> Transport::progress() const {

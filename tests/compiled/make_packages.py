@@ -4,17 +4,19 @@
     make_packages.py STAGECRAFT FOLDER [cpu|cuda [NAME...]]
 
 gpt.scp     a language model with its loss, in four stages of which two are the same; rows and length may change
-drop1.scp   the same with dropout and one block, in one stage
-drop2.scp   and in two stages
-mlp.scp     two stages, the loss outside; rows may change
+drop1.scp   one with dropout and without attention, in one stage
+drop2.scp   and in two stages, of which the first is that of gpt.scp
+mlp.scp     two stages, the loss outside; rows may change. Two worker processes compile it
 half.scp    one stage under autocast to bfloat16: batch normalisation, two outputs, one size, a program for evaluation
+
+One process makes all of them, since Python takes seconds to import torch.
 """
 
-import os
 import pathlib
-import subprocess
 import sys
 import warnings
+
+from quick_compile import prepare_to_compile  # before torch
 
 import torch
 from torch import nn
@@ -25,9 +27,9 @@ ROWS, LENGTH, VOCABULARY = 3, 8, 17
 
 
 class Block(nn.Module):
-    def __init__(self, width, heads, dropout):
+    def __init__(self, width, heads=2):
         super().__init__()
-        self.heads, self.dropout = heads, dropout
+        self.heads = heads
         self.before, self.after = nn.LayerNorm(width), nn.LayerNorm(width)
         self.qkv, self.proj = nn.Linear(width, 3 * width), nn.Linear(width, width)
         self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
@@ -36,15 +38,24 @@ class Block(nn.Module):
         rows, length, width = x.shape
         q, k, v = self.qkv(self.before(x)).view(rows, length, 3, self.heads, width // self.heads).permute(2, 0, 3, 1, 4)
         y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
-        x = x + F.dropout(self.proj(y.transpose(1, 2).reshape(rows, length, width)), self.dropout)
-        return x + F.dropout(self.down(F.gelu(self.up(self.after(x)))), self.dropout)
+        x = x + self.proj(y.transpose(1, 2).reshape(rows, length, width))
+        return x + self.down(F.gelu(self.up(self.after(x))))
+
+
+class DroppingBlock(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.up, self.down = nn.Linear(width, 2 * width), nn.Linear(2 * width, width)
+
+    def forward(self, x):
+        return x + F.dropout(self.down(F.dropout(torch.tanh(self.up(x)), 0.25)), 0.25)
 
 
 class Gpt(nn.Module):
-    def __init__(self, layers, dropout=0.0, width=16):
+    def __init__(self, block, layers, width=16):
         super().__init__()
         self.tokens, self.places = nn.Embedding(VOCABULARY, width), nn.Embedding(32, width)
-        self.blocks = nn.ModuleList(Block(width, 2, dropout) for _ in range(layers))
+        self.blocks = nn.ModuleList(block(width) for _ in range(layers))
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, ids, targets):
@@ -99,21 +110,23 @@ def main():
         torch.manual_seed(1)
         return export(folder, name, Half(), (torch.randn(4, 16),))
 
-    environment = dict(os.environ, STAGECRAFT_PYTHON=sys.executable)
-    environment.setdefault("STAGECRAFT_CACHE", str(folder / "cache"))
-    # A compiler that links libstdc++ statically makes packages that crash when they are loaded.
-    environment.update({"CXX": "/usr/bin/g++", "CC": "/usr/bin/gcc"} if pathlib.Path("/usr/bin/g++").exists() else {})
+    prepare_to_compile(tool, folder)
+    from stagecraft.compile.__main__ import main as compile_here
+    from stagecraft.compile.workers import Workers
+
     builds = {
-        "gpt": (lambda: tokens("gpt", layers=2), ["--split", "blocks.0,blocks.1,norm"]),
-        "drop2": (lambda: tokens("drop", layers=1, dropout=0.25), ["--split", "blocks.0"]),
-        "drop1": (lambda: tokens("drop", layers=1, dropout=0.25), []),
-        "mlp": (lambda: mlp("mlp"), ["--split", "b"]),
+        "gpt": (lambda: tokens("gpt", block=Block, layers=2), ["--split", "blocks.0,blocks.1,norm"]),
+        "drop2": (lambda: tokens("drop", block=DroppingBlock, layers=1), ["--split", "blocks.0"]),
+        "drop1": (lambda: tokens("drop", block=DroppingBlock, layers=1), []),
+        "mlp": (lambda: mlp("mlp"), ["--split", "b", "--jobs", "2"]),
         "half": (lambda: half("half"), ["--bf16", "--eval"]),
     }
-    for name in sys.argv[4:] or builds:
-        make, options = builds[name]
-        command = [tool, "compile", make(), "-o", folder / f"{name}.scp", "--device", device, "--jobs", "2", *options]
-        subprocess.run([str(word) for word in command], check=True, env=environment)
+    with Workers(2) as workers:
+        for name in sys.argv[4:] or builds:
+            make, options = builds[name]
+            words = [str(word) for word in (make(), "-o", folder / f"{name}.scp", "--device", device, *options)]
+            if compile_here(words, workers) != 0:
+                raise SystemExit(1)
 
 
 if __name__ == "__main__":

@@ -82,6 +82,17 @@ if(NOT output MATCHES "2 stages on 2 ranks")
   message(FATAL_ERROR "train printed\n${output}")
 endif()
 
+# The Python of the package, which calls its program back to split the model.
+run(${clean} STAGECRAFT_PYTHON=${PYTHON} ${tool} compile --help)
+if(NOT output MATCHES "stagecraft compile gpt.pt2 --stages 4")
+  message(FATAL_ERROR "compile --help printed\n${output}")
+endif()
+execute_process(COMMAND ${clean} --unset=PYTHONPATH STAGECRAFT_PYTHON=${PYTHON} ${tool} compile ${ARCHIVE} --program stage0 -o ${SCRATCH}/model.scp --fix nothing
+                RESULT_VARIABLE result OUTPUT_VARIABLE output ERROR_VARIABLE output)
+if(NOT result EQUAL 1 OR NOT output MATCHES "stagecraft compile: --fix nothing: the model has no such size")
+  message(FATAL_ERROR "compile ended with ${result} and printed\n${output}")
+endif()
+
 set(launcher)
 if(LAUNCHER)
   set(launcher -DCMAKE_CXX_COMPILER_LAUNCHER=${LAUNCHER})

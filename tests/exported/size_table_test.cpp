@@ -89,6 +89,13 @@ TEST(SizeTable, NumbersNeedNoSize) {
   EXPECT_EQ(table.sizes().size(), 2U);
 }
 
+TEST(SizeTable, ASizeWithARuleIsFoundByItsName) {
+  SizeTable table = table_of({6});
+  const SizeExpr half = table.parse("s0 // 2");
+  EXPECT_EQ(table.parse(table.sizes().back().name), half);
+  EXPECT_FALSE(table.has(""));
+}
+
 TEST(SizeTable, FindAddsNothing) {
   SizeTable table = table_of({5});
   EXPECT_EQ(table.find("s0 // 2"), std::nullopt);

@@ -77,6 +77,8 @@ TEST(GroupedMm, EqualsADenseProduct) {
         for (std::size_t i = 0; i < grads.size(); ++i) {
           EXPECT_TRUE(at::allclose(got_grads[i], grads[i], 1e-12, 1e-12)) << i;
         }
+        EXPECT_TRUE(at::allclose(grouped_mm_weights(input.detach(), seed, at::tensor(one.ends, type)),
+                                 grads[1], 1e-12, 1e-12));
         // The same layout, so that what is computed from the gradients has the same bits, too.
         EXPECT_EQ(got_grads[1].strides(), weight.strides());
       }
@@ -133,6 +135,10 @@ TEST(GroupedMm, RefusesWhatDoesNotFit) {
                "rows [4, 5] and 3 group ends do not fit weights [2, 5, 3]");
   EXPECT_ERROR(call_grouped(input, weight, ends({1, 4}).to(at::kFloat)), ArgumentError,
                "takes group ends as int32 or int64, got Float");
+  EXPECT_ERROR(grouped_mm_weights(input, waves({3, kOut}, 1.1), ends({1, 4})), ArgumentError,
+               "got 4 rows with 2 dimensions, 3 with 2, and 1");
+  EXPECT_ERROR(grouped_mm_weights(input, waves({4, kOut}, 1.1), ends({3, 5})), ArgumentError,
+               "a group of rows 3 to 5 is not in order within 4 rows");
   EXPECT_ERROR(call_grouped(input, weight, ends({3, 2})), ArgumentError,
                "a group of rows 3 to 2 is not in order within 4 rows");
   EXPECT_ERROR(call_grouped(input, weight, ends({3, 5})), ArgumentError,

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import contextlib
 import importlib
 import os
 import sys
 import tempfile
 from pathlib import Path
 from typing import Any
+
+from .workers import Workers
 
 _EXAMPLES = """\
 FILE is an archive that torch.export.save has written (.pt2), a graph of save_graph, or a pipe of save_pipe. C++
@@ -83,8 +86,8 @@ def _split_options(args: argparse.Namespace) -> list[str]:
     return how
 
 
-def main(words: list[str] | None = None) -> int:
-    """Runs the command; returns its exit status."""
+def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
+    """Runs the command; returns its exit status. `workers`: processes that live longer; None: as many as --jobs."""
     parser = _parser()
     args = parser.parse_args(words)
     try:
@@ -125,7 +128,10 @@ def main(words: list[str] | None = None) -> int:
     try:
         for module in args.imports:
             importlib.import_module(module)
-        with tempfile.TemporaryDirectory(prefix="stagecraft-compile-") as folder:
+        with contextlib.ExitStack() as stack:
+            folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stagecraft-compile-"))
+            if workers is None:
+                workers = stack.enter_context(Workers(args.jobs))
             pipe = file
             # A pipe also contains the whole model, which can be split differently.
             if _split_options(args) or not is_pipe_file(file):
@@ -138,6 +144,7 @@ def main(words: list[str] | None = None) -> int:
                 fix=fix,
                 cache=cache,
                 processes=args.jobs,
+                workers=workers,
                 imports=args.imports,
                 report=report,
             )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import os
 import tempfile
@@ -11,13 +12,15 @@ from pathlib import Path
 
 import torch
 
-from .build import Job, compile_stages, try_packages
+from .build import Job, compile_stages
 from .cache import Cache
 from .errors import CompileError
 from .joint import StageOptions, size_names
 from .package import code_member, describe, write_package
 from .pipe_file import PipeFile
 from .stages import trace_stages
+from .trial import try_packages
+from .workers import Workers
 
 __all__ = ["Result", "compile_pipe"]
 
@@ -56,12 +59,14 @@ def compile_pipe(
     fix: dict[str, int | None] | None | bool = False,
     cache: Cache | None = None,
     processes: int = 1,
+    workers: Workers | None = None,
     imports: list[str] | None = None,
     report: Callable[[str], None] = lambda line: None,
 ) -> Result:
     """Compiles the stages of a pipe file and writes the package. CompileError.
 
-    `fix`: False keeps the sizes that may change, None fixes all at the example's values.
+    `fix`: False keeps the sizes that may change, None fixes all at the example's values. `processes`: how many
+    compile, as workers; one alone is this process. `workers`: None for own ones.
     """
     start = time.monotonic()
     if options.device == "cuda" and not torch.cuda.is_available():
@@ -97,8 +102,12 @@ def compile_pipe(
         done += 1
         report(f"[{done}/{count}] stage {stage}: {program} {seconds:.1f} s")
 
-    with tempfile.TemporaryDirectory(prefix="stagecraft-compile-") as folder:
-        packages = compile_stages(pipe_path, todo, options, Path(folder), processes, progress, imports or [])
+    with contextlib.ExitStack() as stack:
+        folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stagecraft-compile-"))
+        if workers is None:
+            workers = stack.enter_context(Workers(processes))
+        beside = workers if processes > 1 else None
+        packages = compile_stages(pipe_path, todo, options, Path(folder), beside, progress, imports or [])
         if packages:
             report("running every new program once")
         try_packages(
@@ -111,6 +120,7 @@ def compile_pipe(
                 for job in todo
             },
             options.device,
+            workers,
         )
         for key, path in packages.items():
             code[code_member(key)] = path if cache is None else cache.put(key, path)

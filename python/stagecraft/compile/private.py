@@ -6,6 +6,7 @@ A test calls each of them with the installed torch.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -163,11 +164,22 @@ def sympy_nodes(expr: Any, symbols: dict[Any, fx.Proxy]) -> Any:
     return sympy_interp(PythonReferenceAnalysis, symbols, expr)
 
 
+def _check_headers_once() -> None:
+    """Inductor runs the preprocessor for every program to see whether its headers have changed. Once is enough here."""
+    from torch._inductor import codecache
+
+    made: Any = codecache
+    found = getattr(made, "_precompile_header", None)
+    if found is not None and not hasattr(found, "cache_info"):
+        made._precompile_header = functools.cache(found)
+
+
 def aot_compile(module: fx.GraphModule, options: dict[str, Any]) -> list[str]:
     """The files of a compiled program."""
     from torch import _inductor
     from torch._inductor import config
 
+    _check_headers_once()
     # Line tables make programs larger and their compilation slower.
     settings: Any = config.aot_inductor
     options = {"aot_inductor.enable_line_tables": False, **options} if hasattr(settings, "enable_line_tables") else options

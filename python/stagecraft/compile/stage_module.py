@@ -12,6 +12,7 @@ from torch import nn
 from .draws import Draw, find_draw, numbers_of
 from .errors import CompileError
 from .graph_text import Autocast, Graph, Node, Value, ValueRef
+from .operators import find_operator
 from .sizes import SizeExpr, resolve
 
 __all__ = ["StageModule"]
@@ -110,6 +111,8 @@ class _Call:
         self.node = node
         self.device = device
         self.op = _overload(node)
+        own = find_operator(node.op)
+        self.call = self.op if own is None else own[1]
         self.seed = -1
         formals = {formal.name: formal for formal in self.op._schema.arguments}
         has_tensors = any(_has_value(argument) for _, argument in node.arguments)
@@ -138,7 +141,7 @@ class _Call:
                 assert seeds is not None
                 returned = self.draw(kwargs, numbers_of(seeds, self.seed))
             else:
-                returned = self.op(*args, **kwargs)
+                returned = self.call(*args, **kwargs)
         returned = list(returned) if isinstance(returned, (tuple, list)) and len(self.node.results) != 1 else [returned]
         for result, tensor in zip(self.node.results, returned):
             self._take(result, tensor, values)
@@ -178,6 +181,8 @@ class _Call:
 
 
 def _overload(node: Node) -> Any:
+    if (own := find_operator(node.op)) is not None:
+        return own[0]
     space, _, rest = node.op.partition("::")
     name, _, overload = rest.partition(".")
     try:

@@ -60,7 +60,7 @@ constexpr std::array<Decider, 18> kDeciders = {{
 
 at::Tensor other_choice(const at::Tensor& mask, ElementChange change) {
   if (change == ElementChange::kAll) return at::ones_like(mask);
-  const at::Tensor none = at::zeros_like(mask);
+  at::Tensor none = at::zeros_like(mask);
   const at::Tensor flat = mask.flatten();
   if (change == ElementChange::kNone || flat.numel() == 0) return none;
   const at::Tensor first = (flat != 0).to(at::kInt).argmax();

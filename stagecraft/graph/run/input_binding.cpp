@@ -151,7 +151,7 @@ std::vector<int64_t> InputBinding::sizes(std::span<const c10::IValue> leaves) co
 
 /// `args[0], dimension 1`; where that is the size itself, the path alone.
 std::string InputBinding::dimension_of(const SizeStep& step) const {
-  const std::string path = leaf_path(step.leaf);
+  std::string path = leaf_path(step.leaf);
   if (!graph_.parts().is_exported || step.dim == SizeStep::kIsNumber) return path;
   return fmt::format("{}, dimension {}", path, step.dim);
 }

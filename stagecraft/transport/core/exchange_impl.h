@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstddef>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <string>
@@ -136,7 +137,7 @@ std::shared_ptr<const std::vector<Payload>> Exchange<Payload>::gather(Rank rank,
 template <typename Payload>
 void Exchange<Payload>::abort(AbortReason reason) {
   Discarded discarded;
-  world_.abort(std::move(reason), [&] {
+  const std::function<void()> tell_all = [&] {
     for (auto& box : mailboxes_) {
       auto lock = box.waiters.lock();
       for (auto& [key, transfer] : box.transfers) {
@@ -147,7 +148,8 @@ void Exchange<Payload>::abort(AbortReason reason) {
       box.waiters.unlock_and_wake(lock);
     }
     collectives_.wake();
-  });
+  };
+  world_.abort(std::move(reason), tell_all);
 }
 
 template <typename Payload>

@@ -48,14 +48,15 @@ class Rendezvous {
   /// Waits for all ranks. The last rank calls `on_met` while the others still wait. A rank that
   /// fails to meet the others is removed, and may try again.
   template <typename OnMet>
-  Result meet(Rank rank, std::string call, Payload payload, Deadline deadline,
+  Result meet(Rank rank, const std::string& call, Payload payload, Deadline deadline,
               Deadline::Clock::duration spin, const OnMet& on_met) {
     const auto place = rank.position();
+    Payload withdrawn = Payload();  // destroyed without the lock: that may take long
     auto lock = waiters_.lock();
     if (const auto before = disturbance()) return {{*before, {}, /*waited=*/false}};
     const auto round = round_;
     round->payloads[place] = std::move(payload);
-    round->calls[place] = std::move(call);
+    round->calls[place] = call;
     round->came[place] = true;
     if (++round->num_came == round->came.size()) {
       round_ = std::make_shared<Round>(round->came.size());
@@ -73,8 +74,7 @@ class Rendezvous {
     const auto withdraw = [&] {
       round->came[place] = false;
       --round->num_came;
-      // Moved into the argument, so that it is destroyed without the lock: that may take long.
-      payload = std::exchange(round->payloads[place], Payload());
+      withdrawn = std::exchange(round->payloads[place], Payload());
     };
     try {
       waiters_.wait(lock, deadline, over);

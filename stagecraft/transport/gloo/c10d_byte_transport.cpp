@@ -32,6 +32,15 @@ class GlooWork final : public Work {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
+// Keeps both until the process ends.
+void leak(c10::intrusive_ptr<c10d::Work> work, at::Tensor bytes) {
+  static std::mutex mutex;
+  static auto* const leaked =
+      new std::vector<std::pair<c10::intrusive_ptr<c10d::Work>, at::Tensor>>;
+  const std::lock_guard lock(mutex);
+  leaked->emplace_back(std::move(work), std::move(bytes));
+}
+
 // For backends other than gloo: their waits may not be interruptible, so they are polled.
 class PolledWork final : public Work {
  public:
@@ -41,11 +50,7 @@ class PolledWork final : public Work {
   // work. Leak both.
   ~PolledWork() override {
     if (work_->isCompleted()) return;
-    static std::mutex mutex;
-    static auto* const left =
-        new std::vector<std::pair<c10::intrusive_ptr<c10d::Work>, at::Tensor>>;
-    const std::lock_guard lock(mutex);
-    left->emplace_back(std::move(work_), std::move(bytes_));
+    leak(std::move(work_), std::move(bytes_));
   }
 
   bool wait() override {

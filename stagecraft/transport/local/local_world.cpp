@@ -26,7 +26,7 @@ detail::ExchangeOptions exchange_options(int32_t ranks, const LocalWorldOptions&
 // The failures of the ranks of one run.
 class Failures {
  public:
-  explicit Failures(std::size_t ranks) : by_rank_(ranks) {}
+  explicit Failures(std::size_t ranks) { by_rank_.resize(ranks); }
 
   // Adds the current exception, which the body of `end`'s rank has thrown.
   void add_current(Transport& end) {

@@ -46,6 +46,7 @@ class ByteTransport {
     std::function<void(Rank)> on_ended = {};
   };
   /// Without functions: no call is made after this returns.
+  // NOLINTNEXTLINE(performance-unnecessary-value-param): libraries that can tell keep it.
   virtual void watch(Watch /*watch*/) {}
   /// The rank is lost or does not answer: transfers with it will not complete.
   virtual void forget(Rank /*other*/) {}

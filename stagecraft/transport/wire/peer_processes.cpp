@@ -81,7 +81,7 @@ bool has_ended(const ProcessName& process) {
 PeerProcesses::PeerProcesses(const std::vector<ProcessName>& processes, Rank self,
                              std::function<void(Rank)> on_ended)
     : on_ended_(std::move(on_ended)) {
-  const auto here = processes[self.position()];
+  const ProcessName& here = processes[self.position()];
   for (std::size_t i = 0; i < processes.size(); ++i) {
     const Rank rank(static_cast<int32_t>(i));
     if (rank == self || !here.is_near(processes[i])) continue;

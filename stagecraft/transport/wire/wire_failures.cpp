@@ -62,7 +62,10 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   AbortReason reason{origin, std::string(in.get_text())};
   reason.is_lost = in.get<uint8_t>() != 0;
   const std::lock_guard lock(epoch_mutex_);
-  if (head.epoch > epoch_) early_aborts_.emplace_back(head.epoch, std::move(reason));
+  if (head.epoch > epoch_) {
+    early_aborts_.emplace_back(head.epoch, std::move(reason));
+    return;
+  }
   if (head.epoch != epoch_) return;
   // The sender has notified all ranks.
   spread_ = epoch_ + 1;

@@ -1,0 +1,84 @@
+"""Operators of ours in graphs, which a trace cannot look into: one call in a compiled program each.
+
+C++ has the same ones under the same names (stagecraft/compiled/compiled_operators.cpp). Here they serve the trace and the
+first run of new programs. The namespace is not that of the graph's operators, since `stagecraft._C` may have those in this
+process.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+__all__ = ["find_operator", "grouped_mm", "grouped_mm_weights"]
+
+_SPACE = "stagecraft_compiled"
+
+
+def _groups(offs: torch.Tensor) -> list[tuple[int, int, int]]:
+    """(group, first row, end) of all groups with rows."""
+    found, begin = [], 0
+    for group, end in enumerate(offs.tolist()):
+        if end > begin:
+            found.append((group, begin, end))
+        begin = end
+    return found
+
+
+@torch.library.custom_op(f"{_SPACE}::grouped_mm", mutates_args=())
+def grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """The product of each group of rows [rows, in] with its matrix of [groups, in, out]; group i ends before row offs[i]."""
+    result = input.new_zeros(input.shape[0], weight.shape[2])
+    for group, begin, end in _groups(offs):
+        result[begin:end] = input[begin:end] @ weight[group]
+    return result
+
+
+@torch.library.custom_op(f"{_SPACE}::grouped_mm_weights", mutates_args=())
+def grouped_mm_weights(input: torch.Tensor, grad: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    """The gradient of the matrices."""
+    result = input.new_zeros(offs.shape[0], input.shape[1], grad.shape[1])
+    for group, begin, end in _groups(offs):
+        result[group] = input[begin:end].t() @ grad[begin:end]
+    return result
+
+
+@grouped_mm.register_fake
+def _(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    return input.new_empty(input.shape[0], weight.shape[2])
+
+
+@grouped_mm_weights.register_fake
+def _(input: torch.Tensor, grad: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    return input.new_empty(offs.shape[0], input.shape[1], grad.shape[1])
+
+
+def _save(ctx: Any, inputs: tuple[torch.Tensor, ...], output: torch.Tensor) -> None:
+    ctx.save_for_backward(*inputs)
+
+
+def _backward(ctx: Any, grad: torch.Tensor) -> tuple[torch.Tensor | None, ...]:
+    input, weight, offs = ctx.saved_tensors
+    of_input = grouped_mm(grad, weight.transpose(1, 2), offs) if ctx.needs_input_grad[0] else None
+    of_weight = grouped_mm_weights(input, grad, offs) if ctx.needs_input_grad[1] else None
+    return of_input, of_weight, None
+
+
+grouped_mm.register_autograd(_backward, setup_context=_save)
+
+
+def _cast_grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
+    # As autocast casts the arguments of other products.
+    if torch.is_autocast_enabled(input.device.type):
+        dtype = torch.get_autocast_dtype(input.device.type)
+        input, weight = input.to(dtype), weight.to(dtype)
+    made: torch.Tensor = grouped_mm(input, weight, offs)
+    return made
+
+
+def find_operator(name: str) -> tuple[Any, Any] | None:
+    """The operator for one of ours in a graph, and what calls it; None for all others."""
+    if name == "stagecraft::grouped_mm":
+        return getattr(torch.ops, _SPACE).grouped_mm.default, _cast_grouped_mm
+    return None

@@ -1,0 +1,11 @@
+#pragma once
+
+namespace stagecraft::detail {
+
+/// Adds the operators that compiled programs call and that torch does not have to torch's registry,
+/// on the first call: `stagecraft_compiled::grouped_mm` and its gradient of the weights,
+/// `stagecraft_compiled::grouped_mm_weights` (stagecraft/graph/grouped_mm.h).
+/// python/stagecraft/compile/operators.py has the same ones, for the trace.
+void register_compiled_operators();
+
+}  // namespace stagecraft::detail
