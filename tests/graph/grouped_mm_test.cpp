@@ -77,8 +77,9 @@ TEST(GroupedMm, EqualsADenseProduct) {
         for (std::size_t i = 0; i < grads.size(); ++i) {
           EXPECT_TRUE(at::allclose(got_grads[i], grads[i], 1e-12, 1e-12)) << i;
         }
-        EXPECT_TRUE(at::allclose(grouped_mm_weights(input.detach(), seed, at::tensor(one.ends, type)),
-                                 grads[1], 1e-12, 1e-12));
+        EXPECT_TRUE(at::allclose(
+            grouped_mm_weights(input.detach(), seed, at::tensor(one.ends, at::kLong).to(type)),
+            grads[1], 1e-12, 1e-12));
         // The same layout, so that what is computed from the gradients has the same bits, too.
         EXPECT_EQ(got_grads[1].strides(), weight.strides());
       }
