@@ -28,7 +28,7 @@ def main() -> None:
     lib = _torch_lib()
     if lib is not None:
         os.environ.setdefault("STAGECRAFT_TORCH_LIB", lib)
-    os.environ.setdefault("STAGECRAFT_PYTHON", sys.executable)
+    os.environ["STAGECRAFT_PYTHON"] = os.environ.get("STAGECRAFT_PYTHON") or sys.executable
     sys.stdout.flush()
     sys.stderr.flush()
     os.execv(program, ["stagecraft", *sys.argv[1:]])

@@ -83,7 +83,7 @@ def test_weights_are_read_at_every_call() -> None:
 def test_what_was_compiled_is_not_compiled_again(folder: Path) -> None:
     """The tool as a user runs it, with a compiler that cannot work."""
     again, cache = folder / "again.scp", PACKAGES / "cache"
-    os.environ.setdefault("STAGECRAFT_PYTHON", sys.executable)
+    os.environ["STAGECRAFT_PYTHON"] = sys.executable
     words = ["compile", str(PACKAGES / "mlp.pt2"), "-o", str(again), "--split", "b", "--cache", str(cache)]
     done = run_tool(words, CXX="false")
     assert done.returncode == 0, done.stderr
@@ -214,7 +214,7 @@ def test_bad_usage(pipe: Path, folder: Path, capsys: pytest.CaptureFixture[str])
 
 
 def test_the_tool_starts_it() -> None:
-    os.environ.setdefault("STAGECRAFT_PYTHON", sys.executable)
+    os.environ["STAGECRAFT_PYTHON"] = sys.executable
     done = run_tool(["compile", "--help"])
     assert done.returncode == 0, done.stderr
     assert "stagecraft compile gpt.pt2 --stages 4" in done.stdout

@@ -37,7 +37,7 @@ def find_program() -> list[str]:
 def split_model(model: Path, pipe: Path, how: list[str]) -> str:
     """Writes the pipe file of a model. `how`: options of `stagecraft model`. Returns the table of the stages."""
     environment = {**os.environ}
-    environment.setdefault("STAGECRAFT_PYTHON", sys.executable)
+    environment["STAGECRAFT_PYTHON"] = environment.get("STAGECRAFT_PYTHON") or sys.executable
     done = subprocess.run(
         [*find_program(), "model", str(model), *how, "--pipe", str(pipe)],
         env=environment,
