@@ -146,6 +146,9 @@ TEST(CompiledPipe, RefusesSizesThatItWasNotCompiledFor) {
   Pipeline run(gpt, {.schedule = "Interleaved1F1B", .ranks = 1, .loss = own_loss()});
   const Arguments large = token_arguments(65);
   EXPECT_ERROR(run.step(large.args, {}, {}, {.microbatches = 1}), MetadataError, "65");
+  // A stage without a pipeline before it refuses them, too.
+  Stage first = gpt.build_stage(StageId(0));
+  EXPECT_ERROR(first.forward(MicrobatchId(0), {{large.args[0]}, {}}), MetadataError, "is 65");
   const CompiledPipe half = CompiledPipe::load(package_path("half"));
   EXPECT_ERROR(half.check_arguments({at::ones({3, 16})}, {}), MetadataError, "args[0]");
 }

@@ -3,6 +3,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,7 @@
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/passes/lower.h"
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "tests/support/reference.h"
@@ -38,13 +40,16 @@ struct ScheduleCase {
   int32_t ranks = 1;
   int32_t stages_per_rank = 1;
   int32_t microbatches = 1;
+  std::optional<LowerOptions> lowering = std::nullopt;
 
   int32_t stages() const { return ranks * stages_per_rank; }
   /// Whether the schedule can have that number of microbatches.
   bool takes(int32_t number) const {
     return get_schedule_kind(name).takes({ranks, stages_per_rank, number});
   }
-  ScheduleSource source() const { return ScheduleSource::named(name, ranks, stages_per_rank); }
+  ScheduleSource source() const {
+    return ScheduleSource::named(name, ranks, stages_per_rank, lowering);
+  }
 };
 /// "1F1B, 2 ranks, 1 stages each, 4 microbatches".
 std::string to_string(const ScheduleCase& schedule);

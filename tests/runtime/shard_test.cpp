@@ -66,6 +66,19 @@ TEST(Sharding, AParameterOfTwoStages) {
                     }});
 }
 
+// Stage 0 is resharded before stage 1, which holds the same parameter, runs.
+TEST(Sharding, AParameterIsReleasedWithTheLastOfItsStages) {
+  const auto make = [] {
+    TestModel model = models::model_with_param_alias(6).stages;
+    model.bodies.push_back(chain_model(1, 6).bodies[0]);
+    model.ports = Ports(3);
+    return model;
+  };
+  check_on_threads({.schedule = {"LoopedBFS", 1, 3, 2, LowerOptions{.max_active_stages = 2}},
+                    .width = 6,
+                    .make_model = make});
+}
+
 TEST(Sharding, FrozenParametersStayWhole) {
   const auto make = [] {
     TestModel model = chain_model(2, 20);
@@ -223,10 +236,12 @@ TEST(Sharding, AFailedStepChangesNothing) {
        {ShardKind::kOptimizer, ShardKind::kGradients, ShardKind::kParameters}) {
     SCOPED_TRACE(to_string(kind));
     std::atomic<bool> fails = false;
+    std::atomic<int> calls = 0;
     const auto make = [&] {
       TestModel model = chain_model(2, 20);
-      model.loss = [&fails](const at::Tensor& output, const at::Tensor& target) {
-        if (fails) throw ArgumentError("the loss fails");
+      model.loss = [&](const at::Tensor& output, const at::Tensor& target) {
+        // The third call comes after a backward of at least one of the two replicas.
+        if (fails && ++calls > 2) throw ArgumentError("the loss fails");
         return at::mse_loss(output, target);
       };
       return model;
