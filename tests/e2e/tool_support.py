@@ -37,8 +37,9 @@ class ToolTest(unittest.TestCase):
         environment = {k: v for k, v in os.environ.items() if k not in ("NO_COLOR", "COLORTERM", "STAGECRAFT_LOG")}
         environment.update(env or {})
         more.setdefault("stdout", subprocess.PIPE)
+        more.setdefault("timeout", SECONDS)
         done = subprocess.run([tool, *map(str, arguments)], input=stdin, stderr=subprocess.PIPE, cwd=self.folder,
-                              timeout=SECONDS, env=environment, **more)
+                              env=environment, **more)
         return Result(done.returncode, done.stdout or b"", done.stderr.decode(errors="replace"))
 
     def good(self, *arguments, **more):

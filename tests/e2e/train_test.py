@@ -132,7 +132,8 @@ class Checkpoints(TrainTest):
         # Enough steps that there is always something to kill: at most some 60 between two kills.
         last = 80 * (kills + 1)
         options = ["--data", "text.txt", *SMALL, "--steps", str(last), "--keep", "2", "--quiet", "--dropout", "0.1"]
-        self.good("train", *options, "--checkpoint", "whole", "--save-every", str(last))
+        patience = tool_support.SECONDS + last  # a step takes far less than a second
+        self.good("train", *options, "--checkpoint", "whole", "--save-every", str(last), timeout=patience)
         expected = self.weights(f"whole/step-{last:08}")
 
         def newest():
@@ -153,7 +154,7 @@ class Checkpoints(TrainTest):
             before = newest()
             reached.append(before)
             process = self.start("--resume", "run", "--quiet", "--ranks", str(draw.choice([1, 2, 4])))
-        out, err = process.communicate(timeout=240)
+        out, err = process.communicate(timeout=patience)
         self.assertEqual((process.returncode, out, err), (0, "", ""))
         print(f"killed after steps {reached} of {last}", file=sys.stderr)
         self.assertSameWeights(self.weights(f"run/step-{last:08}"), expected)
