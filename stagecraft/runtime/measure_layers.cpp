@@ -12,6 +12,7 @@
 #include "stagecraft/partition/split.h"
 #include "stagecraft/partition/split_candidates.h"
 #include "stagecraft/runtime/measure_support.h"
+#include "stagecraft/runtime/measured_memory.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/record/stage_times.h"
 #include "stagecraft/tree/tree.h"
@@ -131,22 +132,6 @@ std::vector<double> crossing_bytes(const Pipe& pipe, const Arguments& arguments)
   return bytes;
 }
 
-void set_memory(PlanLayer& layer, const StageMemory& memory) {
-  const auto change = [&](ActionType type) { return static_cast<double>(memory.of(type).change); };
-  const auto beside = [&](ActionType type) {
-    const ActionMemory& action = memory.of(type);
-    return std::max(0.0, static_cast<double>(action.peak - std::max<int64_t>(action.change, 0)));
-  };
-  StageCost& cost = layer.cost;
-  cost.memory_forward = std::max(0.0, change(ActionType::kForward));
-  cost.memory_freed_by_weight =
-      std::max(0.0, cost.memory_forward + change(ActionType::kBackwardInput));
-  cost.memory_freed_by_input = cost.memory_forward - cost.memory_freed_by_weight;
-  layer.peak_forward = beside(ActionType::kForward);
-  layer.peak_input = beside(ActionType::kBackwardInput);
-  layer.peak_weight = beside(ActionType::kBackwardWeight);
-}
-
 }  // namespace
 
 std::vector<std::string> layer_names(const Graph& graph, std::size_t most) {
@@ -191,7 +176,8 @@ std::vector<PlanLayer> measure_layers(const Pipe& pipe, const Loss& loss, const 
     const StageState& state = apart.recorded().stages[s];
     layer.weights = static_cast<double>(state.parameter_bytes + state.gradient_bytes);
     layer.state = 2.0 * static_cast<double>(state.gradient_bytes);
-    if (!apart.recorded().memory.empty()) set_memory(layer, apart.recorded().memory[s]);
+    if (!apart.recorded().memory.empty())
+      detail::set_layer_memory(layer, apart.recorded().memory[s]);
   }
   return layers;
 }

@@ -8,10 +8,10 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/runtime/measure_support.h"
+#include "stagecraft/runtime/measured_memory.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/record/stage_times.h"
-#include "stagecraft/runtime/run_memory.h"
 #include "stagecraft/runtime/runner.h"
 
 namespace stagecraft {

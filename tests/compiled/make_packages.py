@@ -4,8 +4,8 @@
     make_packages.py STAGECRAFT FOLDER [cpu|cuda [NAME...]]
 
 gpt.scp     a language model with its loss, in four stages of which two are the same; rows and length may change
-drop1.scp   one with dropout and without attention, in one stage
-drop2.scp   and in two stages, of which the first is that of gpt.scp
+drop1.scp   a language model with dropout and without attention, in one stage
+drop2.scp   the same model in two stages. Its first stage is also the first stage of gpt.scp
 mlp.scp     two stages, the loss outside; rows may change. Two worker processes compile it
 half.scp    one stage under autocast to bfloat16: batch normalisation, two outputs, one size, a program for evaluation
 

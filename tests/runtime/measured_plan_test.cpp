@@ -13,8 +13,8 @@
 #include "cli/train/gpt.h"
 #include "stagecraft/runtime/measure_link.h"
 #include "stagecraft/runtime/measure_run.h"
+#include "stagecraft/runtime/measured_memory.h"
 #include "stagecraft/runtime/pipeline.h"
-#include "stagecraft/runtime/run_memory.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/transport/local/local_world.h"
 

@@ -1,4 +1,4 @@
-#include "stagecraft/runtime/run_memory.h"
+#include "stagecraft/runtime/measured_memory.h"
 
 #include <algorithm>
 #include <cstdint>
@@ -21,6 +21,17 @@ double released(const StageMemory& memory, ActionType send) {
 }
 
 }  // namespace
+
+void set_layer_memory(PlanLayer& layer, const StageMemory& memory) {
+  StageCost& cost = layer.cost;
+  cost.memory_forward = std::max(0.0, change(memory, ActionType::kForward));
+  cost.memory_freed_by_weight =
+      std::max(0.0, cost.memory_forward + change(memory, ActionType::kBackwardInput));
+  cost.memory_freed_by_input = cost.memory_forward - cost.memory_freed_by_weight;
+  layer.peak_forward = beside(memory, ActionType::kForward);
+  layer.peak_input = beside(memory, ActionType::kBackwardInput);
+  layer.peak_weight = beside(memory, ActionType::kBackwardWeight);
+}
 
 void set_run_memory(MeasuredStage& stage, const StageMemory& memory) {
   // What F has made for the next stage is not held but is a part of the peak of F.
