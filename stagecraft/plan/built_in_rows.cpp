@@ -11,6 +11,7 @@
 #include "stagecraft/base/text_table.h"
 #include "stagecraft/plan/balance.h"
 #include "stagecraft/plan/bound.h"
+#include "stagecraft/plan/unshard_choice.h"
 #include "stagecraft/schedule/builders/builders.h"
 
 namespace stagecraft {
@@ -29,9 +30,13 @@ std::vector<PlanChoice> splits_to_try(const StageComposer& composer,
       found.push_back(std::move(choice));
     }
   };
-  for (const PlanCandidate& one : candidates) {
-    if (one.fits && one.choice.stages_per_rank == stages_per_rank && found.size() < kMost) {
-      add(one.choice);
+  const std::vector<int32_t> active = active_to_try(composer.problem(), stages_per_rank);
+  for (const int32_t each : active) {
+    const std::size_t most = found.size() + kMost;
+    for (const PlanCandidate& one : candidates) {
+      if (one.choice.active_stages != each || one.choice.stages_per_rank != stages_per_rank)
+        continue;
+      if (one.fits && found.size() < most) add(one.choice);
     }
   }
   const auto stages = static_cast<std::size_t>(stages_per_rank) * static_cast<std::size_t>(ranks);
@@ -43,10 +48,13 @@ std::vector<PlanChoice> splits_to_try(const StageComposer& composer,
     speeds.push_back(composer.problem().ranks[static_cast<std::size_t>(rank)].speed);
   }
   for (const PlacementStyle style : {PlacementStyle::kLoop, PlacementStyle::kV}) {
-    add({.stages_per_rank = stages_per_rank,
-         .placement = style,
-         .begins = balance(work, speeds),
-         .recompute = std::vector<bool>(stages, false)});
+    for (const int32_t each : active) {
+      add({.stages_per_rank = stages_per_rank,
+           .placement = style,
+           .begins = balance(work, speeds),
+           .recompute = std::vector<bool>(stages, false),
+           .active_stages = each});
+    }
     if (stages_per_rank == 1) break;
   }
   return found;
@@ -96,14 +104,18 @@ Schedule with_split_backward(const Schedule& schedule, const PlanChoice& choice)
   return {schedule.level(), schedule.placement(), std::move(lists)};
 }
 
-/// One built-in schedule on one split.
+/// One built-in schedule on one split, with the number of active stages of the choice.
 std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleKind& kind,
                                   const Schedule& schedule, PlanChoice choice,
                                   std::string& reason) {
   choice.whole_backward = !splits_backward(schedule);
   PlanRow row;
+  std::optional<Schedule> unsharded;
   try {
-    row.result = evaluate_schedule(composer, choice, schedule);
+    UnshardedSchedule found = add_unshards(composer, choice, schedule);
+    row.result = std::move(found.result);
+    row.lookahead = std::move(found.lookahead);
+    unsharded = std::move(found.schedule);
   } catch (const ScheduleError& error) {
     reason = error.what();
     return std::nullopt;
@@ -123,7 +135,7 @@ std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleK
     const Bound other = tight_bound(composer.compose(whole));
     if (other.value < row.bound.value) row.bound = other;
   }
-  return BuiltInRow{std::move(row), schedule};
+  return BuiltInRow{std::move(row), std::move(*unsharded)};
 }
 
 class BuiltIns {
@@ -195,7 +207,7 @@ class BuiltIns {
       if (one) return one;
       PlanChoice whole = choice;
       whole.whole_backward = true;
-      const Evaluation result = evaluate_schedule(composer_, whole, schedule);
+      const Evaluation result = add_unshards(composer_, whole, schedule).result;
       bool changed = false;
       for (std::size_t s = 0; s < choice.recompute.size(); ++s) {
         const auto rank = static_cast<std::size_t>(schedule.placement().ranks()[s]);
