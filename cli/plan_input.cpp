@@ -170,24 +170,27 @@ std::vector<PlanRank> make_ranks(const PlanCommand& command, const LayerFile& fi
 
 namespace {
 
-PlanSharding make_sharding(const PlanCommand& command, std::size_t ranks) {
-  PlanSharding sharding{.replicas = command.replicas,
-                        .kind = find_shard_kind(command.shard).value(),
-                        .max_active_stages = command.max_active_stages};
-  if (sharding.kind != ShardKind::kNone && sharding.replicas == 1) {
+void check_sharding(const PlanCommand& command) {
+  if (command.shard != "none" && command.replicas == 1) {
     throw BadUsage(
         fmt::format("--shard {} divides among replicas: pass --replicas, too", command.shard));
   }
-  if (sharding.kind != ShardKind::kNone && command.schedule_only) {
+  if (command.shard != "none" && command.schedule_only) {
     throw BadUsage(
         fmt::format("--shard {} needs costs of layers, and --schedule-only takes those of stages",
                     command.shard));
   }
-  if (!sharding.has_gathers() && (command.max_active_stages || command.lookahead)) {
+  if (command.shard != "parameters" && (command.max_active_stages || command.lookahead)) {
     throw BadUsage(fmt::format("{} is for --shard parameters",
                                command.lookahead ? "--unshard-lookahead" : "--max-active-stages"));
   }
-  if (command.lookahead) {
+}
+
+PlanSharding make_sharding(const PlanCommand& command, std::size_t ranks) {
+  PlanSharding sharding{.replicas = command.replicas,
+                        .kind = find_shard_kind(command.shard).value(),
+                        .max_active_stages = command.max_active_stages};
+  if (command.lookahead && command.lookahead != "least") {
     sharding.lookahead =
         parse_lookahead(*command.lookahead, static_cast<int32_t>(ranks),
                         command.max_active_stages.value_or(std::numeric_limits<int32_t>::max()));
@@ -198,6 +201,7 @@ PlanSharding make_sharding(const PlanCommand& command, std::size_t ranks) {
 }  // namespace
 
 PlanProblem make_problem(const PlanCommand& command) {
+  check_sharding(command);
   LayerFile file = read_costs(command);
   PlanProblem problem;
   problem.units = file.units;

@@ -85,9 +85,9 @@ void add_plan_sharding(CLI::App* app, PlanCommand& command) {
                  "what replicas divide among themselves, each with those before it; default: none"),
       add_count(app, "--max-active-stages", command.max_active_stages, 1, "N",
                 "with --shard parameters: unsharded stages at a time on a rank; default: the best"),
-      add_text(app, "--unshard-lookahead", command.lookahead, "full|auto|N,...",
-               "with --shard parameters: stages to unshard ahead; default: the fewest that cost no "
-               "time")};
+      add_text(
+          app, "--unshard-lookahead", command.lookahead, "full|auto|least|N,...",
+          "with --shard parameters: stages to unshard ahead; default: least, which costs no time")};
   for (CLI::Option* option : options) option->group("Replicas");
 }
 

@@ -163,7 +163,7 @@ void StageComposer::limit_sharded(const PlanChoice& choice, ScheduleProblem& pro
     }
     const RankHeld held = held_by_rank(own, choice.most_active());
     problem.ranks[r].fixed = held.most;
-    problem.ranks[r].passing = held.most - held.least;
+    problem.ranks[r].passing = std::max(0.0, held.most - held.least);
   }
 }
 
