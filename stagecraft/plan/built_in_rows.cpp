@@ -11,6 +11,7 @@
 #include "stagecraft/base/text_table.h"
 #include "stagecraft/plan/balance.h"
 #include "stagecraft/plan/bound.h"
+#include "stagecraft/plan/memory_need.h"
 #include "stagecraft/plan/unshard_choice.h"
 #include "stagecraft/schedule/builders/builders.h"
 
@@ -104,6 +105,12 @@ Schedule with_split_backward(const Schedule& schedule, const PlanChoice& choice)
   return {schedule.level(), schedule.placement(), std::move(lists)};
 }
 
+bool is_limited_and_sharded(const PlanProblem& problem) {
+  return problem.sharding.has_gathers() &&
+         std::any_of(problem.ranks.begin(), problem.ranks.end(),
+                     [](const PlanRank& rank) { return rank.memory.has_value(); });
+}
+
 /// One built-in schedule on one split, with the number of active stages of the choice.
 std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleKind& kind,
                                   const Schedule& schedule, PlanChoice choice,
@@ -161,8 +168,13 @@ class BuiltIns {
     std::string reason;
     const std::vector<PlanChoice> splits =
         splits_to_try(composer_, candidates_, stages_per_rank, schedule->placement());
-    for (const PlanChoice& choice : splits)
+    for (const PlanChoice& choice : splits) {
       keep_better(best, try_both(kind, *schedule, choice, reason));
+    }
+    if (is_limited_and_sharded(composer_.problem())) {
+      if (!best) best = try_least_need(kind, *schedule, stages_per_rank);
+      if (best) move_boundaries(kind, *schedule, *best);
+    }
     if (!best && !splits.empty() && may_recompute_) {
       best = try_with_recompute(kind, *schedule, splits.back());
     }
@@ -195,6 +207,51 @@ class BuiltIns {
                                 best ? ignored : reason));
     }
     return best;
+  }
+
+  // Splits were rated without gathers, so one that needs little memory may be better than any.
+  std::optional<BuiltInRow> try_least_need(const ScheduleKind& kind, const Schedule& schedule,
+                                           int32_t stages_per_rank) const {
+    std::optional<BuiltInRow> best;
+    for (const PlacementStyle style : {PlacementStyle::kLoop, PlacementStyle::kV}) {
+      const std::optional<PlanChoice> choice =
+          choose_for_memory(composer_, {.stages_per_rank = {stages_per_rank},
+                                        .placements = {style},
+                                        .recompute = RecomputeChoice::kNone});
+      if (!choice) continue;
+      const int32_t ranks = composer_.problem().num_ranks();
+      if (!(place_stages(*choice, ranks) == schedule.placement())) continue;
+      std::string ignored;
+      keep_better(best, try_both(kind, schedule, *choice, ignored));
+    }
+    return best;
+  }
+
+  // Moves boundaries by a layer while that is faster, gathers included.
+  void move_boundaries(const ScheduleKind& kind, const Schedule& schedule, BuiltInRow& best) const {
+    constexpr int32_t kMostTries = 60;
+    const Objective objective = composer_.objective();
+    int32_t tries = 0;
+    bool better = true;
+    while (better) {
+      better = false;
+      for (std::size_t s = 1; s < best.row.choice.begins.size(); ++s) {
+        for (const int32_t by : {-1, 1}) {
+          PlanChoice choice = best.row.choice;
+          choice.begins[s] += by;
+          if (choice.begins[s] <= choice.begins[s - 1]) continue;
+          if (choice.begins[s] >= composer_.end_of(choice, s)) continue;
+          if (++tries > kMostTries || stop_()) return;
+          std::string ignored;
+          std::optional<BuiltInRow> one = try_both(kind, schedule, choice, ignored);
+          if (!one) continue;
+          const double value = one->row.result.value(objective);
+          if (value >= best.row.result.value(objective) * (1 - 1e-9)) continue;
+          best = std::move(*one);
+          better = true;
+        }
+      }
+    }
   }
 
   // The stages of ranks that are over their memory recompute, until it fits or nothing is left.

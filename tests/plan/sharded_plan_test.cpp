@@ -338,7 +338,7 @@ TEST(ShardedPlan, IsNoWorseThanAnyBuiltInScheduleAndAnyUnsharding) {
         }
       }
     }
-    EXPECT_LE(plan.best.value, best * 1.2);
+    EXPECT_LE(plan.best.value, best * 1.01);
   }
 }
 
