@@ -138,6 +138,10 @@ struct PlanCommand {
   std::optional<std::string> memory = std::nullopt;
   std::optional<std::string> latency = std::nullopt;
   std::optional<std::string> bandwidth = std::nullopt;
+  int32_t replicas = 1;
+  std::string shard = "none";  ///< what the replicas divide among themselves
+  std::optional<int32_t> max_active_stages = std::nullopt;
+  std::optional<std::string> lookahead = std::nullopt;  ///< of UNSHARD; none: the planner chooses
   PlanSearch search = {};
   int32_t top = 8;
   bool schedule_only = false;

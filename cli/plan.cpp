@@ -45,9 +45,12 @@ std::string plan_output(const PlanCommand& command, const Plan& plan,
 }
 
 constexpr const char* kExampleCosts = R"({"C": 0.05, "BYTES": 10, "INPUT_BYTES": 1,
- "layers": [{"name": "embedding", "F": 0.5, "I": 0.1, "W": 1.5, "MF": 20, "MW": 0, "WEIGHTS": 600},
-            {"repeat": 48, "F": 10, "I": 10, "W": 7, "MF": 100, "MW": 43, "WEIGHTS": 400},
-            {"name": "head", "F": 30, "I": 32, "W": 28, "MF": 220, "MW": 90, "WEIGHTS": 600}]}
+ "layers": [{"name": "embedding", "F": 0.5, "I": 0.1, "W": 1.5, "MF": 20, "MW": 0,
+             "WEIGHTS": 300, "GRADS": 150, "STATE": 300, "G": 3},
+            {"repeat": 48, "F": 10, "I": 10, "W": 7, "MF": 100, "MW": 43,
+             "WEIGHTS": 200, "GRADS": 100, "STATE": 200, "G": 2},
+            {"name": "head", "F": 30, "I": 32, "W": 28, "MF": 220, "MW": 90,
+             "WEIGHTS": 300, "GRADS": 150, "STATE": 300, "G": 3}]}
 )";
 
 }  // namespace

@@ -5,6 +5,7 @@
 #include <cmath>
 #include <csignal>
 #include <cstddef>
+#include <limits>
 #include <string_view>
 #include <utility>
 
@@ -13,6 +14,7 @@
 
 #include "cli/failure.h"
 #include "cli/input.h"
+#include "cli/lowering_options.h"
 #include "cli/plan_search.h"
 #include "stagecraft/base/json_text.h"
 #include "stagecraft/base/text_cursor.h"
@@ -166,7 +168,40 @@ std::vector<PlanRank> make_ranks(const PlanCommand& command, const LayerFile& fi
 
 }  // namespace
 
+namespace {
+
+void check_sharding(const PlanCommand& command) {
+  if (command.shard != "none" && command.replicas == 1) {
+    throw BadUsage(
+        fmt::format("--shard {} divides among replicas: pass --replicas, too", command.shard));
+  }
+  if (command.shard != "none" && command.schedule_only) {
+    throw BadUsage(
+        fmt::format("--shard {} needs costs of layers, and --schedule-only takes those of stages",
+                    command.shard));
+  }
+  if (command.shard != "parameters" && (command.max_active_stages || command.lookahead)) {
+    throw BadUsage(fmt::format("{} is for --shard parameters",
+                               command.lookahead ? "--unshard-lookahead" : "--max-active-stages"));
+  }
+}
+
+PlanSharding make_sharding(const PlanCommand& command, std::size_t ranks) {
+  PlanSharding sharding{.replicas = command.replicas,
+                        .kind = find_shard_kind(command.shard).value(),
+                        .max_active_stages = command.max_active_stages};
+  if (command.lookahead && command.lookahead != "least") {
+    sharding.lookahead =
+        parse_lookahead(*command.lookahead, static_cast<int32_t>(ranks),
+                        command.max_active_stages.value_or(std::numeric_limits<int32_t>::max()));
+  }
+  return sharding;
+}
+
+}  // namespace
+
 PlanProblem make_problem(const PlanCommand& command) {
+  check_sharding(command);
   LayerFile file = read_costs(command);
   PlanProblem problem;
   problem.units = file.units;
@@ -178,6 +213,7 @@ PlanProblem make_problem(const PlanCommand& command) {
   problem.input_bytes = file.input_bytes;
   problem.input_gradient = file.input_gradient;
   problem.microbatches = command.microbatches;
+  problem.sharding = make_sharding(command, problem.ranks.size());
   if (command.latency) {
     problem.link.latency = read_time("--latency", *command.latency, problem.units.time);
   }

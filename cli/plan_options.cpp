@@ -20,6 +20,7 @@ Examples:
   stagecraft plan gpt48.json --ranks 8 --microbatches 64 --memory 6500
   stagecraft plan gpt48.json --ranks 8 --microbatches 64 --time-limit 1s -o gpt48.plan --report plan.html
   stagecraft plan gpt48.json --ranks 4 --microbatches 16 --rounds 2 --curve
+  stagecraft plan gpt48.json --ranks 4 --microbatches 16 --memory 5000 --replicas 4 --shard parameters
   stagecraft simulate gpt48.plan)";
 
 std::vector<std::string> parts_of(const std::string& text) {
@@ -74,6 +75,24 @@ void add_plan_search(CLI::App* app, PlanSearch& search, const char* group) {
   add_count(app, "--seed", search.seed, 0, "N", "of the search; default: 1")->group(group);
 }
 
+namespace {
+
+void add_plan_sharding(CLI::App* app, PlanCommand& command) {
+  const std::vector<CLI::Option*> options = {
+      add_count(app, "--replicas", command.replicas, 1, "R",
+                "pipelines that train together; a rank is one of each; default: 1"),
+      add_choice(app, "--shard", command.shard, {"none", "optimizer", "gradients", "parameters"},
+                 "what replicas divide among themselves, each with those before it; default: none"),
+      add_count(app, "--max-active-stages", command.max_active_stages, 1, "N",
+                "with --shard parameters: unsharded stages at a time on a rank; default: the best"),
+      add_text(
+          app, "--unshard-lookahead", command.lookahead, "full|auto|least|N,...",
+          "with --shard parameters: stages to unshard ahead; default: least, which costs no time")};
+  for (CLI::Option* option : options) option->group("Replicas");
+}
+
+}  // namespace
+
 void add_plan(CLI::App& app, PlanCommand& command) {
   CLI::App* sub = app.add_subcommand(
       "plan", "Find the best pipeline for a model, ranks and memory, with a bound for any other.");
@@ -90,6 +109,7 @@ void add_plan(CLI::App& app, PlanCommand& command) {
            "bytes for each unit of time; default: the file's");
   sub->add_flag("--schedule-only", command.schedule_only,
                 "the file has costs of stages: look for their order only");
+  add_plan_sharding(sub, command);
   add_plan_search(sub, command.search, "Search");
   add_count(sub, "--top", command.top, 1, "N", "rows of the table; default: 8");
   sub->add_flag("--curve", command.curve, "time against memory, as a table");

@@ -52,6 +52,11 @@ OrderedJson row_json(const PlanRow& row) {
   json["bubble"] = row.result.bubble;
   json["peaks"] = numbers(row.result.peaks);
   json["transfers"] = row.result.transfers;
+  if (!row.lookahead.empty()) {
+    json["max_active_stages"] = row.choice.most_active();
+    json["unshard_lookahead"] = row.lookahead;
+    json["exposed_gather"] = to_json_number(row.result.exposed_gather);
+  }
   return json;
 }
 
@@ -110,11 +115,11 @@ std::string path_note(const Plan& plan, const Simulation& run) {
     const Interval when = run.timeline[step.rank.value()][step.offset];
     computed += when.end - when.start;
   }
-  return fmt::format(
-      "The critical path has {}: {} of compute and {} of transfers. The timeline shows it.",
-      format_count(static_cast<long long>(run.critical_path.size()), "action"),
-      format_time(plan.problem, computed),
-      format_time(plan.problem, std::max(0.0, run.makespan - computed)));
+  return fmt::format("The critical path has {}: {} of compute and {} of {}. The timeline shows it.",
+                     format_count(static_cast<long long>(run.critical_path.size()), "action"),
+                     format_time(plan.problem, computed),
+                     format_time(plan.problem, std::max(0.0, run.makespan - computed)),
+                     plan.problem.sharding.has_gathers() ? "transfers and gathers" : "transfers");
 }
 
 }  // namespace
@@ -133,6 +138,10 @@ std::string plan_json(const Plan& plan, const std::vector<CurvePoint>& curve) {
                       {"seed", plan.seed},
                       {"seconds", plan.seconds},
                       {"interrupted", plan.interrupted}};
+  if (plan.problem.sharding.replicas > 1) {
+    json["replicas"] = plan.problem.sharding.replicas;
+    json["shard"] = std::string(to_string(plan.problem.sharding.kind));
+  }
   json["rows"] = OrderedJson::array();
   for (const PlanRow& row : plan.rows) json["rows"].push_back(row_json(row));
   json["unfit"] = OrderedJson::array();

@@ -21,7 +21,8 @@ namespace {
 using OrderedJson = nlohmann::ordered_json;
 
 std::string_view to_string(PathStep::Cause cause) {
-  constexpr std::array<std::string_view, 4> kNames = {"start", "rank", "value", "transfer"};
+  constexpr std::array<std::string_view, 5> kNames = {"start", "rank", "value", "transfer",
+                                                      "gather"};
   return kNames[static_cast<std::size_t>(cause)];
 }
 
@@ -59,6 +60,8 @@ std::string summarize_path(const Schedule& schedule, const Simulation& simulatio
   std::array<double, kTypes.size()> spent{};
   double overlapped = 0;
   double computed = 0;
+  double gathers = 0;
+  double end = 0;
   std::set<Rank> ranks;
   for (const PathStep& step : simulation.critical_path) {
     const Interval when = simulation.timeline[step.rank.value()][step.offset];
@@ -66,6 +69,10 @@ std::string summarize_path(const Schedule& schedule, const Simulation& simulatio
     if (is_compute(type)) spent[static_cast<std::size_t>(type)] += when.end - when.start;
     if (type == ActionType::kOverlap) overlapped += when.end - when.start;
     ranks.insert(step.rank);
+    // The first action waits for weights only.
+    const bool is_first = step.cause == PathStep::Cause::kStart;
+    if (is_first || step.cause == PathStep::Cause::kGather) gathers += when.start - end;
+    end = when.end;
   }
   std::string parts;
   const auto add = [&](std::string_view what, double time) {
@@ -75,6 +82,7 @@ std::string summarize_path(const Schedule& schedule, const Simulation& simulatio
   };
   for (std::size_t i = 0; i < kTypes.size(); ++i) add(stagecraft::to_string(kTypes[i]), spent[i]);
   add("overlaps", overlapped);
+  add("gathers", gathers);
   const double rest = simulation.makespan - computed;
   if (rest > 1e-9 * simulation.makespan) add("transfers", rest);
   return fmt::format(

@@ -325,14 +325,26 @@ std::string to_sentence(const Bound& bound) {
   return "";
 }
 
+namespace {
+
+/// With room for what may be absent.
+plan::Instance without_passing(const ScheduleProblem& problem) {
+  if (!problem.has_passing()) return plan::Instance(problem);
+  ScheduleProblem least = problem;
+  for (RankLimit& rank : least.ranks) rank.fixed -= rank.passing;
+  return plan::Instance(least);
+}
+
+}  // namespace
+
 Bound lower_bound(const ScheduleProblem& problem) {
   check_problem(problem);
-  return plan::lower_bound(plan::Instance(problem));
+  return plan::lower_bound(without_passing(problem));
 }
 
 Bound tight_bound(const ScheduleProblem& problem) {
   check_problem(problem);
-  return plan::tight_bound(plan::Instance(problem));
+  return plan::tight_bound(without_passing(problem));
 }
 
 }  // namespace stagecraft

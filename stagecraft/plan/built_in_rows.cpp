@@ -11,6 +11,8 @@
 #include "stagecraft/base/text_table.h"
 #include "stagecraft/plan/balance.h"
 #include "stagecraft/plan/bound.h"
+#include "stagecraft/plan/memory_need.h"
+#include "stagecraft/plan/unshard_choice.h"
 #include "stagecraft/schedule/builders/builders.h"
 
 namespace stagecraft {
@@ -29,9 +31,13 @@ std::vector<PlanChoice> splits_to_try(const StageComposer& composer,
       found.push_back(std::move(choice));
     }
   };
-  for (const PlanCandidate& one : candidates) {
-    if (one.fits && one.choice.stages_per_rank == stages_per_rank && found.size() < kMost) {
-      add(one.choice);
+  const std::vector<int32_t> active = active_to_try(composer.problem(), stages_per_rank);
+  for (const int32_t each : active) {
+    const std::size_t most = found.size() + kMost;
+    for (const PlanCandidate& one : candidates) {
+      if (one.choice.active_stages != each || one.choice.stages_per_rank != stages_per_rank)
+        continue;
+      if (one.fits && found.size() < most) add(one.choice);
     }
   }
   const auto stages = static_cast<std::size_t>(stages_per_rank) * static_cast<std::size_t>(ranks);
@@ -43,10 +49,13 @@ std::vector<PlanChoice> splits_to_try(const StageComposer& composer,
     speeds.push_back(composer.problem().ranks[static_cast<std::size_t>(rank)].speed);
   }
   for (const PlacementStyle style : {PlacementStyle::kLoop, PlacementStyle::kV}) {
-    add({.stages_per_rank = stages_per_rank,
-         .placement = style,
-         .begins = balance(work, speeds),
-         .recompute = std::vector<bool>(stages, false)});
+    for (const int32_t each : active) {
+      add({.stages_per_rank = stages_per_rank,
+           .placement = style,
+           .begins = balance(work, speeds),
+           .recompute = std::vector<bool>(stages, false),
+           .active_stages = each});
+    }
     if (stages_per_rank == 1) break;
   }
   return found;
@@ -96,14 +105,24 @@ Schedule with_split_backward(const Schedule& schedule, const PlanChoice& choice)
   return {schedule.level(), schedule.placement(), std::move(lists)};
 }
 
-/// One built-in schedule on one split.
+bool is_limited_and_sharded(const PlanProblem& problem) {
+  return problem.sharding.has_gathers() &&
+         std::any_of(problem.ranks.begin(), problem.ranks.end(),
+                     [](const PlanRank& rank) { return rank.memory.has_value(); });
+}
+
+/// One built-in schedule on one split, with the number of active stages of the choice.
 std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleKind& kind,
                                   const Schedule& schedule, PlanChoice choice,
                                   std::string& reason) {
   choice.whole_backward = !splits_backward(schedule);
   PlanRow row;
+  std::optional<Schedule> unsharded;
   try {
-    row.result = evaluate_schedule(composer, choice, schedule);
+    UnshardedSchedule found = add_unshards(composer, choice, schedule);
+    row.result = std::move(found.result);
+    row.lookahead = std::move(found.lookahead);
+    unsharded = std::move(found.schedule);
   } catch (const ScheduleError& error) {
     reason = error.what();
     return std::nullopt;
@@ -123,7 +142,7 @@ std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleK
     const Bound other = tight_bound(composer.compose(whole));
     if (other.value < row.bound.value) row.bound = other;
   }
-  return BuiltInRow{std::move(row), schedule};
+  return BuiltInRow{std::move(row), std::move(*unsharded)};
 }
 
 class BuiltIns {
@@ -149,8 +168,13 @@ class BuiltIns {
     std::string reason;
     const std::vector<PlanChoice> splits =
         splits_to_try(composer_, candidates_, stages_per_rank, schedule->placement());
-    for (const PlanChoice& choice : splits)
+    for (const PlanChoice& choice : splits) {
       keep_better(best, try_both(kind, *schedule, choice, reason));
+    }
+    if (is_limited_and_sharded(composer_.problem())) {
+      if (!best) best = try_least_need(kind, *schedule, stages_per_rank);
+      if (best) move_boundaries(kind, *schedule, *best);
+    }
     if (!best && !splits.empty() && may_recompute_) {
       best = try_with_recompute(kind, *schedule, splits.back());
     }
@@ -185,6 +209,51 @@ class BuiltIns {
     return best;
   }
 
+  // Splits were rated without gathers, so one that needs little memory may be better than any.
+  std::optional<BuiltInRow> try_least_need(const ScheduleKind& kind, const Schedule& schedule,
+                                           int32_t stages_per_rank) const {
+    std::optional<BuiltInRow> best;
+    for (const PlacementStyle style : {PlacementStyle::kLoop, PlacementStyle::kV}) {
+      const std::optional<PlanChoice> choice =
+          choose_for_memory(composer_, {.stages_per_rank = {stages_per_rank},
+                                        .placements = {style},
+                                        .recompute = RecomputeChoice::kNone});
+      if (!choice) continue;
+      const int32_t ranks = composer_.problem().num_ranks();
+      if (!(place_stages(*choice, ranks) == schedule.placement())) continue;
+      std::string ignored;
+      keep_better(best, try_both(kind, schedule, *choice, ignored));
+    }
+    return best;
+  }
+
+  // Moves boundaries by a layer while that is faster, gathers included.
+  void move_boundaries(const ScheduleKind& kind, const Schedule& schedule, BuiltInRow& best) const {
+    constexpr int32_t kMostTries = 60;
+    const Objective objective = composer_.objective();
+    int32_t tries = 0;
+    bool better = true;
+    while (better) {
+      better = false;
+      for (std::size_t s = 1; s < best.row.choice.begins.size(); ++s) {
+        for (const int32_t by : {-1, 1}) {
+          PlanChoice choice = best.row.choice;
+          choice.begins[s] += by;
+          if (choice.begins[s] <= choice.begins[s - 1]) continue;
+          if (choice.begins[s] >= composer_.end_of(choice, s)) continue;
+          if (++tries > kMostTries || stop_()) return;
+          std::string ignored;
+          std::optional<BuiltInRow> one = try_both(kind, schedule, choice, ignored);
+          if (!one) continue;
+          const double value = one->row.result.value(objective);
+          if (value >= best.row.result.value(objective) * (1 - 1e-9)) continue;
+          best = std::move(*one);
+          better = true;
+        }
+      }
+    }
+  }
+
   // The stages of ranks that are over their memory recompute, until it fits or nothing is left.
   std::optional<BuiltInRow> try_with_recompute(const ScheduleKind& kind, const Schedule& schedule,
                                                PlanChoice choice) const {
@@ -195,7 +264,7 @@ class BuiltIns {
       if (one) return one;
       PlanChoice whole = choice;
       whole.whole_backward = true;
-      const Evaluation result = evaluate_schedule(composer_, whole, schedule);
+      const Evaluation result = add_unshards(composer_, whole, schedule).result;
       bool changed = false;
       for (std::size_t s = 0; s < choice.recompute.size(); ++s) {
         const auto rank = static_cast<std::size_t>(schedule.placement().ranks()[s]);

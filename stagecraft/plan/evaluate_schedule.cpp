@@ -2,6 +2,11 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <deque>
+#include <map>
+#include <set>
+#include <span>
+#include <vector>
 
 #include "stagecraft/base/check.h"
 
@@ -20,11 +25,55 @@ StageWays both_ways(const StageComposer& composer, const PlanChoice& choice) {
   return {composer.compose(choice).stages, composer.compose(whole).stages};
 }
 
-double rank_peak(const StageWays& ways, const PlanProblem& problem, std::span<const Action> list,
+/// The most whole gradients at once. A stage has them from its first weight gradients on. A stage
+/// that has all is reduced while the next ones run, and replicas that gather each other's weights
+/// are at most `active` stages apart.
+double most_gradients(const std::vector<HeldMemory>& stages, std::span<const Action> list,
+                      int32_t active) {
+  std::map<int32_t, std::size_t> last;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (makes_weight_gradients(list[i].type())) last[list[i].stage().value()] = i;
+  }
+  std::set<int32_t> held;
+  std::deque<int32_t> complete;
+  double now = 0;
+  double most = 0;
+  for (std::size_t i = 0; i < list.size(); ++i) {
+    if (!makes_weight_gradients(list[i].type())) continue;
+    const int32_t stage = list[i].stage().value();
+    if (held.insert(stage).second) now += stages[list[i].stage().position()].gradients;
+    most = std::max(most, now);
+    if (last[stage] != i) continue;
+    complete.push_back(stage);
+    if (complete.size() <= static_cast<std::size_t>(active)) continue;
+    now -= stages[static_cast<std::size_t>(complete.front())].gradients;
+    complete.pop_front();
+  }
+  return most;
+}
+
+/// What the rank holds all the time.
+double fixed_of_rank(const StageComposer& composer, const PlanChoice& choice,
+                     const std::vector<HeldMemory>& stages, const Schedule& schedule, Rank rank) {
+  double fixed = 0;
+  for (const StageId stage : schedule.placement().stages(rank)) {
+    fixed += stages[stage.position()].pieces;
+  }
+  if (!composer.problem().sharding.has_gathers()) return fixed;
+  return fixed + most_gradients(stages, schedule.actions(rank), choice.most_active());
+}
+
+double rank_peak(const StageWays& ways, const PlanProblem& problem,
+                 const std::vector<HeldMemory>& stages, std::span<const Action> list,
                  double fixed) {
   double held = fixed;
   double peak = fixed;
   for (const Action action : list) {
+    if (action.type() == ActionType::kUnshard || action.type() == ActionType::kReshard) {
+      const double gathered = stages[action.stage().position()].gathered;
+      held += action.type() == ActionType::kUnshard ? gathered : -gathered;
+      peak = std::max(peak, held);
+    }
     if (!is_compute(action.type())) continue;
     const StageLoad& split = ways.split[action.stage().position()];
     const StageLoad& whole = ways.whole[action.stage().position()];
@@ -69,9 +118,21 @@ void require_whole_where_recomputed(const PlanChoice& choice, const Schedule& sc
   }
 }
 
+void require_gathers(const PlanProblem& problem, const Schedule& schedule) {
+  if (!problem.sharding.has_gathers()) return;
+  for (const ActionList& list : schedule.lists()) {
+    const bool has_any = std::any_of(list.begin(), list.end(), [](Action action) {
+      return action.type() == ActionType::kUnshard;
+    });
+    if (has_any || list.empty()) continue;
+    throw ScheduleError("parameters are sharded, so the schedule needs UNSHARD and RESHARD", {});
+  }
+}
+
 }  // namespace
 
-CostModel choice_costs(const StageComposer& composer, const PlanChoice& choice) {
+CostModel choice_costs(const StageComposer& composer, const PlanChoice& choice,
+                       const Schedule& schedule) {
   PlanChoice whole = choice;
   whole.whole_backward = true;
   CostModel costs = cost_model(composer.compose(choice));
@@ -82,17 +143,30 @@ CostModel choice_costs(const StageComposer& composer, const PlanChoice& choice) 
   for (std::size_t i = 0; i < costs.microbatches.size(); ++i) {
     costs.microbatches[i].cost.backward = with_whole.microbatches[i].cost.backward;
   }
+  if (!composer.problem().sharding.has_gathers()) return costs;
+  const std::vector<HeldMemory> stages = composer.held_by_stage(choice);
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    costs.gather.push_back(composer.gather(choice.begins[s], composer.end_of(choice, s)));
+    costs.gathered.push_back(stages[s].gathered);
+  }
+  for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
+    const auto own = schedule.placement().stages(Rank(r));
+    if (own.empty()) continue;
+    costs.weights[own.front().position()] =
+        fixed_of_rank(composer, choice, stages, schedule, Rank(r));
+  }
   return costs;
 }
 
 Simulation simulate_choice(const StageComposer& composer, const PlanChoice& choice,
                            const Schedule& schedule) {
-  return simulate(schedule, choice_costs(composer, choice));
+  return simulate(schedule, choice_costs(composer, choice, schedule));
 }
 
 Evaluation evaluate_schedule(const StageComposer& composer, const PlanChoice& choice,
                              const Schedule& schedule) {
   require_whole_where_recomputed(choice, schedule);
+  require_gathers(composer.problem(), schedule);
   const Simulation run = simulate_choice(composer, choice, schedule);
   const PlanProblem& problem = composer.problem();
   Evaluation result;
@@ -100,12 +174,14 @@ Evaluation evaluate_schedule(const StageComposer& composer, const PlanChoice& ch
   result.span = run.span;
   result.bubble = run.bubble;
   result.transfers = run.transfers;
-  const ScheduleProblem stages = composer.compose(choice);
+  result.exposed_gather = run.exposed_gather;
+  const std::vector<HeldMemory> stages = composer.held_by_stage(choice);
   const StageWays ways = both_ways(composer, choice);
   double closest = -1;
   for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
     const auto at = static_cast<std::size_t>(r);
-    const double peak = rank_peak(ways, problem, schedule.actions(Rank(r)), stages.ranks[at].fixed);
+    const double peak = rank_peak(ways, problem, stages, schedule.actions(Rank(r)),
+                                  fixed_of_rank(composer, choice, stages, schedule, Rank(r)));
     result.peaks.push_back(peak);
     const std::optional<double>& memory = problem.ranks[at].memory;
     const double share = memory ? peak / *memory : peak;

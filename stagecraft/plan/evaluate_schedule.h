@@ -15,6 +15,7 @@ struct Evaluation {
   double span = 0;
   double bubble = 0;
   int64_t transfers = 0;
+  double exposed_gather = 0;       ///< time that ranks wait for weights, all ranks together
   std::vector<double> peaks = {};  ///< by rank, weights and peaks of actions included
   /// The rank whose peak is nearest to its memory, or the largest without memory limits.
   int32_t fullest_rank = 0;
@@ -26,12 +27,14 @@ struct Evaluation {
 };
 
 /// The costs of the choice's stages for `simulate`: I and W for stages whose backward is split, and
-/// B for all.
-CostModel choice_costs(const StageComposer& composer, const PlanChoice& choice);
+/// B for all; of sharded parameters, gathers too. What a rank holds all the time includes the whole
+/// gradients that the schedule has at once.
+CostModel choice_costs(const StageComposer& composer, const PlanChoice& choice,
+                       const Schedule& schedule);
 
 /// Simulates the schedule, whose backward may be split or not, and follows the memory of each rank.
-/// ScheduleError for a schedule that cannot be executed, and for one that splits the backward of a
-/// stage that recomputes.
+/// ScheduleError for a schedule that cannot be executed, for one that splits the backward of a
+/// stage that recomputes and, if parameters are sharded, for one without UNSHARD.
 Evaluation evaluate_schedule(const StageComposer& composer, const PlanChoice& choice,
                              const Schedule& schedule);
 

@@ -35,6 +35,8 @@ bool set_layer_cost(PlanLayer& layer, std::string_view key, double value) {
   if (key == "BYTES") return layer.output_bytes = value, true;
   if (key == "WEIGHTS") return layer.weights = value, true;
   if (key == "STATE") return layer.state = value, true;
+  if (key == "GRADS") return layer.gradients = value, true;
+  if (key == "G") return layer.gather = value, true;
   if (key == "PF") return layer.peak_forward = value, true;
   if (key == "PI") return layer.peak_input = value, true;
   if (key == "PW") return layer.peak_weight = value, true;
@@ -178,7 +180,8 @@ LayerFile parse_layer_file(std::string_view text) {
       require<ArgumentError>(
           set_link_cost(file.link, key, number) || set_layer_cost(defaults.layer, key, number),
           "a file of layers has no cost {}; it has F, I (or B), W, FULL, RF, MF, MI (or MB), MW, "
-          "PF, PI, PW, BYTES, WEIGHTS, STATE, C, BW, CAP, INPUT_BYTES, INPUT_GRAD, sizes, layers, "
+          "PF, PI, PW, BYTES, WEIGHTS, GRADS, STATE, G, C, BW, CAP, INPUT_BYTES, INPUT_GRAD, "
+          "sizes, layers, "
           "ranks, links",
           where);
     }
@@ -224,7 +227,9 @@ std::string to_layer_file(const LayerFile& file) {
     one["MW"] = memory(layer.cost.memory_freed_by_weight);
     one["BYTES"] = memory(layer.output_bytes);
     one["WEIGHTS"] = memory(layer.weights);
+    if (layer.gradients) one["GRADS"] = memory(*layer.gradients);
     one["STATE"] = memory(layer.state);
+    if (layer.gather) one["G"] = time(*layer.gather);
     if (layer.peak_forward != 0) one["PF"] = memory(layer.peak_forward);
     if (layer.peak_input != 0) one["PI"] = memory(layer.peak_input);
     if (layer.peak_weight != 0) one["PW"] = memory(layer.peak_weight);

@@ -100,7 +100,9 @@ LeastMemory improve_need(const StageComposer& composer, PlanChoice choice, const
 LeastMemory with_more_stages(const StageComposer& composer, const SearchSpace& space,
                              const Shares& shares, int32_t stages_per_rank,
                              PlacementStyle placement) {
-  PlanChoice choice{.stages_per_rank = stages_per_rank, .placement = placement};
+  PlanChoice choice{.stages_per_rank = stages_per_rank,
+                    .placement = placement,
+                    .active_stages = least_active(composer.problem(), stages_per_rank)};
   const auto stages = static_cast<std::size_t>(stages_per_rank) * shares.size();
   const bool may_toggle = space.recompute == RecomputeChoice::kAuto;
   std::optional<LeastMemory> least;

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <map>
 #include <numeric>
 #include <utility>
 
@@ -13,6 +14,7 @@
 #include "stagecraft/plan/reorder.h"
 #include "stagecraft/plan/synthesise.h"
 #include "stagecraft/plan/unlimited.h"
+#include "stagecraft/plan/unshard_choice.h"
 #include "stagecraft/schedule/verify.h"
 
 namespace stagecraft {
@@ -42,6 +44,14 @@ void check_space(const PlanProblem& problem, const SearchSpace& space) {
       problem.layers.size());
 }
 
+VerifyOptions verify_options(const Plan& plan) {
+  VerifyOptions options{.mode = VerifyMode::kTraining};
+  if (plan.problem.sharding.has_gathers()) {
+    options.max_active_stages = plan.best.choice.most_active();
+  }
+  return options;
+}
+
 // By value, then memory, transfers and stages a rank.
 bool is_better(const PlanRow& a, const PlanRow& b) {
   if (std::abs(a.value - b.value) > 1e-9 * std::max(a.value, b.value)) return a.value < b.value;
@@ -65,10 +75,11 @@ class Planner {
   Plan run(std::vector<PlanCandidate> candidates) {
     const bool fits = std::any_of(candidates.begin(), candidates.end(),
                                   [](const PlanCandidate& one) { return one.fits; });
-    if (!fits) {
+    // Whole gradients depend on the schedule, so a built-in one may fit.
+    if (fits || problem_.sharding.has_gathers()) add_built_in(candidates);
+    if (!fits && found_.empty()) {
       throw DoesNotFit(explain_unfit(composer_, options_.space, candidates.front().choice));
     }
-    add_built_in(candidates);
     synthesise_first(candidates);
     synthesise_best(candidates);
     return finish();
@@ -132,36 +143,42 @@ class Planner {
     row.choice = candidate.choice;
     row.bound = found.bound;
     row.schedule = "synthesised";
-    row.result = evaluate_schedule(composer_, row.choice, *found.schedule);
+    UnshardedSchedule unsharded = add_unshards(composer_, row.choice, *found.schedule);
+    if (!unsharded.result.fits) return false;
+    row.result = std::move(unsharded.result);
+    row.lookahead = std::move(unsharded.lookahead);
     row.value = row.result.value(options_.objective);
     // Where the plan is optimal, both are the same sum in a different order of rounding.
     if (row.bound.value <= row.value * (1 + 1e-9)) {
       row.bound.value = std::min(row.bound.value, row.value);
     }
     candidate.score = row.value;
+    candidate.is_timed = true;
     // Rows of one choice: the better one stays.
     for (std::size_t i = 0; i < found_.size(); ++i) {
       Found& known = found_[i];
       if (known.row.built_in || known.row.choice != row.choice) continue;
       if (is_better(row, known.row)) {
-        known = {std::move(row), *found.schedule};
+        known = {std::move(row), std::move(unsharded.schedule)};
         if (is_better(known.row, found_[best_].row)) best_ = i;
       }
       return true;
     }
-    offer({std::move(row), *found.schedule});
+    offer({std::move(row), std::move(unsharded.schedule)});
     return true;
   }
 
   // A short search for each of the first candidates, as long as one can still be the best.
   void synthesise_first(std::vector<PlanCandidate>& candidates) {
-    constexpr std::size_t kMost = 6;
-    std::size_t tried = 0;
+    constexpr int32_t kMost = 6;
+    // Bounds do not know gathers, so they do not compare numbers of active stages.
+    std::map<int32_t, int32_t> tried;
     for (PlanCandidate& one : candidates) {
-      if (tried == kMost || !one.fits || (tried > 0 && limit_.reached())) break;
+      if (!one.fits || (!tried.empty() && limit_.reached())) break;
+      if (tried[one.choice.active_stages] == kMost) continue;
       if (one.bound >= best_value() * (1 - 1e-9)) continue;
       synthesise_one(one, 0.07, 0.25);
-      ++tried;
+      ++tried[one.choice.active_stages];
     }
   }
 
@@ -175,6 +192,7 @@ class Planner {
     std::size_t tried = 0;
     for (PlanCandidate& one : candidates) {
       if (tried == 3 || !one.fits || limit_.reached()) break;
+      if (problem_.sharding.has_gathers() && !one.is_timed) continue;
       if (one.bound >= best_value() * (1 - 1e-9)) continue;
       if (one.score > best_value() * 1.03) break;
       synthesise_one(one, share, 1);
@@ -225,15 +243,26 @@ class Planner {
     }
   }
 
+  // The lookahead of the plan: no more weights at a time than its speed needs.
+  void unshard_later(Found& found) const {
+    UnshardedSchedule least = with_least_lookahead(
+        composer_, found.row.choice, {found.schedule, found.row.result, found.row.lookahead});
+    found.schedule = std::move(least.schedule);
+    found.row.result = std::move(least.result);
+    found.row.lookahead = std::move(least.lookahead);
+    found.row.value = found.row.result.value(options_.objective);
+  }
+
   Plan finish() {
     const std::size_t chosen = choose();
+    unshard_later(found_[chosen]);
     Plan plan{.problem = problem_,
               .objective = options_.objective,
               .best = found_[chosen].row,
               .schedule = found_[chosen].schedule,
               .any_split = {}};
     verify_or_throw(plan.schedule, StageGraph::chain(plan.schedule.num_stages()),
-                    "the planned schedule cannot be run", {.mode = VerifyMode::kTraining});
+                    "the planned schedule cannot be run", verify_options(plan));
     require<ScheduleErrorOf>(plan.best.result.fits, "the planned schedule is over a rank's memory");
     for (const Found& one : found_) plan.rows.push_back(one.row);
     std::stable_sort(plan.rows.begin(), plan.rows.end(), is_better);

@@ -55,6 +55,8 @@ struct PlanRow {
   double value = 0;  ///< of the objective
   Bound bound = {};  ///< for these stages
   bool built_in = false;
+  /// Of sharded parameters: how many stages each rank unshards ahead.
+  std::vector<int32_t> lookahead = {};
 };
 
 /// A schedule that does not fit, and why.
@@ -69,7 +71,8 @@ struct Plan {
   PlanProblem problem;
   Objective objective = Objective::kStep;
   PlanRow best;
-  Schedule schedule;  ///< at level kCompute
+  /// At level kCompute; with UNSHARD and RESHARD if parameters are sharded.
+  Schedule schedule;
   /// No split of this model for these ranks takes less.
   AnySplitBound any_split;
   std::vector<PlanRow> rows = {};  ///< the best first; the chosen one is among them
@@ -90,6 +93,10 @@ struct Plan {
 /// The best plan that is found in the time: where to split, stages to ranks, recompute, and the
 /// order of the actions. Every built-in schedule is a candidate. The plan's schedule was verified
 /// and simulated, and no rank is above its memory.
+///
+/// Sharded parameters: orders are looked for without gathers, and compared with them. Where memory
+/// is limited, fewer active stages are tried, too. The lookahead of the plan is the smallest that
+/// costs no time.
 ///
 /// Ties are broken by memory, then by transfers, then by fewer stages a rank. DoesNotFit when no
 /// candidate fits; ArgumentError for a bad problem, for a space without a placement or number of

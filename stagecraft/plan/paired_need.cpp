@@ -16,6 +16,7 @@ constexpr int64_t kMostSteps = 60'000'000;
 /// What a stage needs for one microbatch of the largest size.
 struct StageNeed {
   double fixed = 0;
+  double gathered = 0;     // while the stage is unsharded
   double held = 0;         // from F on
   double after = 0;        // from I on
   double forward = 0;      // peak of F
@@ -28,7 +29,9 @@ StageNeed need_of(const StageComposer& composer, int32_t first, int32_t end, boo
   const StageLoad load = composer.stage(first, end, recompute, false);
   const double size = composer.largest_size();
   StageNeed need;
-  need.fixed = composer.fixed_memory(first, end);
+  const HeldMemory parts = composer.held(first, end);
+  need.fixed = parts.pieces + parts.gradients;
+  need.gathered = parts.gathered;
   need.held = size * load.memory_forward;
   need.after = load.is_split ? size * load.memory_input : 0;
   need.forward = need.held + size * load.peak_forward;
@@ -39,23 +42,25 @@ StageNeed need_of(const StageComposer& composer, int32_t first, int32_t end, boo
 }
 
 /// One microbatch through an earlier stage `a` and a later stage `b` of a rank: W follows its I at
-/// once, or all W come last.
-double need_of_pair(const StageNeed& a, const StageNeed& b) {
+/// once, or all W come last. `active`: how many of the two are unsharded at once.
+double need_of_pair(const StageNeed& a, const StageNeed& b, int32_t active) {
   const double first = std::max(a.forward, a.held + std::max(b.forward, b.input));
   const double at_once = std::max({first, a.held + b.weight, a.input, a.weight});
   const double later = std::max(
       {first, b.after + a.input, a.after + b.after + std::max(a.weight_peak, b.weight_peak)});
-  return a.fixed + b.fixed + std::min(at_once, later);
+  const double gathered = active == 1 ? std::max(a.gathered, b.gathered) : a.gathered + b.gathered;
+  return a.fixed + b.fixed + gathered + std::min(at_once, later);
 }
 
 class PairedNeed {
  public:
   PairedNeed(const StageComposer& composer, const std::vector<double>& shares,
-             RecomputeChoice recompute, bool is_v, double known)
+             RecomputeChoice recompute, const PlanChoice& choice, double known)
       : layers_(composer.num_layers()),
         ranks_(static_cast<int32_t>(shares.size())),
         shares_(shares),
-        is_v_(is_v),
+        is_v_(choice.placement == PlacementStyle::kV),
+        active_(choice.most_active()),
         least_(known) {
     for (const bool again : {false, true}) {
       if (again && recompute == RecomputeChoice::kNone) continue;
@@ -122,7 +127,7 @@ class PairedNeed {
     for (std::size_t a = 0; a < ways_.size(); ++a) {
       for (std::size_t b = 0; b < ways_.size(); ++b) {
         const double need = need_of_pair(needs_[a * cells() + cell(first, first_end)],
-                                         needs_[b * cells() + cell(second, second_end)]);
+                                         needs_[b * cells() + cell(second, second_end)], active_);
         if (need >= least) continue;
         least = need;
         if (which != nullptr) *which = {a, b};
@@ -191,6 +196,7 @@ class PairedNeed {
   int32_t ranks_;
   const std::vector<double>& shares_;
   bool is_v_;
+  int32_t active_;
   double least_;
   std::vector<bool> ways_;        // recompute
   std::vector<StageNeed> needs_;  // by way, first and end
@@ -211,7 +217,7 @@ std::optional<LeastMemory> least_paired_need(const StageComposer& composer,
   const auto ranks = static_cast<int32_t>(shares.size());
   if (choice.stages_per_rank != 2 || composer.num_layers() > kMostPairedLayers) return std::nullopt;
   const bool is_v = choice.placement == PlacementStyle::kV;
-  PairedNeed search(composer, shares, recompute, is_v, known);
+  PairedNeed search(composer, shares, recompute, choice, known);
   if (!search.run() || !search.has_found()) return std::nullopt;
   LeastMemory least{search.least(), choice};
   least.choice.begins = search.begins();

@@ -25,6 +25,28 @@ bool PlanChoice::recomputes() const {
   return std::find(recompute.begin(), recompute.end(), true) != recompute.end();
 }
 
+std::vector<int32_t> active_to_try(const PlanProblem& problem, int32_t stages_per_rank) {
+  const PlanSharding& sharding = problem.sharding;
+  if (!sharding.has_gathers()) return {0};
+  if (sharding.max_active_stages) {
+    return {*sharding.max_active_stages < stages_per_rank ? *sharding.max_active_stages : 0};
+  }
+  std::vector<int32_t> tried = {0};
+  const bool limited = std::any_of(problem.ranks.begin(), problem.ranks.end(),
+                                   [](const PlanRank& rank) { return rank.memory.has_value(); });
+  for (int32_t n = std::min(kDefaultActiveStages, stages_per_rank - 1); limited && n > 0; --n) {
+    tried.push_back(n);
+  }
+  return tried;
+}
+
+int32_t least_active(const PlanProblem& problem, int32_t stages_per_rank) {
+  const PlanSharding& sharding = problem.sharding;
+  if (!sharding.has_gathers() || stages_per_rank == 1) return 0;
+  const int32_t least = sharding.max_active_stages.value_or(1);
+  return least < stages_per_rank ? least : 0;
+}
+
 Placement place_stages(const PlanChoice& choice, int32_t ranks) {
   std::vector<std::optional<Rank>> rank_of;
   for (int32_t s = 0; s < choice.num_stages(); ++s) {
@@ -50,7 +72,17 @@ StageComposer::StageComposer(const PlanProblem& problem, Objective objective)
   memory_forward_ = prefix_sums(layers, [](const PlanLayer& l) { return l.cost.memory_forward; });
   memory_weight_ =
       prefix_sums(layers, [](const PlanLayer& l) { return l.cost.memory_freed_by_weight; });
-  fixed_ = prefix_sums(layers, [](const PlanLayer& l) { return l.fixed_memory(); });
+  const PlanSharding& sharding = problem.sharding;
+  fixed_ = prefix_sums(layers, [&](const PlanLayer& l) { return held_memory(l, sharding).sum(); });
+  if (sharding.has_gathers()) {
+    pieces_ =
+        prefix_sums(layers, [&](const PlanLayer& l) { return held_memory(l, sharding).pieces; });
+    gathered_ =
+        prefix_sums(layers, [&](const PlanLayer& l) { return held_memory(l, sharding).gathered; });
+    gradients_ =
+        prefix_sums(layers, [&](const PlanLayer& l) { return held_memory(l, sharding).gradients; });
+    gather_ = prefix_sums(layers, [](const PlanLayer& l) { return l.gather.value_or(0); });
+  }
   total_size_ = problem.microbatches;
   if (!problem.sizes.empty()) {
     total_size_ = std::accumulate(problem.sizes.begin(), problem.sizes.end(), 0.0);
@@ -107,6 +139,34 @@ double StageComposer::work(int32_t first, int32_t end, bool recompute) const {
   return sum(forward_, first, end) + sum(input_, first, end) + sum(weight_, first, end);
 }
 
+HeldMemory StageComposer::held(int32_t first, int32_t end) const {
+  if (!problem_->sharding.has_gathers()) return {.pieces = fixed_memory(first, end)};
+  return {.pieces = sum(pieces_, first, end),
+          .gathered = sum(gathered_, first, end),
+          .gradients = sum(gradients_, first, end)};
+}
+
+std::vector<HeldMemory> StageComposer::held_by_stage(const PlanChoice& choice) const {
+  std::vector<HeldMemory> stages;
+  for (std::size_t s = 0; s < choice.begins.size(); ++s) {
+    stages.push_back(held(choice.begins[s], end_of(choice, s)));
+  }
+  return stages;
+}
+
+void StageComposer::limit_sharded(const PlanChoice& choice, ScheduleProblem& problem) const {
+  const std::vector<HeldMemory> stages = held_by_stage(choice);
+  for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
+    std::vector<HeldMemory> own;
+    for (const StageId stage : problem.placement.stages(Rank(static_cast<int32_t>(r)))) {
+      own.push_back(stages[stage.position()]);
+    }
+    const RankHeld held = held_by_rank(own, choice.most_active());
+    problem.ranks[r].fixed = held.most;
+    problem.ranks[r].passing = std::max(0.0, held.most - held.least);
+  }
+}
+
 ScheduleProblem StageComposer::compose(const PlanChoice& choice) const {
   ScheduleProblem result;
   const int32_t stages = choice.num_stages();
@@ -132,6 +192,7 @@ ScheduleProblem StageComposer::compose(const PlanChoice& choice) const {
     result.output_bytes.push_back(
         s + 1 < stages ? problem_->layers[static_cast<std::size_t>(end) - 1].output_bytes : 0);
   }
+  if (problem_->sharding.has_gathers()) limit_sharded(choice, result);
   return result;
 }
 

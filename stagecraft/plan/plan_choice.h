@@ -26,14 +26,24 @@ struct PlanChoice {
   std::vector<bool> recompute = {};  ///< by stage; such a stage has one B
   /// No stage has its backward split into I and W.
   bool whole_backward = false;
+  /// Of sharded parameters: the most stages of a rank that are unsharded at once; 0: all of them.
+  int32_t active_stages = 0;
   /// The rank at each place of a lap; empty: 0, 1, 2, ... Only ranks that differ are reordered.
   std::vector<int32_t> rank_order = {};
 
   int32_t num_stages() const { return static_cast<int32_t>(begins.size()); }
   bool recomputes() const;
+  /// `active_stages` as a number of stages.
+  int32_t most_active() const { return active_stages == 0 ? stages_per_rank : active_stages; }
 
   friend bool operator==(const PlanChoice&, const PlanChoice&) = default;
 };
+
+/// The numbers of active stages (PlanChoice::active_stages) that are worth trying: all stages of a
+/// rank and, where memory is limited, fewer. {0} unless parameters are sharded.
+std::vector<int32_t> active_to_try(const PlanProblem& problem, int32_t stages_per_rank);
+/// That of them which needs least memory.
+int32_t least_active(const PlanProblem& problem, int32_t stages_per_rank);
 
 /// The rank of each stage. REQUIRES a choice for that number of ranks.
 Placement place_stages(const PlanChoice& choice, int32_t ranks);
@@ -46,8 +56,14 @@ class StageComposer {
 
   /// The stage of the layers [first, end). `recompute`: F runs again before a whole B.
   StageLoad stage(int32_t first, int32_t end, bool recompute, bool whole_backward) const;
-  /// Weights, gradients and optimizer state of the layers.
+  /// Weights, gradients and optimizer state of the layers, on a rank that has them as one stage.
   double fixed_memory(int32_t first, int32_t end) const { return sum(fixed_, first, end); }
+  /// The same in parts, as the problem's replicas divide them.
+  HeldMemory held(int32_t first, int32_t end) const;
+  /// Time to gather the weights of the layers.
+  double gather(int32_t first, int32_t end) const { return sum(gather_, first, end); }
+  /// By stage.
+  std::vector<HeldMemory> held_by_stage(const PlanChoice& choice) const;
   /// All work of the layers for one microbatch of size 1; `recompute`: with the second forward.
   double work(int32_t first, int32_t end, bool recompute = false) const;
   double forward(int32_t first, int32_t end) const { return sum(forward_, first, end); }
@@ -58,6 +74,10 @@ class StageComposer {
 
   const PlanProblem& problem() const { return *problem_; }
   int32_t num_layers() const { return static_cast<int32_t>(problem_->layers.size()); }
+  /// The layer after the last one of a stage.
+  int32_t end_of(const PlanChoice& choice, std::size_t stage) const {
+    return stage + 1 < choice.begins.size() ? choice.begins[stage + 1] : num_layers();
+  }
   Objective objective() const { return objective_; }
   /// Of all microbatches together.
   double total_size() const { return total_size_; }
@@ -70,6 +90,8 @@ class StageComposer {
     return sums[static_cast<std::size_t>(end)] - sums[static_cast<std::size_t>(first)];
   }
 
+  void limit_sharded(const PlanChoice& choice, ScheduleProblem& problem) const;
+
   const PlanProblem* problem_;
   Objective objective_;
   // Entry l: the sum over the layers before l.
@@ -81,6 +103,11 @@ class StageComposer {
   Sums memory_forward_;
   Sums memory_weight_;
   Sums fixed_;
+  // Of sharded parameters; empty otherwise.
+  Sums pieces_;
+  Sums gathered_;
+  Sums gradients_;
+  Sums gather_;
   double total_size_ = 0;
   double smallest_size_ = 1;
   double largest_size_ = 1;

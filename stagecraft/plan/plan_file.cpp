@@ -53,6 +53,16 @@ Ordered stages_json(const SavedPlan& plan) {
   return stages;
 }
 
+Ordered sharding_json(const SavedPlan& plan) {
+  const PlanSharding& sharding = plan.problem.sharding;
+  Ordered json = {{"replicas", sharding.replicas},
+                  {"shard", std::string(to_string(sharding.kind))}};
+  if (!sharding.has_gathers()) return json;
+  json["max_active_stages"] = plan.choice.most_active();
+  json["unshard_lookahead"] = plan.lookahead;
+  return json;
+}
+
 const Json& plan_member(const Json& json, const char* key) {
   const auto found = json.find(key);
   require<ArgumentError>(found != json.end(), "a plan has the member \"{}\"", key);
@@ -91,6 +101,50 @@ bool plan_flag(const Json& json, const char* key) {
   return value.get<bool>();
 }
 
+/// Nothing said: one replica.
+void read_sharding(const Json& json, PlanSharding& sharding) {
+  if (!json.contains("sharding")) return;
+  const Json& member = json["sharding"];
+  require<ArgumentError>(member.is_object(), "\"sharding\": expected an object");
+  sharding.replicas = static_cast<int32_t>(plan_whole(member, "replicas", 1, INT32_MAX));
+  const std::string kind = plan_word(member, "shard");
+  const std::optional<ShardKind> found = find_shard_kind(kind);
+  require<ArgumentError>(
+      found.has_value(),
+      "\"shard\": expected \"none\", \"optimizer\", \"gradients\" or \"parameters\", got {}",
+      describe_json(member["shard"]));
+  sharding.kind = *found;
+}
+
+/// How the plan gathers weights.
+void read_gathers(const Json& json, SavedPlan& plan) {
+  if (!plan.problem.sharding.has_gathers()) return;
+  const Json& member = json["sharding"];
+  const auto active =
+      static_cast<int32_t>(plan_whole(member, "max_active_stages", 1, plan.choice.stages_per_rank));
+  if (active < plan.choice.stages_per_rank) plan.choice.active_stages = active;
+  const Json& lookahead = plan_member(member, "unshard_lookahead");
+  require<ArgumentError>(lookahead.is_array(), "\"unshard_lookahead\": expected an array");
+  for (const Json& number : lookahead) {
+    require<ArgumentError>(number.is_number_unsigned() && number.get<uint64_t>() <= INT32_MAX,
+                           "\"unshard_lookahead\": expected whole numbers, got {}",
+                           describe_json(number));
+    plan.lookahead.push_back(number.get<int32_t>());
+  }
+  try {
+    resolve_lookahead(plan.lookahead, plan.num_ranks(), active);
+  } catch (const ArgumentError& error) {
+    throw ArgumentError(fmt::format("\"unshard_lookahead\": {}", error.what()));
+  }
+  try {
+    verify_or_throw(plan.schedule, StageGraph::chain(plan.schedule.num_stages()),
+                    "\"schedule\" does not fit \"max_active_stages\"",
+                    {.mode = VerifyMode::kTraining, .max_active_stages = active});
+  } catch (const ScheduleError& error) {
+    throw ArgumentError(error.what());
+  }
+}
+
 PlanProblem read_problem(const Json& json) {
   const Json& costs = plan_member(json, "costs");
   require<ArgumentError>(costs.is_object(), "\"costs\": expected an object");
@@ -107,6 +161,7 @@ PlanProblem read_problem(const Json& json) {
   const Json& units = plan_member(json, "units");
   require<ArgumentError>(units.is_object(), "\"units\": expected an object");
   problem.units = {plan_word(units, "time"), plan_flag(units, "bytes")};
+  read_sharding(json, problem.sharding);
   check_problem(problem);
   return problem;
 }
@@ -244,7 +299,8 @@ SavedPlan to_saved(const Plan& plan, PlannedModel model) {
           .any_split_bound = plan.any_split.value,
           .seed = plan.seed,
           .seconds = plan.seconds,
-          .model = std::move(model)};
+          .model = std::move(model),
+          .lookahead = plan.best.lookahead};
 }
 
 std::string to_plan_file(const SavedPlan& plan) {
@@ -267,6 +323,7 @@ std::string to_plan_file(const SavedPlan& plan) {
       {"schedule_name", plan.schedule_name},
       {"costs", ordered_json_from_text(to_layer_file(layer_file(plan.problem)))},
       {"schedule", ordered_json_from_text(to_json(plan.schedule))}};
+  if (plan.problem.sharding.replicas > 1) json["sharding"] = sharding_json(plan);
   return json_to_text(json, {.repair = true}) + "\n";
 }
 
@@ -294,6 +351,7 @@ SavedPlan read_plan(std::string_view text) {
                          plan.schedule.num_stages(), plan.choice.num_stages());
   plan.choice.whole_backward = plan_flag(json, "whole_backward");
   read_placement_of(json, plan);
+  read_gathers(json, plan);
   const std::string objective = plan_word(json, "objective");
   require<ArgumentError>(objective == "step" || objective == "span",
                          "\"objective\": expected \"step\" or \"span\", got {}",
@@ -325,7 +383,8 @@ SavedPlan parse_plan_file(std::string_view text) {
 
 CostModel parse_plan_costs(std::string_view text) {
   const SavedPlan plan = read_plan(text);
-  CostModel costs = choice_costs(StageComposer(plan.problem, plan.objective), plan.choice);
+  CostModel costs =
+      choice_costs(StageComposer(plan.problem, plan.objective), plan.choice, plan.schedule);
   const std::vector<PlanRank>& ranks = plan.problem.ranks;
   const bool alike = std::all_of(ranks.begin(), ranks.end(), [&](const PlanRank& rank) {
     return rank.memory == ranks.front().memory;

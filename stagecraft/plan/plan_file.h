@@ -34,6 +34,8 @@ struct SavedPlan {
   uint64_t seed = 1;
   double seconds = 0;
   PlannedModel model = {};
+  /// Of sharded parameters: how many stages each rank unshards ahead.
+  std::vector<int32_t> lookahead = {};
 
   int32_t num_ranks() const { return problem.num_ranks(); }
 };

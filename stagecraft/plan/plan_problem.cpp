@@ -2,6 +2,8 @@
 
 #include <algorithm>
 #include <cmath>
+#include <cstdint>
+#include <string_view>
 #include <utility>
 
 #include "stagecraft/base/check.h"
@@ -33,6 +35,8 @@ void check_layer(const PlanProblem& problem, std::size_t index) {
                                                   {"BYTES", layer.output_bytes},
                                                   {"WEIGHTS", layer.weights},
                                                   {"STATE", layer.state},
+                                                  {"GRADS", layer.gradients.value_or(0)},
+                                                  {"G", layer.gather.value_or(0)},
                                                   {"PF", layer.peak_forward},
                                                   {"PI", layer.peak_input},
                                                   {"PW", layer.peak_weight}};
@@ -47,6 +51,43 @@ void check_layer(const PlanProblem& problem, std::size_t index) {
       "{}: I frees {} and W {}, but F takes {}; memory must be free after W",
       layer_name(problem, index), cost.memory_freed_by_input, cost.memory_freed_by_weight,
       cost.memory_forward);
+  require<ArgumentError>(layer.gradients.value_or(0) <= layer.weights,
+                         "{}: GRADS is {}, but it is a part of WEIGHTS, which is {}",
+                         layer_name(problem, index), layer.gradients.value_or(0), layer.weights);
+}
+
+void check_sharding(const PlanProblem& problem) {
+  const PlanSharding& sharding = problem.sharding;
+  require<ArgumentError>(sharding.replicas > 0, "expected at least 1 replica, got {}",
+                         sharding.replicas);
+  if (sharding.kind == ShardKind::kNone) return;
+  const std::string_view kind = to_string(sharding.kind);
+  require<ArgumentError>(sharding.replicas > 1,
+                         "replicas divide {} among themselves, but there is one replica", kind);
+  if (sharding.kind == ShardKind::kOptimizer) {
+    const bool any = std::any_of(problem.layers.begin(), problem.layers.end(),
+                                 [](const PlanLayer& layer) { return layer.state > 0; });
+    require<ArgumentError>(any, "sharding the optimizer's state needs STATE, and no layer has it");
+    return;
+  }
+  for (std::size_t i = 0; i < problem.layers.size(); ++i) {
+    const PlanLayer& layer = problem.layers[i];
+    if (layer.weights == 0) continue;
+    require<ArgumentError>(layer.gradients.has_value(),
+                           "{}: sharding {} needs GRADS, the part of WEIGHTS that is gradients",
+                           layer_name(problem, i), kind);
+    require<ArgumentError>(sharding.kind != ShardKind::kParameters || layer.gather.has_value(),
+                           "{}: sharding {} needs G, the time to gather the layer's weights",
+                           layer_name(problem, i), kind);
+  }
+  if (sharding.kind != ShardKind::kParameters) return;
+  require<ArgumentError>(sharding.max_active_stages.value_or(1) >= 1,
+                         "expected at least 1 active stage, got {}",
+                         sharding.max_active_stages.value_or(1));
+  if (sharding.lookahead) {
+    resolve_lookahead(*sharding.lookahead, problem.num_ranks(),
+                      sharding.max_active_stages.value_or(INT32_MAX));
+  }
 }
 
 }  // namespace
@@ -100,6 +141,7 @@ void check_problem(const PlanProblem& problem) {
                            link.from.value(), link.to.value(), problem.num_ranks());
     check_bandwidth(link.cost);
   }
+  check_sharding(problem);
 }
 
 }  // namespace stagecraft

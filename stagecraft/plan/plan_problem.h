@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stagecraft/plan/plan_sharding.h"
 #include "stagecraft/sim/cost_model.h"
 
 namespace stagecraft {
@@ -23,6 +24,10 @@ struct PlanLayer {
   double output_bytes = 0;  ///< of what the next layer reads, and of its gradient
   double weights = 0;       ///< memory of parameters and their gradients
   double state = 0;         ///< memory of the optimizer's state
+  /// The part of `weights` that is gradients. Sharding them needs it.
+  std::optional<double> gradients = std::nullopt;
+  /// Time to gather the weights from all replicas (UNSHARD). Sharding parameters needs it.
+  std::optional<double> gather = std::nullopt;
   /// What F, I (or B) and W need beside that while they run.
   double peak_forward = 0;
   double peak_input = 0;
@@ -68,6 +73,7 @@ struct PlanProblem {
   /// backward is W. So it is in the runtime.
   bool input_gradient = true;
   PlanUnits units = {};
+  PlanSharding sharding = {};
 
   int32_t num_ranks() const { return static_cast<int32_t>(ranks.size()); }
   /// Bytes that a stage beginning with this layer reads.
@@ -86,7 +92,8 @@ std::vector<PlanRank> same_ranks(int32_t ranks, std::optional<double> memory = s
 
 /// ArgumentError, which names the entry, for a problem without layers, ranks or microbatches, more
 /// than kMostLayers layers, negative or undefined costs, a speed of 0, sizes that are not one
-/// positive number for each microbatch, and links of ranks that do not exist.
+/// positive number for each microbatch, links of ranks that do not exist, and layers without the
+/// numbers that the kind of sharding needs.
 void check_problem(const PlanProblem& problem);
 
 /// What a file says: costs of layers, and whatever else of a problem it has.

@@ -48,6 +48,14 @@ std::string recompute_text(const PlanChoice& choice) {
   return fmt::format("{} of {}", count, choice.recompute.size());
 }
 
+std::string replicas_text(const PlanSharding& sharding) {
+  if (sharding.replicas == 1) return {};
+  if (sharding.kind == ShardKind::kNone) return fmt::format(", {} replicas", sharding.replicas);
+  return fmt::format(
+      ", {} replicas that shard {}", sharding.replicas,
+      sharding.kind == ShardKind::kOptimizer ? "the optimizer's state" : to_string(sharding.kind));
+}
+
 std::string peak_text(const PlanProblem& problem, const Evaluation& result) {
   const auto rank = static_cast<std::size_t>(result.fullest_rank);
   const std::string peak = format_memory(problem, result.peaks[rank]);
@@ -81,10 +89,11 @@ std::string format_time(const PlanProblem& problem, double time) {
 
 std::string plan_headline(const Plan& plan) {
   const PlanProblem& problem = plan.problem;
-  return fmt::format("{}{}, {}, {} microbatch{}. All work shared out evenly: {}.\n",
+  return fmt::format("{}{}, {}, {} microbatch{}{}. All work shared out evenly: {}.\n",
                      format_count(static_cast<long long>(problem.layers.size()), "layer"),
                      describe_layers(problem), format_count(problem.num_ranks(), "rank"),
                      problem.microbatches, problem.microbatches == 1 ? "" : "es",
+                     replicas_text(problem.sharding),
                      format_time(problem, plan.any_split.even_share));
 }
 
@@ -93,6 +102,9 @@ PlanTable plan_rows(const Plan& plan, std::size_t rows) {
                    "gap", "bubble", "peak memory"},
                   {}};
   const PlanProblem& problem = plan.problem;
+  constexpr std::ptrdiff_t kRecompute = 4;
+  const bool has_gathers = problem.sharding.has_gathers();
+  if (has_gathers) table.header.insert(table.header.begin() + kRecompute + 1, "unsharded");
   // The rows that help to compare come first: the best ones, the chosen one and equal layers.
   std::vector<const PlanRow*> shown;
   for (const PlanRow& row : plan.rows) {
@@ -116,6 +128,10 @@ PlanTable plan_rows(const Plan& plan, std::size_t rows) {
          fmt::format("{:+.2f} %", 100 * extra + 0.0), format_time(problem, row->bound.value),
          gap_text(gap), fmt::format("{:.1f} %", 100 * row->result.bubble),
          peak_text(problem, row->result)});
+    if (has_gathers) {
+      std::vector<std::string>& cells = table.rows.back();
+      cells.insert(cells.begin() + kRecompute + 1, std::to_string(row->choice.most_active()));
+    }
   }
   return table;
 }
@@ -124,7 +140,7 @@ std::string plan_table(const Plan& plan, std::size_t rows) {
   // Text and numbers alternate, so columns are padded here.
   PlanTable table = plan_rows(plan, rows);
   for (const std::size_t column :
-       {std::size_t{2}, std::size_t{3}, std::size_t{4}, std::size_t{10}}) {
+       {std::size_t{2}, std::size_t{3}, std::size_t{4}, table.header.size() - 1}) {
     std::size_t width = table.header[column].size();
     for (const auto& row : table.rows) width = std::max(width, row[column].size());
     table.header[column].resize(width, ' ');
@@ -142,6 +158,28 @@ std::string plan_unfit(const Plan& plan) {
   }
   return text;
 }
+
+namespace {
+
+/// Of sharded parameters: what a stage holds all the time, and what it holds in addition.
+void add_gathers(const Plan& plan, const StageComposer& composer, PlanTable& table) {
+  constexpr std::ptrdiff_t kWeights = 7;
+  const PlanProblem& problem = plan.problem;
+  const PlanChoice& choice = plan.best.choice;
+  const std::vector<HeldMemory> stages = composer.held_by_stage(choice);
+  const auto insert = [&](std::vector<std::string>& row, std::vector<std::string> cells) {
+    row.insert(row.begin() + kWeights + 1, cells.begin(), cells.end());
+  };
+  insert(table.header, {"gathered", "gradients", "G"});
+  for (std::size_t s = 0; s < stages.size(); ++s) {
+    table.rows[s][kWeights] = format_memory(problem, stages[s].pieces);
+    insert(table.rows[s],
+           {format_memory(problem, stages[s].gathered), format_memory(problem, stages[s].gradients),
+            format_number(composer.gather(choice.begins[s], composer.end_of(choice, s)))});
+  }
+}
+
+}  // namespace
 
 PlanTable stage_rows(const Plan& plan) {
   PlanTable table{{"stage", "rank", "begins at", "layers", "F", "I", "W", "weights", "activations",
@@ -173,6 +211,7 @@ PlanTable stage_rows(const Plan& plan) {
          s + 1 < choice.num_stages() ? format_memory(problem, stages.output_bytes[at]) : "-",
          choice.recompute[at] ? "yes" : "-"});
   }
+  if (problem.sharding.has_gathers()) add_gathers(plan, composer, table);
   return table;
 }
 
@@ -195,6 +234,14 @@ std::string plan_bounds(const Plan& plan) {
                       format_time(problem, plan.any_split.value));
   text += fmt::format("Gap: {} above the bound for these stages, {} above that for any split.\n",
                       gap_text(plan.gap()), gap_text(plan.any_split_gap()));
+  if (problem.sharding.has_gathers()) {
+    text += fmt::format(
+        "Weights: at most {} of a rank unsharded at a time, lookahead {}. All ranks together wait "
+        "{} "
+        "for weights; the bounds do not count gathers.\n",
+        format_count(plan.best.choice.most_active(), "stage"), fmt::join(plan.best.lookahead, ","),
+        format_time(problem, plan.best.result.exposed_gather));
+  }
   if (plan.interrupted) text += "The search was interrupted: this is the best plan so far.\n";
   return text;
 }

@@ -47,6 +47,11 @@ std::string_view to_string(Objective objective) {
   return objective == Objective::kStep ? "step" : "span";
 }
 
+bool ScheduleProblem::has_passing() const {
+  return std::any_of(ranks.begin(), ranks.end(),
+                     [](const RankLimit& rank) { return rank.passing > 0; });
+}
+
 void check_problem(const ScheduleProblem& problem) {
   const int32_t stages = problem.placement.num_stages();
   const int32_t ranks = problem.placement.num_ranks();
@@ -82,6 +87,7 @@ void check_problem(const ScheduleProblem& problem) {
     require<ArgumentError>(limit.cap >= 0, "cap of rank {}: expected a number >= 0, got {}", r,
                            limit.cap);
     check_amount(limit.fixed, "fixed memory", "rank", r);
+    check_amount(limit.passing, "passing memory", "rank", r);
     require<ArgumentError>(std::isfinite(limit.speed) && limit.speed > 0,
                            "speed of rank {}: expected a finite number > 0, got {}", r,
                            limit.speed);

@@ -44,6 +44,8 @@ struct RankLimit {
   double cap = std::numeric_limits<double>::infinity();
   /// Held all the time: weights, gradients, optimizer state.
   double fixed = 0;
+  /// The part of `fixed` that may be absent at times: bounds do not count on it.
+  double passing = 0;
   /// Times are divided by it.
   double speed = 1;
 
@@ -75,6 +77,9 @@ struct ScheduleProblem {
   /// By microbatch, a factor on times and memory; empty: all are 1. Microbatches keep their order.
   std::vector<double> sizes;
   Objective objective = Objective::kStep;
+
+  /// Whether a rank has memory that may be absent at times.
+  bool has_passing() const;
 };
 
 /// ArgumentError, naming the entry, for numbers that are negative or undefined, or do not fit each

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <tuple>
 #include <utility>
 
 #include "stagecraft/plan/bound.h"
@@ -28,7 +29,9 @@ class SplitSearch {
       if (per_rank * composer_.problem().num_ranks() > composer_.num_layers()) continue;
       for (const PlacementStyle placement : space_.placements) {
         if (per_rank == 1 && placement != space_.placements.front()) continue;
-        start(per_rank, per_rank == 1 ? PlacementStyle::kLoop : placement);
+        for (const int32_t active : active_to_try(composer_.problem(), per_rank)) {
+          start(per_rank, per_rank == 1 ? PlacementStyle::kLoop : placement, active);
+        }
       }
     }
     sort();
@@ -50,7 +53,7 @@ class SplitSearch {
   }
 
  private:
-  void start(int32_t per_rank, PlacementStyle placement) {
+  void start(int32_t per_rank, PlacementStyle placement, int32_t active) {
     const bool may_toggle = space_.recompute == RecomputeChoice::kAuto;
     for (const plan::Weighing weighing : {plan::Weighing::kWork, plan::Weighing::kWorkWithRecompute,
                                           plan::Weighing::kForward, plan::Weighing::kMemory}) {
@@ -61,6 +64,7 @@ class SplitSearch {
       // Limits on time do not stop the first start, so that there is a candidate.
       if (!found_.empty() && limit_.reached()) return;
       PlanChoice choice = plan::first_choice(composer_, per_rank, placement, weighing);
+      choice.active_stages = active;
       const bool all = space_.recompute == RecomputeChoice::kAll ||
                        weighing == plan::Weighing::kWorkWithRecompute;
       if (all) choice.recompute.assign(choice.recompute.size(), true);
@@ -102,14 +106,15 @@ class SplitSearch {
   // then the best ones are toggled stage by stage.
   void refine() {
     if (found_.empty() || !memory_binds()) return;
-    std::vector<std::pair<int32_t, PlacementStyle>> kinds;
+    std::vector<std::tuple<int32_t, PlacementStyle, int32_t>> kinds;
     for (const PlanCandidate& one : found_) {
-      const std::pair kind(one.choice.stages_per_rank, one.choice.placement);
+      const std::tuple kind(one.choice.stages_per_rank, one.choice.placement,
+                            one.choice.active_stages);
       if (std::find(kinds.begin(), kinds.end(), kind) == kinds.end()) kinds.push_back(kind);
     }
-    for (const auto& [per_rank, placement] : kinds) {
-      const PlanChoice base =
-          plan::first_choice(composer_, per_rank, placement, plan::Weighing::kWork);
+    for (const auto& [per_rank, placement, active] : kinds) {
+      PlanChoice base = plan::first_choice(composer_, per_rank, placement, plan::Weighing::kWork);
+      base.active_stages = active;
       for (std::vector<bool>& pattern : plan::recompute_patterns(base.num_stages())) {
         if (limit_.reached()) break;
         PlanChoice choice = base;

@@ -31,6 +31,7 @@ struct PlanCandidate {
   bool fits = false;      ///< every rank holds at least one microbatch
   double lacks = 0;       ///< memory that the fullest rank lacks
   double uneven = 0;      ///< the squares of the ranks' work, added
+  bool is_timed = false;  ///< the score is that of a schedule, gathers included
 };
 
 /// What the search may choose from.

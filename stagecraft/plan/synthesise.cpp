@@ -38,9 +38,10 @@ Synthesis synthesise(const ScheduleProblem& problem, const SynthesisOptions& opt
   Synthesis result;
   result.shortfalls = find_shortfalls(problem);
   const plan::Instance in(problem);
-  result.bound = plan::tight_bound(in);
+  const Bound reachable = plan::tight_bound(in);
+  result.bound = problem.has_passing() ? tight_bound(problem) : reachable;
   if (!result.shortfalls.empty()) return result;
-  plan::Search search(problem, in, result.bound.value, options);
+  plan::Search search(problem, in, reachable.value, options);
   search.run();
   result.schedule = plan::to_schedule(problem, search.words());
   plan::Evaluator evaluator(in);

@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
+#include "stagecraft/base/shard_kind.h"
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/schedule_source.h"
-#include "stagecraft/shard/shard_kind.h"
 #include "stagecraft/stage/ports.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/stage/tied_weight.h"

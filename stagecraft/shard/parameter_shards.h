@@ -13,8 +13,8 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
+#include "stagecraft/base/shard_kind.h"
 #include "stagecraft/shard/shard_group.h"
-#include "stagecraft/shard/shard_kind.h"
 #include "stagecraft/shard/shard_unit.h"
 #include "stagecraft/stage/stage.h"
 #include "stagecraft/transport/transport.h"

@@ -8,9 +8,9 @@
 #include <ATen/core/Tensor.h>
 
 #include "stagecraft/base/index.h"
+#include "stagecraft/base/shard_kind.h"
 #include "stagecraft/shard/flat_layout.h"
 #include "stagecraft/shard/shard_group.h"
-#include "stagecraft/shard/shard_kind.h"
 
 namespace stagecraft {
 

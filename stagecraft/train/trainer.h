@@ -9,13 +9,13 @@
 
 #include <ATen/core/ivalue.h>
 
+#include "stagecraft/base/shard_kind.h"
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/pipeline_options.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
-#include "stagecraft/shard/shard_kind.h"
 #include "stagecraft/train/adamw.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/learning_rate.h"

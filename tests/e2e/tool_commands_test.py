@@ -302,6 +302,13 @@ class Simulate(ToolTest):
             report = self.good("simulate", "1F1B", "--ranks", ranks, "--microbatches", microbatches, "--costs", costs)
             self.assertEqual(facts(report)["span"], time)
 
+    def test_gathers_are_on_the_critical_path(self):
+        """The cause of such a step had no name, so --json failed."""
+        arguments = ["simulate", "ZBVZeroBubble", "--ranks", 2, "--microbatches", 4, "--lower", "--max-active-stages", 1, "--costs", "G=2,F=3,C=1"]
+        path = json.loads(self.good(*arguments, "--json"))["critical_path"]
+        self.assertEqual(sum(step["cause"] == "gather" for step in path), 12)
+        self.assertEqual(facts(self.good(*arguments))["critical path"], "25 actions on 2 ranks: F 27, I 8, W 8, gathers 26, transfers 1")
+
     def test_bubble_of_1f1b(self):
         for ranks, microbatches in ((1, 1), (2, 5), (4, 8), (7, 3), (8, 32)):
             data = json.loads(self.good("simulate", "1F1B", "--ranks", ranks, "--microbatches", microbatches, "--json"))

@@ -93,6 +93,92 @@ class Plan(PlanTest):
         self.assertIn("\n*", out)
 
 
+class Sharded(ToolTest):
+    """Eight layers alike: 4 of weights, 4 of gradients, 8 of optimizer state, a gather of 1."""
+
+    def setUp(self):
+        super().setUp()
+        self.layer = {"F": 4, "I": 4, "W": 4, "MF": 1, "WEIGHTS": 8, "GRADS": 4, "STATE": 8, "G": 1}
+        self.write("small.json", json.dumps({"layers": [{"repeat": 8, **self.layer}]}))
+
+    def plan(self, kind, *more, replicas=4):
+        return self.run_tool("plan", "small.json", "--ranks", "2", "--microbatches", "4", "--rounds", "4", "--replicas", replicas,
+                             "--shard", kind, "--width", "80", *more)
+
+    def test_prints_what_is_unsharded_and_what_gathers_cost(self):
+        done = self.plan("parameters", "--memory", "50")
+        self.assertEqual((done.code, done.err), (0, ""))
+        lines = done.text.splitlines()
+        self.assertEqual(lines[:4], [
+            "8 layers (8 alike), 2 ranks, 4 microbatches, 4 replicas that shard parameters. All work shared out evenly: 192.",
+            "",
+            "   stages  placement  schedule               recompute  unsharded  time   vs best  bound      gap  bubble  peak memory",
+            "*       4  loop       Interleaved1F1B        -                  1   218   +0.00 %    200   9.00 %  11.9 %  50 of 50, rank 0"])
+        first = lines.index("stage  rank  begins at  layers  F  I  W  weights  gathered  gradients  G  activations  sends")
+        self.assertEqual(lines[first + 1], "    0     0    layer 0       2  8  8  8        8         8          8  2            2      0")
+        self.assertIn("Weights: at most 1 stage of a rank unsharded at a time, lookahead 1,1. All ranks together wait 26 for weights; "
+                      "the bounds do not count gathers.", lines)
+        self.assertIn("  DualPipeV, 2 stages a rank: rank 0 needs 58 of 50", lines)
+
+    def test_memory_forbids_whole_replicas(self):
+        self.assertEqual(self.plan("none", "--memory", "50").err.splitlines()[0],
+                         "stagecraft: does not fit: rank 0 lacks 14 for its weights alone (stage 0: 64 with gradients and the "
+                         "optimizer's state, 50 given, 4 needed for one microbatch)")
+        times = {kind: json.loads(self.plan(kind, "--memory", "50", "--json").text)["plan"]["time"]
+                 for kind in ["optimizer", "gradients", "parameters"]}
+        # Gathers cost time, and the pieces of gradients memory.
+        self.assertEqual(times["optimizer"], 196)
+        self.assertGreater(times["gradients"], times["optimizer"])
+        self.assertEqual(times["parameters"], 218)
+
+    def test_the_plan_file_says_what_the_table_says(self):
+        for more in [[], ["--max-active-stages", "1"], ["--unshard-lookahead", "2,1"], ["--unshard-lookahead", "full"]]:
+            report = json.loads(self.plan("parameters", "--stages-per-rank", "2", "--json", "-o", "small.plan", *more).text)
+            plan = report["plan"]
+            self.assertEqual((report["replicas"], report["shard"]), (4, "parameters"))
+            simulated = json.loads(self.good("simulate", "small.plan", "--json"))
+            self.assertEqual(simulated["makespan"], plan["time"], more)
+            self.assertEqual(simulated["exposed_gather"], plan["exposed_gather"], more)
+            self.assertEqual([rank["peak_memory"] for rank in simulated["per_rank"]], plan["peaks"], more)
+            self.assertIn("good: training schedule", self.good("verify", "small.plan"))
+            saved = json.loads((self.folder / "small.plan").read_text())
+            self.assertEqual(saved["sharding"], {"replicas": 4, "shard": "parameters", "max_active_stages": plan["max_active_stages"],
+                                                 "unshard_lookahead": plan["unshard_lookahead"]})
+            self.assertIn("UNSHARD", self.good("lower", "small.plan"))
+        self.assertEqual(plan["unshard_lookahead"], [2, 2])
+
+    def test_compare_gives_the_same_time(self):
+        # One stage a rank, and costs of a rank's part: four layers.
+        report = json.loads(self.plan("parameters", "--stages-per-rank", "1", "--json").text)
+        compared = json.loads(self.good("compare", "--ranks", "2", "--microbatches", "4", "--costs",
+                                        "F=16,B=16,W=16,MF=4,MW=4,WEIGHTS=32,G=4,MG=16", "--stages-per-rank", "1", "--json"))
+        times = {(row["schedule"], row["stages_per_rank"]): row for row in compared["schedules"]}
+        zero_bubble = next(row for row in report["rows"] if row["schedule"] == "InterleavedZeroBubble")
+        same = times[("InterleavedZeroBubble", 1)]
+        self.assertEqual((zero_bubble["time"], max(zero_bubble["peaks"])), (same["makespan"], same["peak_memory"]))
+
+    def test_says_what_is_missing(self):
+        def message(kind, *more, replicas=4, **layer):
+            self.write("small.json", json.dumps({"layers": [{}, {"name": "mlp", "repeat": 3, **layer}]}))
+            done = self.plan(kind, *more, replicas=replicas)
+            self.assertEqual((done.code, done.text), (2, ""), done.err)
+            return done.err
+
+        self.assertIn('small.json: layer 1 ("mlp"): sharding gradients needs GRADS, the part of WEIGHTS that is gradients',
+                      message("gradients", WEIGHTS=8))
+        self.assertIn('layer 1 ("mlp"): sharding parameters needs G, the time to gather', message("parameters", WEIGHTS=8, GRADS=4))
+        self.assertIn("sharding the optimizer's state needs STATE, and no layer has it", message("optimizer", WEIGHTS=8))
+        self.assertIn("GRADS is 9, but it is a part of WEIGHTS, which is 8", message("gradients", WEIGHTS=8, GRADS=9))
+        self.assertIn("--shard is none or optimizer or gradients or parameters", message("all"))
+        self.assertIn("--shard parameters divides among replicas: pass --replicas, too", message("parameters", replicas=1))
+        self.assertIn("--max-active-stages is for --shard parameters", message("gradients", "--max-active-stages", "2"))
+        self.assertIn("--unshard-lookahead is for --shard parameters", message("none", "--unshard-lookahead", "full"))
+        self.assertIn("--unshard-lookahead: the lookahead has 3 numbers, expected one for each of 2 ranks",
+                      message("parameters", "--unshard-lookahead", "1,1,1"))
+        self.assertIn("--shard parameters needs costs of layers, and --schedule-only takes those of stages",
+                      message("parameters", "--schedule-only"))
+
+
 class Unfit(PlanTest):
     def lines(self, *arguments):
         done = self.run_tool("plan", *SMALL, *arguments)

@@ -7,7 +7,7 @@
 
 #include <ATen/core/Tensor.h>
 
-#include "stagecraft/shard/shard_kind.h"
+#include "stagecraft/base/shard_kind.h"
 #include "stagecraft/transport/transport.h"
 #include "tests/runtime/harness.h"
 

@@ -1,4 +1,4 @@
-#include "stagecraft/shard/shard_kind.h"
+#include "stagecraft/base/shard_kind.h"
 
 namespace stagecraft {
 
