@@ -106,6 +106,8 @@ MeasuredLookahead measure_lookahead(const ShardedRank& rank, const Recording& re
     found.lookahead.push_back(static_cast<int32_t>(number));
   }
   set_numbers(found.costs, parts[1].toDoubleVector());
+  // No rank takes the numbers if another one has failed to get them.
+  rank.transport.barrier(Deadline::after(rank.timeout));
   found.makespan = simulate(shard_stages(computations, max_active_stages, found.lookahead),
                             found.costs, recording.graph)
                        .makespan;

@@ -240,6 +240,43 @@ TEST(Sharding, LocalGradientsAreAddedToReducedOnes) {
   EXPECT_TRUE(at::allclose(grads(ShardKind::kGradients), grads(ShardKind::kNone), 1e-5, 1e-7));
 }
 
+TEST(Sharding, TheLookaheadIsSetByAllRanksAlike) {
+  const ScheduleCase schedule{"Interleaved1F1B", 1, 3, 2};
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    const TestModel model = chain_model(3, 20);
+    const ScheduleSource source = schedule.source();
+    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.timeout = std::chrono::seconds(20),
+                                         .seed = 7,
+                                         .replicas = 2,
+                                         .shard = ShardKind::kParameters}));
+    const Microbatches batch = part_of(random_batch(2, 6, 20, 1), source.placement(), Rank(0));
+    const auto lists = [&](const UnshardLookahead& lookahead) {
+      return *ScheduleSource::named("Interleaved1F1B", 1, 3,
+                                    LowerOptions{.unshard_lookahead = lookahead})
+                  .training(2, StageGraph::chain(3));
+    };
+    const auto step = [&] {
+      runner.step(batch, {.microbatches = 2});
+      return runner.recorded_run().recording.schedule;
+    };
+    EXPECT_EQ(step(), lists(Lookahead::kFull));
+    runner.set_unshard_lookahead({1});
+    EXPECT_EQ(step(), lists(std::vector<int32_t>{1}));
+    EXPECT_NE(lists(std::vector<int32_t>{1}), lists(Lookahead::kFull));
+    EXPECT_ERROR(runner.set_unshard_lookahead({4}), ArgumentError,
+                 "a lookahead is a number from 1 to 3");
+    EXPECT_ERROR(runner.set_unshard_lookahead({1, 1}), ArgumentError, "one for each of 1 ranks");
+    runner.eval(batch, {.microbatches = 2});
+    EXPECT_ERROR(runner.fit_unshard_lookahead(), ArgumentError, "which must have trained");
+    runner.set_unshard_lookahead({1 + transport.rank().value()});
+    EXPECT_ERROR(step(), MetadataError, "the ranks do not agree");
+    runner.set_unshard_lookahead({2});
+    EXPECT_EQ(step(), lists(std::vector<int32_t>{2}));
+  });
+}
+
 TEST(Sharding, UnitsCanBeNamed) {
   for (const auto& units : std::vector<std::vector<std::string>>{{"bias"}, {"weight", "bias"}}) {
     check_on_threads(
