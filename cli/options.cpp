@@ -186,6 +186,10 @@ void add_verify(CLI::App& app, VerifyCommand& command) {
   add_mode(sub, command.mode);
   add_count(sub, "--microbatches", command.microbatches, 1, "M",
             "how many there have to be; default: as many as occur");
+  add_count(sub, "--max-active-stages", command.max_active_stages, 1, "N",
+            "stages of a rank that may be unsharded at a time; default: any number");
+  add_text(sub, "--unshard-lookahead", command.lookahead, "auto|N,...",
+           "how many stages ahead a rank may unshard; default: any number");
   add_count(sub, "--max-findings", command.max_findings, 1, "N", "findings to print; default: 20");
 }
 
