@@ -176,8 +176,7 @@ void add_verify(CLI::App& app, VerifyCommand& command) {
   stagecraft verify dualpipe.csv
   stagecraft schedule ForwardOnly --ranks 4 --microbatches 8 | stagecraft verify - --mode forward-only)",
       "Exit status: 0 for a good schedule, 1 for a bad one. A finding gives rank, slot (from 0) "
-      "and "
-      "action.\n");
+      "and action.\n");
   add_file(sub, command.file);
   add_graph(sub, command.graph);
   add_mode(sub, command.mode);
