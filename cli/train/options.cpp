@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -15,7 +14,6 @@
 #include "cli/option_kinds.h"
 #include "cli/plan_search.h"
 #include "stagecraft/base/text_cursor.h"
-#include "stagecraft/base/version.h"
 #include "stagecraft/transport/world/back_ends.h"
 
 namespace stagecraft::cli {
@@ -305,10 +303,7 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
   std::string save_every;
   CLI::App app("Train a byte-level GPT, or an exported model, through a pipeline.",
                "stagecraft train");
-  app.set_version_flag("--version", "stagecraft " + std::string(version()));
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.get_formatter()->column_width(32);
-  app.footer(std::string(kExamples));
+  set_up_help(app, kExamples);
   add_data(&app, command);
   add_model(&app, command, positions, untied);
   add_pipeline(&app, command);
