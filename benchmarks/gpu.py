@@ -12,7 +12,8 @@ With --compiled the GPTs are also exported, compiled in four stages by `stagecra
 Memory, in MiB: of the whole device while the process runs (with CUDA's own), and the most that torch's allocator had reserved
 (PyTorch) or the peaks of a step that is run and of one that is replayed (stagecraft).
 
-Where tests/gpu_attention of the same build is there, it adds attention in bf16 beside torch's.
+Where tests/gpu_attention of the same build is there, it adds attention in bf16 beside torch's. Where tests/gpu_compiled is
+there, --compiled adds steps of each package beside its programs in a bare loop, without an optimizer.
 """
 
 import argparse
@@ -246,6 +247,7 @@ def run_model(name, updates, options, folder):
         for ranks in map(int, filter(None, options.ranks.split(","))):
             columns[f"stagecraft, {ranks} ranks, graphs {graphs}"] = lambda ranks=ranks, graphs=graphs: time_ours(
                 options.program, name, updates, ranks, graphs, folder, options.dropout)
+    package = None
     if options.compiled and name != "llama":
         package = compile_gpt(name, pathlib.Path(options.program).with_name("stagecraft"), folder)
         for graphs in kinds:
@@ -268,6 +270,11 @@ def run_model(name, updates, options, folder):
         reference = rows["PyTorch, eager, one graph" if "graphs on" in row else "PyTorch, eager"][0]
         print(f"  {row:32} {seconds * 1e3:9.1f}  {seconds / reference:5.2f}  {step[0] if step else float('nan'):9.1f}  "
               f"{device / 2**20:8.0f}  {allocator}", flush=True)
+    bare = pathlib.Path(options.program).parents[1] / "tests" / "gpu_compiled"
+    if package and bare.exists():
+        _, _, _, context, batch, microbatches = MODELS[name]
+        words = [str(bare), str(package), str(microbatches), str(batch // microbatches), str(context), str(max(updates, 21))]
+        subprocess.run(words, check=True)
 
 
 def main():

@@ -123,7 +123,7 @@ int run_mpi_worker() {
     if (is_first && !(std::cin >> raw >> task.bytes >> task.rounds)) task.rounds = 0;
     const auto told = transport.broadcast(at::tensor({int64_t{raw}, task.bytes, task.rounds}),
                                           Rank(0), Deadline::after(std::chrono::hours(1)));
-    const auto words = told.toTensor();
+    const at::Tensor& words = told.toTensor();
     task = {words[0].item<int64_t>() != 0, words[1].item<int64_t>(), words[2].item<int64_t>()};
     if (task.rounds == 0) break;
     const auto play_rounds = [&](int64_t rounds, uint64_t number) {

@@ -177,12 +177,11 @@ void OverlapCase::compute(ActionContext& context) const {
                                       std::chrono::duration<double>(travel_));
   if (is_forward) {
     const c10::IValue output =
-        context.stage().forward(context.microbatch(), std::move(inputs), context.forward_options());
+        context.stage().forward(context.microbatch(), inputs, context.forward_options());
     std::this_thread::sleep_until(end);
     context.finish_forward(output);
   } else {
-    auto given =
-        context.stage().backward(context.microbatch(), std::move(grads), context.loss_weight());
+    auto given = context.stage().backward(context.microbatch(), grads, context.loss_weight());
     std::this_thread::sleep_until(end);
     context.finish_backward(std::move(given));
   }

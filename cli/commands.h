@@ -66,6 +66,8 @@ struct VerifyCommand {
   GraphChoice graph;
   std::optional<std::string> mode = std::nullopt;
   std::optional<int32_t> microbatches = std::nullopt;
+  std::optional<int32_t> max_active_stages = std::nullopt;
+  std::optional<std::string> lookahead = std::nullopt;  ///< the text of --unshard-lookahead
   std::size_t max_findings = 20;
 };
 int run(const VerifyCommand& command);

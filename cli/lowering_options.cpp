@@ -38,8 +38,9 @@ const std::vector<std::string>& pass_option_names() {
   return names;
 }
 
-UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t max_active) {
-  if (text == "full") return Lookahead::kFull;
+UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t max_active,
+                                 bool is_measured) {
+  if (text == "full" || (is_measured && text == kLeastLookahead)) return Lookahead::kFull;
   if (text == "auto") return Lookahead::kAuto;
   std::vector<int32_t> numbers;
   for (std::size_t begin = 0; begin <= text.size();) {
@@ -47,8 +48,9 @@ UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t
     int32_t number = 0;
     const auto [stop, error] = std::from_chars(text.data() + begin, text.data() + end, number);
     if (error != std::errc() || stop != text.data() + end) {
-      throw BadUsage(fmt::format(
-          "--unshard-lookahead is full, auto or a number for each rank, got {}", quote(text)));
+      throw BadUsage(
+          fmt::format("--unshard-lookahead is full, auto{} or a number for each rank, got {}",
+                      is_measured ? ", least" : "", quote(text)));
     }
     numbers.push_back(number);
     begin = end + 1;

@@ -22,8 +22,13 @@ std::vector<CLI::Option*> add_pass_options(CLI::App* app, LowerOptions& options,
 /// Their names.
 const std::vector<std::string>& pass_option_names();
 
+/// The text of --unshard-lookahead for the lookahead that is found from measured times.
+inline constexpr const char* kLeastLookahead = "least";
+
 /// What --unshard-lookahead says. BadUsage for a wrong text, and for numbers that do not fit.
-UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t max_active_stages);
+/// `is_measured`: it may be kLeastLookahead, which is everything until times are measured.
+UnshardLookahead parse_lookahead(const std::string& text, int32_t ranks, int32_t max_active_stages,
+                                 bool is_measured = false);
 
 /// BadUsage, which names the option, for options that the target does not have: torch 2.13 has no
 /// waits and no lookahead. `lookahead` is the text of --unshard-lookahead.

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -17,13 +18,8 @@
 
 namespace stagecraft::cli {
 
-/// Help without CLI11's remarks on options that need and exclude each other; the usage line names
-/// required options.
-class HelpFormatter : public CLI::Formatter {
- public:
-  std::string make_usage(const CLI::App* app, std::string name) const override;
-  std::string make_option_opts(const CLI::Option* option) const override;
-};
+/// Gives a program its version, the form of its help, and what stands below the options there.
+void set_up_help(CLI::App& app, std::string_view footer);
 
 /// Reads a command line, without the program's name. A text where help or the version was asked
 /// for, otherwise nothing; BadUsage for what is wrong.
@@ -90,11 +86,5 @@ CLI::Option* add_choice(CLI::App* app, const std::string& name, Target& target,
           what)
       ->type_name(CLI::detail::join(words, "|"));
 }
-
-/// CLI11 puts two empty lines between groups; this leaves one.
-std::string single_spaced(std::string text);
-
-/// The message for arguments that no option takes.
-std::string describe_extras(const CLI::App& app);
 
 }  // namespace stagecraft::cli

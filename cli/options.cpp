@@ -1,8 +1,6 @@
 #include "cli/options.h"
 
-#include <memory>
 #include <optional>
-#include <sstream>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -15,7 +13,6 @@
 #include "cli/lowering_options.h"
 #include "cli/option_kinds.h"
 #include "cli/plan_options.h"
-#include "stagecraft/base/version.h"
 #include "stagecraft/schedule/builders/builders.h"
 
 namespace stagecraft::cli {
@@ -179,13 +176,16 @@ void add_verify(CLI::App& app, VerifyCommand& command) {
   stagecraft verify dualpipe.csv
   stagecraft schedule ForwardOnly --ranks 4 --microbatches 8 | stagecraft verify - --mode forward-only)",
       "Exit status: 0 for a good schedule, 1 for a bad one. A finding gives rank, slot (from 0) "
-      "and "
-      "action.\n");
+      "and action.\n");
   add_file(sub, command.file);
   add_graph(sub, command.graph);
   add_mode(sub, command.mode);
   add_count(sub, "--microbatches", command.microbatches, 1, "M",
             "how many there have to be; default: as many as occur");
+  add_count(sub, "--max-active-stages", command.max_active_stages, 1, "N",
+            "stages of a rank that may be unsharded at a time; default: any number");
+  add_text(sub, "--unshard-lookahead", command.lookahead, "auto|N,...",
+           "how many stages ahead a rank may unshard; default: any number");
   add_count(sub, "--max-findings", command.max_findings, 1, "N", "findings to print; default: 20");
 }
 
@@ -270,18 +270,8 @@ void add_compare(CLI::App& app, CompareCommand& command) {
   sub->add_flag("--json", command.json, "the table as JSON");
 }
 
-Command parse(CLI::App& app, Commands& commands, int argc, char** argv) {
-  try {
-    app.parse(argc, argv);
-  } catch (const CLI::Success& asked) {
-    std::ostringstream out;
-    app.exit(asked, out, out);
-    return PrintCommand{single_spaced(out.str())};
-  } catch (const CLI::ExtrasError&) {
-    throw BadUsage(describe_extras(app));
-  } catch (const CLI::ParseError& error) {
-    throw BadUsage(error.what());
-  }
+Command parse(CLI::App& app, Commands& commands, const std::vector<std::string>& words) {
+  if (auto text = parse_words(app, words)) return PrintCommand{std::move(*text)};
   if (app.got_subcommand("schedule")) return commands.schedule;
   if (app.got_subcommand("lower")) return commands.lower;
   if (app.got_subcommand("verify")) return commands.verify;
@@ -300,11 +290,9 @@ Command parse_command_line(int argc, char** argv) {
       "Stagecraft: pipeline schedules as data. Build, lower, verify, time and draw them; train "
       "with them.",
       "stagecraft");
-  app.set_version_flag("--version", "stagecraft " + std::string(version()));
   app.require_subcommand(0, 1);
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.get_formatter()->column_width(32);
-  app.footer(
+  set_up_help(
+      app,
       R"(Exit status: 0 good, 1 bad schedule, 2 bad usage (or a file that cannot be read or written).
 
 Examples:
@@ -329,7 +317,7 @@ Examples:
   app.add_subcommand("train",
                      "Train a language model through a pipeline: stagecraft train --help.");
   try {
-    return parse(app, commands, argc, argv);
+    return parse(app, commands, std::vector<std::string>(argv + 1, argv + argc));
   } catch (const BadUsage& error) {
     const std::vector<CLI::App*> chosen = app.get_subcommands();
     const std::string which = chosen.empty() ? std::string() : chosen.front()->get_name() + ' ';

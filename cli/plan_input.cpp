@@ -19,7 +19,6 @@
 #include "stagecraft/base/json_text.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/schedule/json_input.h"
-#include "stagecraft/sim/quantity.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -28,14 +27,6 @@ std::atomic<bool> interrupted = false;
 
 void interrupt(int) {
   interrupted.store(true);
-}
-
-Quantity read_quantity(const std::string& option, const std::string& text) {
-  try {
-    return parse_quantity(text);
-  } catch (const ArgumentError& error) {
-    throw BadUsage(fmt::format("{}: {}", option, error.what()));
-  }
 }
 
 double read_time(const std::string& option, const std::string& text, std::string& unit) {
@@ -160,9 +151,7 @@ std::vector<PlanRank> make_ranks(const PlanCommand& command, const LayerFile& fi
   for (PlanRank& rank : ranks) {
     if (!rank.memory) rank.memory = file.memory;
   }
-  if (!command.memory) return ranks;
-  const std::vector<double> memory = parse_memory("--memory", *command.memory, ranks.size(), bytes);
-  for (std::size_t r = 0; r < ranks.size(); ++r) ranks[r].memory = memory[r];
+  if (command.memory) set_memory(ranks, *command.memory, bytes);
   return ranks;
 }
 

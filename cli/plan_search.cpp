@@ -7,18 +7,9 @@
 
 #include "cli/failure.h"
 #include "stagecraft/base/text_cursor.h"
-#include "stagecraft/sim/quantity.h"
 
 namespace stagecraft::cli {
 namespace {
-
-Quantity quantity_of(const std::string& option, const std::string& text) {
-  try {
-    return parse_quantity(text);
-  } catch (const ArgumentError& error) {
-    throw BadUsage(fmt::format("{}: {}", option, error.what()));
-  }
-}
 
 std::vector<double> parse_amounts(const std::string& option, const std::string& text, bool& bytes) {
   std::vector<double> amounts;
@@ -26,7 +17,7 @@ std::vector<double> parse_amounts(const std::string& option, const std::string& 
   while (true) {
     const std::size_t comma = std::min(text.find(',', begin), text.size());
     const std::string part = text.substr(begin, comma - begin);
-    const Quantity memory = quantity_of(option, part);
+    const Quantity memory = read_quantity(option, part);
     if (memory.kind == QuantityKind::kTime || memory.value <= 0) {
       throw BadUsage(
           fmt::format("{} takes an amount of memory above 0, got {}", option, quote(part)));
@@ -40,19 +31,27 @@ std::vector<double> parse_amounts(const std::string& option, const std::string& 
 
 }  // namespace
 
-std::vector<double> parse_memory(const std::string& option, const std::string& text,
-                                 std::size_t ranks, bool& bytes) {
-  std::vector<double> memory = parse_amounts(option, text, bytes);
-  if (memory.size() == 1) memory.resize(ranks, memory.front());
-  if (memory.size() != ranks) {
-    throw BadUsage(fmt::format("{} has {} amounts for {} ranks: give one, or one for each", option,
-                               memory.size(), ranks));
+Quantity read_quantity(const std::string& option, const std::string& text) {
+  try {
+    return parse_quantity(text);
+  } catch (const ArgumentError& error) {
+    throw BadUsage(fmt::format("{}: {}", option, error.what()));
   }
-  return memory;
+}
+
+void set_memory(std::vector<PlanRank>& ranks, const std::string& text, bool& bytes) {
+  const std::vector<double> memory = parse_amounts("--memory", text, bytes);
+  if (memory.size() != 1 && memory.size() != ranks.size()) {
+    throw BadUsage(fmt::format("--memory has {} amounts for {} ranks: give one, or one for each",
+                               memory.size(), ranks.size()));
+  }
+  for (std::size_t r = 0; r < ranks.size(); ++r) {
+    ranks[r].memory = memory.size() == 1 ? memory.front() : memory[r];
+  }
 }
 
 std::chrono::nanoseconds parse_time_limit(const std::string& option, const std::string& text) {
-  const Quantity limit = quantity_of(option, text);
+  const Quantity limit = read_quantity(option, text);
   double seconds = limit.value;
   if (limit.kind == QuantityKind::kMemory || !(seconds > 0)) {
     throw BadUsage(

@@ -1,19 +1,22 @@
 #pragma once
 
 #include <chrono>
-#include <cstddef>
 #include <string>
 #include <vector>
 
+#include "stagecraft/plan/plan_problem.h"
+#include "stagecraft/sim/quantity.h"
+
 namespace stagecraft::cli {
 
-/// The memory of each of `ranks` ranks, from one amount for all or one for each: "8GB" or
-/// "8GB,8GB,6GB". `bytes` is set if one has a unit. BadUsage, which names the option, for anything
-/// else.
-std::vector<double> parse_memory(const std::string& option, const std::string& text,
-                                 std::size_t ranks, bool& bytes);
+/// Like all functions here, BadUsage, which names the option, for a text of a different form.
+Quantity read_quantity(const std::string& option, const std::string& text);
 
-/// "5s", "500ms"; a number alone is seconds. BadUsage, which names the option, for anything else.
+/// Sets the memory of ranks to --memory: one amount for all or one for each: "8GB" or
+/// "8GB,8GB,6GB". `bytes` is set if one has a unit.
+void set_memory(std::vector<PlanRank>& ranks, const std::string& text, bool& bytes);
+
+/// "5s", "500ms"; a number alone is seconds.
 std::chrono::nanoseconds parse_time_limit(const std::string& option, const std::string& text);
 
 }  // namespace stagecraft::cli

@@ -2,6 +2,8 @@
 
 #include "stagecraft/schedule/verify.h"
 
+#include <cstdint>
+#include <limits>
 #include <optional>
 #include <string>
 
@@ -10,6 +12,7 @@
 #include "cli/commands.h"
 #include "cli/failure.h"
 #include "cli/input.h"
+#include "cli/lowering_options.h"
 #include "cli/output.h"
 #include "cli/schedule_text.h"
 
@@ -33,6 +36,13 @@ int run(const VerifyCommand& command) {
   const std::optional<VerifyMode> mode = parse_mode(command.mode);
   const Schedule schedule = open_schedule(command.file);
   options.mode = mode.value_or(infer_mode(schedule));
+  options.max_active_stages = command.max_active_stages;
+  if (command.lookahead) {
+    const int32_t most = command.max_active_stages.value_or(std::numeric_limits<int32_t>::max());
+    options.unshard_lookahead =
+        resolve_lookahead(parse_lookahead(*command.lookahead, schedule.num_ranks(), most),
+                          schedule.num_ranks(), most);
+  }
   const StageGraph graph = make_graph(command.graph, schedule.num_stages());
   const Verdict verdict = verify(schedule, graph, options);
   if (!verdict.ok()) {

@@ -24,6 +24,7 @@
 #include "stagecraft/plan/split_bound.h"
 #include "stagecraft/plan/split_search.h"
 #include "stagecraft/plan/synthesise.h"
+#include "stagecraft/runtime/record/measured_lookahead.h"
 #include "stagecraft/runtime/record/recording.h"
 #include "stagecraft/runtime/record/report.h"
 #include "stagecraft/schedule/action.h"

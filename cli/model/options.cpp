@@ -1,6 +1,5 @@
 #include "cli/model/options.h"
 
-#include <memory>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -10,7 +9,6 @@
 
 #include "cli/failure.h"
 #include "cli/option_kinds.h"
-#include "stagecraft/base/version.h"
 
 namespace stagecraft::cli {
 namespace {
@@ -97,10 +95,7 @@ std::variant<ModelCommand, std::string> parse_model_options(const std::vector<st
   ModelCommand command;
   CLI::App app("Say what an exported model takes, holds and costs, and where it can be split.",
                "stagecraft model");
-  app.set_version_flag("--version", "stagecraft " + std::string(version()));
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.get_formatter()->column_width(32);
-  app.footer(std::string(kFooter));
+  set_up_help(app, kFooter);
   add_options(&app, command);
   try {
     if (auto text = parse_words(app, words)) return std::move(*text);

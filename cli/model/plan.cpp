@@ -89,11 +89,8 @@ PlanProblem problem_of(const ModelCommand& command) {
   problem.units = {command.is_measured ? "ms" : "", true};
   problem.microbatches = command.microbatches;
   problem.ranks = same_ranks(command.ranks.value_or(2));
-  if (!command.memory) return problem;
   bool bytes = true;
-  const std::vector<double> memory =
-      parse_memory("--memory", *command.memory, problem.ranks.size(), bytes);
-  for (std::size_t r = 0; r < memory.size(); ++r) problem.ranks[r].memory = memory[r];
+  if (command.memory) set_memory(problem.ranks, *command.memory, bytes);
   return problem;
 }
 

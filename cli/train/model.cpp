@@ -57,18 +57,28 @@ std::optional<LowerOptions> find_lowering(const TrainCommand& command) {
   LowerOptions options = command.lowering;
   if (command.lookahead) {
     options.unshard_lookahead =
-        parse_lookahead(*command.lookahead, command.ranks, options.max_active_stages);
+        parse_lookahead(*command.lookahead, command.ranks, options.max_active_stages,
+                        /*is_measured=*/true);
   }
   return options;
 }
 
 ScheduleSource make_source(const TrainCommand& command, int32_t stages) {
   const std::optional<LowerOptions> lowering = find_lowering(command);
-  if (command.planned) return ScheduleSource::fixed(command.planned->schedule, lowering);
-  if (is_schedule_file(command.schedule)) {
-    return ScheduleSource::fixed(read_schedule(command.schedule), lowering);
+  if (!command.planned && !is_schedule_file(command.schedule)) {
+    return source_for(std::nullopt, command.schedule, command.ranks, stages, lowering);
   }
-  return source_for(std::nullopt, command.schedule, command.ranks, stages, lowering);
+  const Schedule schedule =
+      command.planned ? command.planned->schedule : read_schedule(command.schedule);
+  ScheduleSource source = ScheduleSource::fixed(schedule, lowering);
+  if (command.lookahead == kLeastLookahead) {
+    try {
+      source.without_unshard(schedule.num_microbatches());
+    } catch (const ArgumentError& error) {
+      throw BadUsage(fmt::format("--unshard-lookahead least: {}", error.what()));
+    }
+  }
+  return source;
 }
 
 Split make_split(const TrainCommand& command) {

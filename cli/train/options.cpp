@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <memory>
 #include <string_view>
 #include <utility>
 
@@ -15,7 +14,6 @@
 #include "cli/option_kinds.h"
 #include "cli/plan_search.h"
 #include "stagecraft/base/text_cursor.h"
-#include "stagecraft/base/version.h"
 #include "stagecraft/transport/world/back_ends.h"
 
 namespace stagecraft::cli {
@@ -114,6 +112,11 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
   for (CLI::Option* option : add_pass_options(app, command.lowering, command.lookahead)) {
     options.push_back(option);
   }
+  app->get_option("--unshard-lookahead")
+      ->type_name("full|auto|least|N,...")
+      ->description(
+          "stages to unshard ahead: all that may be, fewer on early ranks, as few as cost "
+          "no time by the times of the first steps, or by rank");
   for (CLI::Option* option : options) option->group("Pipeline");
 }
 
@@ -222,6 +225,11 @@ void check_train_command(const TrainCommand& command) {
   if (!command.shard_units.empty() && command.shard == "none") {
     throw BadUsage("--shard-units says how --shard divides: pass --shard, too");
   }
+  if (command.lookahead == kLeastLookahead && command.shard != "parameters") {
+    throw BadUsage(
+        "--unshard-lookahead least is found from the times of gathers: pass --shard parameters, "
+        "too");
+  }
   if (command.learning_rate.warmup > command.steps) {
     throw BadUsage(fmt::format("--warmup {} is longer than --steps {}",
                                command.learning_rate.warmup, command.steps));
@@ -295,10 +303,7 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
   std::string save_every;
   CLI::App app("Train a byte-level GPT, or an exported model, through a pipeline.",
                "stagecraft train");
-  app.set_version_flag("--version", "stagecraft " + std::string(version()));
-  app.formatter(std::make_shared<HelpFormatter>());
-  app.get_formatter()->column_width(32);
-  app.footer(std::string(kExamples));
+  set_up_help(app, kExamples);
   add_data(&app, command);
   add_model(&app, command, positions, untied);
   add_pipeline(&app, command);
@@ -353,9 +358,11 @@ TrainCommand take_up(const TrainCommand& now,
       options.erase("--ranks");
     }
     const auto lookahead = options.find("--unshard-lookahead");
-    if (lookahead != options.end() && lookahead->second != std::vector<std::string>{"full"} &&
-        lookahead->second != std::vector<std::string>{"auto"}) {
-      options.erase(lookahead);  // a number for each rank of then
+    const std::vector<std::string> word =
+        lookahead == options.end() ? std::vector<std::string>() : lookahead->second;
+    if (word != std::vector<std::string>{"full"} && word != std::vector<std::string>{"auto"} &&
+        word != std::vector<std::string>{kLeastLookahead}) {
+      options.erase("--unshard-lookahead");  // a number for each rank of then
     }
     const auto recompute = options.find("--recompute");
     if (recompute != options.end() && recompute->second != std::vector<std::string>{"all"}) {
@@ -365,6 +372,15 @@ TrainCommand take_up(const TrainCommand& now,
   if (now.given.contains("--replicas") && now.replicas == 1) {
     options.erase("--shard");
     options.erase("--shard-units");
+  }
+  // Times of gathers are for weights that are gathered.
+  const auto shard = options.find("--shard");
+  const bool gathers = now.given.contains("--shard")
+                           ? now.shard == "parameters"
+                           : shard != options.end() && shard->second.front() == "parameters";
+  const auto ahead = options.find("--unshard-lookahead");
+  if (!gathers && ahead != options.end() && ahead->second.front() == kLeastLookahead) {
+    options.erase(ahead);
   }
   for (const auto& [name, values] : now.given) options[name] = values;
   std::vector<std::string> words;

@@ -77,12 +77,8 @@ PlanProblem problem_of(const TrainCommand& command) {
   problem.microbatches = command.microbatches;
   problem.input_gradient = false;
   problem.units = {"ms", true};
-  if (command.memory) {
-    bool bytes = true;
-    const std::vector<double> memory =
-        parse_memory("--memory", *command.memory, problem.ranks.size(), bytes);
-    for (std::size_t r = 0; r < memory.size(); ++r) problem.ranks[r].memory = memory[r];
-  }
+  bool bytes = true;
+  if (command.memory) set_memory(problem.ranks, *command.memory, bytes);
   return problem;
 }
 

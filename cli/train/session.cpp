@@ -19,6 +19,7 @@
 #include <nlohmann/json.hpp>
 
 #include "cli/failure.h"
+#include "cli/lowering_options.h"
 #include "cli/output.h"
 #include "cli/train/batches.h"
 #include "cli/train/interrupt.h"
@@ -101,6 +102,7 @@ class Session {
     Progress progress(command_, trainer_.steps());
     introduce(progress, ranks);
     const bool is_done = trainer_.steps() >= command_.steps;
+    const int64_t first = trainer_.steps();
     while (trainer_.steps() < command_.steps) {
       const NamedTensors rows = rows_->draw(command_.batch);
       const TrainStep step = train_on(rows);
@@ -108,6 +110,7 @@ class Session {
       const int64_t now = step.step;
       reports_.add_step(step, command_.batch * command_.model.context);
       compare_with_plan_once(progress);
+      fit_lookahead_once(progress, first);
       if (is_evaluated() && (now % command_.eval_every == 0 || now == command_.steps)) {
         const double loss = evaluate();
         reports_.add_evaluation(now, loss);
@@ -208,6 +211,17 @@ class Session {
     const std::string line = compare_with_plan(*command_.planned, measured[measured.size() / 2]);
     progress.say(line);
     reports_.add_fact("plan", line);
+  }
+
+  /// For --unshard-lookahead least: after a few steps, if more follow. The first two take longer
+  /// than later ones. `first`: steps that were done before.
+  void fit_lookahead_once(Progress& progress, int64_t first) {
+    constexpr int64_t kMeasured = 3;
+    if (command_.lookahead != kLeastLookahead) return;
+    if (trainer_.steps() != std::min(first + kMeasured, command_.steps - int64_t{1})) return;
+    const std::string line = to_text(trainer_.fit_unshard_lookahead());
+    progress.say(line);
+    reports_.add_fact("unshard lookahead", line);
   }
 
   /// The same rows each time.

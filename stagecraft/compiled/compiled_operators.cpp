@@ -4,13 +4,26 @@
 #include <utility>
 #include <vector>
 
+#include <ATen/core/Tensor.h>
 #include <ATen/core/boxing/KernelFunction.h>
 #include <ATen/core/dispatch/Dispatcher.h>
+#include <ATen/ops/embedding_dense_backward.h>
+#include <c10/core/SymInt.h>
 #include <torch/csrc/jit/frontend/function_schema_parser.h>
 
 #include "stagecraft/graph/grouped_mm.h"
 
 namespace stagecraft::detail {
+namespace {
+
+at::Tensor embedding_weights(const at::Tensor& grad, const at::Tensor& indices,
+                             c10::SymInt num_weights, c10::SymInt padding_idx,
+                             bool scale_grad_by_freq) {
+  return at::embedding_dense_backward_symint(grad, indices, std::move(num_weights),
+                                             std::move(padding_idx), scale_grad_by_freq);
+}
+
+}  // namespace
 
 void register_compiled_operators() {
   static const std::vector<c10::RegistrationHandleRAII> handles = [] {
@@ -30,6 +43,10 @@ void register_compiled_operators() {
     add("stagecraft_compiled::grouped_mm_weights",
         "(Tensor input, Tensor grad, Tensor offs) -> Tensor",
         KernelFunction::makeFromUnboxedFunction(TORCH_FN(grouped_mm_weights)));
+    add("stagecraft_compiled::embedding_weights",
+        "(Tensor grad, Tensor indices, SymInt num_weights, SymInt padding_idx, bool "
+        "scale_grad_by_freq) -> Tensor",
+        KernelFunction::makeFromUnboxedFunction(TORCH_FN(embedding_weights)));
     return made;
   }();
   static_cast<void>(handles);

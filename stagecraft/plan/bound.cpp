@@ -294,8 +294,7 @@ std::string to_sentence(const Bound& bound) {
     case BoundArgument::kLastInput:
       return fmt::format(
           "At the end of its last input gradient rank {} has done all but the weight gradients "
-          "that "
-          "its memory holds (B3).",
+          "that its memory holds (B3).",
           r);
     case BoundArgument::kFirstGradient:
       return fmt::format(
@@ -313,8 +312,7 @@ std::string to_sentence(const Bound& bound) {
     case BoundArgument::kRoundTrips:
       return fmt::format(
           "Rank {} starts a forward only when an earlier microbatch is back, since its memory "
-          "holds "
-          "few (B7).",
+          "holds few (B7).",
           r);
     case BoundArgument::kOneRank:
       return fmt::format(

@@ -83,13 +83,11 @@ class Comparer {
   std::vector<std::string> assumptions() const {
     std::vector<std::string> all = {
         "Every microbatch of a stage takes the mean of what it took in this step; transfers take "
-        "no "
-        "time."};
+        "no time."};
     if (costs_.has_halves) {
       all.push_back(
           "The step ran whole backwards (B): where a schedule divides them, the gradients of "
-          "inputs "
-          "and of weights are taken to cost half each.");
+          "inputs and of weights are taken to cost half each.");
     }
     if (costs_.has_sums) {
       all.push_back(
@@ -105,8 +103,7 @@ class Comparer {
     if (!memory_.empty()) {
       all.push_back(
           "Peak memory is that of the fullest rank, estimated from what one microbatch of each "
-          "stage "
-          "held; what lies at the borders of stages that are cut anew is approximate.");
+          "stage held; what lies at the borders of stages that are cut anew is approximate.");
     }
     return all;
   }

@@ -119,8 +119,7 @@ void add_memory(RunReport& report, const RecordedRun& run) {
   report.plan->peak_memory = static_cast<double>(estimate.peak());
   report.memory_note =
       "The prediction goes through the schedule with what one microbatch of each stage kept and "
-      "freed "
-      "in the last step that measured memory; gradients count from the start.";
+      "freed in the last step that measured memory; gradients count from the start.";
 }
 
 std::vector<ReportFact> report_facts(const RecordedRun& run, const ReportOptions& options) {

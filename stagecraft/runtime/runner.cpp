@@ -16,6 +16,7 @@
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/launch/action_launcher.h"
 #include "stagecraft/runtime/launch/step_key.h"
+#include "stagecraft/runtime/measure_lookahead.h"
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/runner_state.h"
 #include "stagecraft/runtime/step_driver.h"
@@ -79,6 +80,7 @@ class Runner::Impl final : public PipelineCore {
     executor_.publish_progress();
     if (state_.is_failed() || transport_.needs_recovery()) recover();
     const bool is_new = state_.is_new();
+    has_trained_ = false;
     counter.next_id();
     // From here on this rank takes part in the step. A failure on a different rank is one here.
     state_.move_to(State::kPreparing);
@@ -98,6 +100,7 @@ class Runner::Impl final : public PipelineCore {
       counter.complete(is_training);
       driver_->commit(is_training);
       state_.move_to(State::kReady);
+      has_trained_ = is_training;
       return result;
     } catch (const TimeoutError& error) {
       if (state_.meeting() == nullptr) {
@@ -159,6 +162,34 @@ class Runner::Impl final : public PipelineCore {
       shards()->keep();
       shards()->release();
     });
+  }
+
+  MeasuredLookahead fit_unshard_lookahead() {
+    require_no_step();
+    require<ArgumentError>(shards() && shards()->kind() == ShardKind::kParameters,
+                           "weights that are not sharded are not gathered: set "
+                           "PipelineOptions::shard to kParameters, with several replicas");
+    require<ArgumentError>(
+        has_trained_,
+        "the lookahead is found from the times of the last step, which must have "
+        "trained");
+    const Schedule computations = source.without_unshard(schedule->num_microbatches());
+    const RecordedRun run = recorded_run();
+    MeasuredLookahead found;
+    between_steps([&] {
+      found = measure_lookahead({.transport = transport_,
+                                 .place = place_,
+                                 .shards = *shards(),
+                                 .timeout = options.timeout},
+                                run.recording, computations, source.max_active_stages());
+    });
+    source = source.with_lookahead(found.lookahead);
+    return found;
+  }
+
+  void set_unshard_lookahead(const std::vector<int32_t>& lookahead) {
+    require_no_step();
+    source = source.with_lookahead(lookahead);
   }
 
   RecordedRun recorded_run() override {
@@ -362,6 +393,7 @@ class Runner::Impl final : public PipelineCore {
   std::unique_ptr<detail::ActionLauncher> launcher_;  // null: every step is run
   RunnerState state_;
   uint64_t schedule_checksum_ = 0;
+  bool has_trained_ = false;  // the last step, which was complete
 };
 
 Runner::Runner(Transport& transport, const ScheduleSource& source, std::vector<Stage> stages,
@@ -394,6 +426,14 @@ void Runner::gather_weights() {
 
 void Runner::with_whole_parameters(const std::function<void()>& body) {
   static_cast<Impl&>(*core_).with_whole_parameters(body);
+}
+
+MeasuredLookahead Runner::fit_unshard_lookahead() {
+  return static_cast<Impl&>(*core_).fit_unshard_lookahead();
+}
+
+void Runner::set_unshard_lookahead(const std::vector<int32_t>& lookahead) {
+  static_cast<Impl&>(*core_).set_unshard_lookahead(lookahead);
 }
 
 int32_t Runner::replica() const {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stagecraft/runtime/pipeline_base.h"
+#include "stagecraft/runtime/record/measured_lookahead.h"
 #include "stagecraft/runtime/record/recording.h"
 #include "stagecraft/transport/transport.h"
 
@@ -64,6 +65,20 @@ class Runner : public PipelineBase {
   /// Calls `body` while all parameters of this rank have their elements, on all ranks together,
   /// between steps. What it writes takes effect; all replicas must write the same.
   void with_whole_parameters(const std::function<void()>& body);
+
+  /// With ShardKind::kParameters, after a step: finds the smallest lookahead of each rank that
+  /// costs no time, and unshards that many stages ahead in later steps and evals
+  /// (LowerOptions::unshard_lookahead). Times of computations are those of the last step; gathers
+  /// are measured here, a few of each stage. Results of steps keep their bits. Called by all ranks,
+  /// between steps; all get the same result.
+  ///
+  /// ArgumentError without sharded parameters, unless the last step trained, and for a schedule
+  /// that says itself where stages are unsharded. If it throws, nothing has changed.
+  MeasuredLookahead fit_unshard_lookahead();
+  /// Unshards that many stages ahead in later steps and evals, one number a rank, from 1 to
+  /// LowerOptions::max_active_stages (ArgumentError). Called by all ranks, between steps, with the
+  /// same numbers: the next step compares them.
+  void set_unshard_lookahead(const std::vector<int32_t>& lookahead);
 
   /// The replica that this rank belongs to.
   int32_t replica() const;

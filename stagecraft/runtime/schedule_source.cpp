@@ -8,6 +8,7 @@
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/load.h"
 #include "stagecraft/schedule/passes/keep_forwards.h"
+#include "stagecraft/schedule/passes/pass_input.h"
 #include "stagecraft/schedule/verify.h"
 
 namespace stagecraft {
@@ -78,15 +79,30 @@ std::shared_ptr<const Schedule> ScheduleSource::forward_only(int32_t microbatche
   return get(microbatches, false, graph);
 }
 
-std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool is_training,
-                                                    const StageGraph& graph) const {
+int32_t ScheduleSource::max_active_stages() const {
+  return lowering_ ? lowering_->max_active_stages : kDefaultActiveStages;
+}
+
+Schedule ScheduleSource::without_unshard(int32_t microbatches) const {
   const std::lock_guard lock(cache_->mutex);
-  for (const Entry& entry : cache_->entries) {
-    if (entry.microbatches == microbatches && entry.is_training == is_training &&
-        entry.graph == graph) {
-      return entry.schedule;
-    }
-  }
+  Schedule made = make(microbatches);
+  require<ArgumentError>(
+      made.level() == Level::kCompute &&
+          !has_any(made, {ActionType::kUnshard, ActionType::kReshard}),
+      "the schedule says itself where stages are unsharded, so its lookahead is fixed: pass a "
+      "schedule of computations without UNSHARD and RESHARD");
+  return made;
+}
+
+ScheduleSource ScheduleSource::with_lookahead(std::vector<int32_t> lookahead) const {
+  LowerOptions options = lowering_.value_or(LowerOptions());
+  options.unshard_lookahead = std::move(lookahead);
+  ScheduleSource source(name_, placement_, make_, std::move(options));
+  source.cache_ = cache_;
+  return source;
+}
+
+Schedule ScheduleSource::make(int32_t microbatches) const {
   Schedule made = make_(microbatches);
   require<ArgumentError>(
       made.placement() == placement_,
@@ -95,17 +111,31 @@ std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool i
   require<ArgumentError>(made.num_microbatches() == microbatches,
                          "expected a schedule of {} microbatches, got one of {}", microbatches,
                          made.num_microbatches());
+  return made;
+}
+
+std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool is_training,
+                                                    const StageGraph& graph) const {
+  LowerOptions options = lowering_.value_or(LowerOptions());
+  const std::lock_guard lock(cache_->mutex);
+  for (const Entry& entry : cache_->entries) {
+    if (entry.microbatches == microbatches && entry.is_training == is_training &&
+        entry.lookahead == options.unshard_lookahead && entry.graph == graph) {
+      return entry.schedule;
+    }
+  }
+  Schedule made = make(microbatches);
   require<ArgumentError>(!is_training || infer_mode(made) != VerifyMode::kForwardOnly,
                          "the schedule has only forwards, which train nothing; call eval instead");
   if (lowering_) require_compute(made);
-  LowerOptions options = lowering_.value_or(LowerOptions());
   if (!is_training) {
     made = keep_forwards(made);
     options.mode = std::nullopt;  // it is that of training
   }
   auto schedule =
       std::make_shared<const Schedule>(at_level(std::move(made), Level::kLowered, graph, options));
-  cache_->entries.push_back({microbatches, is_training, graph, schedule});
+  cache_->entries.push_back(
+      {microbatches, is_training, options.unshard_lookahead, graph, schedule});
   return schedule;
 }
 

@@ -41,13 +41,15 @@ class ScheduleSource {
   static ScheduleSource fixed(Schedule schedule,
                               std::optional<LowerOptions> lowering = std::nullopt);
   /// The schedules that `make` returns, all with `placement`. It is called once for each number of
-  /// microbatches.
+  /// microbatches, and again for a new lookahead, by one thread at a time.
   static ScheduleSource made_by(std::function<Schedule(int32_t microbatches)> make,
                                 Placement placement,
                                 std::optional<LowerOptions> lowering = std::nullopt);
 
   const Placement& placement() const { return placement_; }
   const std::string& name() const { return name_; }
+  /// The most stages of a rank that are unsharded at a time (LowerOptions::max_active_stages).
+  int32_t max_active_stages() const;
 
   /// The schedule, lowered and verified for a stage graph. ArgumentError for a number of
   /// microbatches that the schedule does not support, ScheduleError if the schedule is invalid.
@@ -55,10 +57,18 @@ class ScheduleSource {
   /// The forwards of the schedule alone, in the same order on each rank.
   std::shared_ptr<const Schedule> forward_only(int32_t microbatches, const StageGraph& graph) const;
 
+  /// The computations of training, for find_unshard_lookahead (sim/unshard_lookahead.h).
+  /// ArgumentError if the schedule unshards its stages itself, so that its lookahead is fixed.
+  Schedule without_unshard(int32_t microbatches) const;
+  /// The same schedules, in which each rank unshards that many stages ahead
+  /// (LowerOptions::unshard_lookahead). ArgumentError for numbers that do not fit.
+  ScheduleSource with_lookahead(std::vector<int32_t> lookahead) const;
+
  private:
   struct Entry {
     int32_t microbatches;
     bool is_training;
+    UnshardLookahead lookahead;
     StageGraph graph;
     std::shared_ptr<const Schedule> schedule;
   };
@@ -69,6 +79,7 @@ class ScheduleSource {
 
   ScheduleSource(std::string name, Placement placement, std::function<Schedule(int32_t)> make,
                  std::optional<LowerOptions> lowering);
+  Schedule make(int32_t microbatches) const;
   std::shared_ptr<const Schedule> get(int32_t microbatches, bool is_training,
                                       const StageGraph& graph) const;
 

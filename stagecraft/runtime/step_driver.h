@@ -61,7 +61,7 @@ class PipelineCore {
   const Placement& placement() const { return source.placement(); }
 
   const PipelineOptions options;
-  const ScheduleSource source;
+  ScheduleSource source;  ///< its placement stays; a Runner may change the lookahead of its steps
   const Ports ports;
   const StageGraph graph;
   const uint64_t seed;

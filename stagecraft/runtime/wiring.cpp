@@ -78,21 +78,16 @@ Wiring::Wiring(const Ports& ports, const Placement& placement, const ReplicaPlac
       if (feed.to.stage == stage) wires.feeds.push_back(feed);
     }
   }
+  const auto connect = [&](WireEdge& edge, StageId peer, std::vector<WireEdge> StageWires::*edges) {
+    edge.peer_stage = local_index(peer);
+    edge.is_local = edge.peer_stage >= 0;
+    if (!edge.is_local) return;
+    const StageWires& wires = stages_[static_cast<std::size_t>(edge.peer_stage)];
+    edge.peer_edge = find_edge(wires.*edges, edge.from, edge.to);
+  };
   for (StageWires& wires : stages_) {
-    for (WireEdge& edge : wires.in) {
-      edge.peer_stage = local_index(edge.from);
-      edge.is_local = edge.peer_stage >= 0;
-      if (!edge.is_local) continue;
-      const auto& out = stages_[static_cast<std::size_t>(edge.peer_stage)].out;
-      edge.peer_edge = find_edge(out, edge.from, edge.to);
-    }
-    for (WireEdge& edge : wires.out) {
-      edge.peer_stage = local_index(edge.to);
-      edge.is_local = edge.peer_stage >= 0;
-      if (!edge.is_local) continue;
-      const auto& in = stages_[static_cast<std::size_t>(edge.peer_stage)].in;
-      edge.peer_edge = find_edge(in, edge.from, edge.to);
-    }
+    for (WireEdge& edge : wires.in) connect(edge, edge.from, &StageWires::out);
+    for (WireEdge& edge : wires.out) connect(edge, edge.to, &StageWires::in);
   }
   for (const Ports::Connection& connection : ports.connections()) {
     set_flag(connected_[connection.from.stage.position()], connection.from.output);

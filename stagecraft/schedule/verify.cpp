@@ -67,6 +67,13 @@ Verdict verify(const Schedule& schedule, const StageGraph& graph, const VerifyOp
   require<ArgumentError>(graph.num_stages() == schedule.num_stages() || schedule.num_stages() == 0,
                          "the stage graph has {} stages, but the schedule has {}",
                          graph.num_stages(), schedule.num_stages());
+  const std::vector<int32_t>& lookahead = options.unshard_lookahead;
+  require<ArgumentError>(
+      lookahead.empty() || (std::ssize(lookahead) == schedule.num_ranks() &&
+                            *std::min_element(lookahead.begin(), lookahead.end()) >= 1),
+      "expected a lookahead of at least 1 for each of {} ranks, got {} numbers, the smallest {}",
+      schedule.num_ranks(), lookahead.size(),
+      lookahead.empty() ? 0 : *std::min_element(lookahead.begin(), lookahead.end()));
   Findings findings(schedule, options.max_findings);
   ActionIndex index(schedule);
   const bool goes_on = verify_places(schedule, options, index, findings);

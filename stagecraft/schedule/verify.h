@@ -40,6 +40,10 @@ struct VerifyOptions {
   /// How many stages of a rank may be unsharded at once; without it, any number. The stages of one
   /// overlap may be, even beyond it.
   std::optional<int32_t> max_active_stages = std::nullopt;
+  /// How many of its next stages a rank may have unsharded, one number a rank; empty: any number.
+  /// An UNSHARD may come as soon as fewer other stages than that are used before its stage. Stages
+  /// of one slot are used at once.
+  std::vector<int32_t> unshard_lookahead = {};
   /// Findings beyond this number are counted, not kept.
   std::size_t max_findings = 20;
 };
@@ -90,9 +94,10 @@ struct Verdict {
 ///   makes it and one RECV before the action that needs it; there are no other transfers and no
 ///   idle slots; there is a wait after each SEND, once, or no wait for a send at all;
 /// - UNSHARD and RESHARD of a stage alternate, all its compute is between them, and it ends
-///   resharded; no more stages than VerifyOptions::max_active_stages are unsharded at once;
-///   REDUCE_GRAD is there for no stage, or once for each stage after its last backward; its wait is
-///   there for no stage, or once for each stage after its REDUCE_GRAD;
+///   resharded; no more stages than VerifyOptions::max_active_stages are unsharded at once, and
+///   none further ahead than VerifyOptions::unshard_lookahead; REDUCE_GRAD is there for no stage,
+///   or once for each stage after its last backward; its wait is there for no stage, or once for
+///   each stage after its REDUCE_GRAD;
 /// - the parts of an overlap do not need each other;
 /// - run in order, no rank waits for ever, even when nothing is buffered: a RECV only posts,
 /// compute
@@ -100,7 +105,8 @@ struct Verdict {
 ///   for sends a SEND only posts, too, and its wait ends when the receives are posted.
 ///
 /// A schedule with misplaced or repeated actions is not examined for deadlocks. Linear in the
-/// number of actions. `graph` must have as many stages as the schedule (ArgumentError).
+/// number of actions. `graph` must have as many stages as the schedule, and a lookahead as many
+/// numbers as there are ranks, each of at least 1 (ArgumentError).
 Verdict verify(const Schedule& schedule, const StageGraph& graph,
                const VerifyOptions& options = {});
 /// For a chain of stages.

@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -32,6 +34,25 @@ int32_t most_active(const ActionList& list, const VerifyOptions& options) {
     parts = std::max(parts, static_cast<int32_t>(action.num_parts()));
   }
   return *options.max_active_stages - 1 + parts;
+}
+
+// Whether as many stages as the lookahead are used after `place` before `stage` is. `used` is
+// memory that is used again.
+bool is_too_early(const ActionList& list, std::size_t place, StageId stage, int32_t lookahead,
+                  std::vector<StageId>& used) {
+  used.clear();
+  for (std::size_t slot = place + 1; slot < list.size();) {
+    const std::size_t end = slot + 1 + static_cast<std::size_t>(list[slot].num_parts());
+    for (; slot < end && slot < list.size(); ++slot) {
+      if (!is_compute(list[slot].type())) continue;
+      if (list[slot].stage() == stage) return false;
+      if (std::ranges::find(used, list[slot].stage()) == used.end()) {
+        used.push_back(list[slot].stage());
+      }
+    }
+    if (std::ssize(used) >= lookahead) return true;
+  }
+  return false;
 }
 
 /// Follows the lists and keeps the state of every stage.
@@ -72,7 +93,7 @@ class ShardingVerifier {
     if (is_compute(type)) {
       check_compute(action, state);
     } else if (type == ActionType::kUnshard) {
-      check_unshard(state);
+      check_unshard(stage, state);
     } else if (type == ActionType::kReshard) {
       check_reshard(state);
     } else {
@@ -94,7 +115,15 @@ class ShardingVerifier {
     }
   }
 
-  void check_unshard(StageState& state) {
+  void check_unshard(StageId stage, StageState& state) {
+    const std::vector<int32_t>& lookahead = options_.unshard_lookahead;
+    if (!lookahead.empty() &&
+        is_too_early(schedule_.lists()[rank_], place_, stage, lookahead[rank_], used_)) {
+      add(FindingKind::kSharding, [&] {
+        return fmt::format("the stage is unsharded further ahead than a lookahead of {}",
+                           lookahead[rank_]);
+      });
+    }
     if (state.is_unsharded) {
       add(FindingKind::kSharding, [&] {
         return fmt::format("the stage is unsharded already, since {}", slot(state.last_unshard));
@@ -174,6 +203,7 @@ class ShardingVerifier {
   std::size_t place_ = 0;  // of the current action in the list
   int32_t active_ = 0;     // stages of the list that are unsharded
   int32_t most_ = 0;       // of them that may be
+  std::vector<StageId> used_;
 };
 
 }  // namespace

@@ -132,9 +132,20 @@ void ParameterShards::check(std::span<const Stage> stages) const {
 }
 
 void ParameterShards::gather(Transport& transport, Deadline deadline) {
+  std::vector<ShardUnit*> all;
+  for (const auto& unit : units_) all.push_back(unit.get());
+  gather(all, transport, deadline);
+}
+
+void ParameterShards::gather_stage(StageId stage, Transport& transport, Deadline deadline) {
+  gather(units_of(stage), transport, deadline);
+}
+
+void ParameterShards::gather(std::span<ShardUnit* const> units, Transport& transport,
+                             Deadline deadline) const {
   std::vector<AllGather> gathers;
-  gathers.reserve(units_.size());
-  for (const auto& unit : units_) {
+  gathers.reserve(units.size());
+  for (ShardUnit* const unit : units) {
     if (kind_ == ShardKind::kParameters) unit->allocate();
     // No step has the number 0.
     const TransferId id{0, Direction::kWeights, unit->stage(), StageId(unit->number()),

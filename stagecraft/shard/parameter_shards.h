@@ -60,6 +60,8 @@ class ParameterShards {
   /// has them until `release`. Called by the group's ranks together, between steps. Throws as
   /// transfers do; then it can be called again.
   void gather(Transport& transport, Deadline deadline);
+  /// The same for the parameters of one stage, which its UNSHARD gathers.
+  void gather_stage(StageId stage, Transport& transport, Deadline deadline);
   /// With kParameters: copies this replica's pieces from parameters that were written, after
   /// `gather`.
   void keep();
@@ -73,6 +75,8 @@ class ParameterShards {
   int64_t whole_bytes() const;
 
  private:
+  void gather(std::span<ShardUnit* const> units, Transport& transport, Deadline deadline) const;
+
   ShardKind kind_;
   ShardGroup group_;
   std::vector<std::string> modules_;

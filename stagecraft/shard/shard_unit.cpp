@@ -136,8 +136,7 @@ std::string ShardUnit::describe() const {
   }
   return fmt::format(
       "stage {}: its parameters ({}) are sharded over the replicas: this replica has a piece of "
-      "them "
-      "outside of UNSHARD and RESHARD; read and write them in Runner::with_whole_parameters",
+      "them outside of UNSHARD and RESHARD; read and write them in Runner::with_whole_parameters",
       stage().value(), names);
 }
 

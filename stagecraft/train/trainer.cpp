@@ -53,6 +53,7 @@ class Trainer::Impl {
 
   TrainStep step(const Arguments& inputs, const c10::IValue& target, bool measure_memory) {
     const auto begin = std::chrono::steady_clock::now();
+    has_times_ = false;
     state_.zero_grad();
     TrainStep result;
     const uint64_t completed = world_.completed_steps();
@@ -84,6 +85,7 @@ class Trainer::Impl {
       state_.optimizer().step(result.learning_rate);
     }
     share_weights();
+    has_times_ = true;
     result.step = ++steps_;
     result.seconds =
         std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count();
@@ -149,6 +151,23 @@ class Trainer::Impl {
     std::optional<RecordedRun> run;
     world_.together([&] { run = world_.recorded_run(); });
     return std::move(*run);
+  }
+
+  MeasuredLookahead fit_unshard_lookahead() {
+    require<ArgumentError>(
+        options_.transport != nullptr && options_.replicas > 1 &&
+            options_.shard == ShardKind::kParameters,
+        "weights that are not sharded are not gathered: set TrainerOptions::shard to kParameters, "
+        "with several replicas");
+    require<ArgumentError>(has_times_,
+                           "the lookahead is found from the times of the last step: call step "
+                           "before");
+    // Every rank finds this error itself.
+    source_for(options_.source, options_.schedule, num_ranks(), pipe_.num_stages())
+        .without_unshard(options_.microbatches);
+    MeasuredLookahead found;
+    world_.together([&] { found = world_.fit_unshard_lookahead(); });
+    return found;
   }
 
   Checkpoint checkpoint(std::string notes) {
@@ -330,8 +349,9 @@ class Trainer::Impl {
   std::unique_ptr<detail::DeviceUpdate> device_update_;  // null: the host clips and updates
   std::vector<at::Tensor> evaluation_buffers_;           // that a forward changes
   int64_t steps_ = 0;
-  bool is_stale_ = false;  // weights of other replicas' pieces
-  uint64_t run_ = 0;       // 0: not drawn yet
+  bool is_stale_ = false;   // weights of other replicas' pieces
+  bool has_times_ = false;  // of the last step
+  uint64_t run_ = 0;        // 0: not drawn yet
 };
 
 Trainer::Trainer(Pipe pipe, const Loss& loss, TrainerOptions options)
@@ -383,6 +403,10 @@ int32_t Trainer::num_ranks() const {
 
 RecordedRun Trainer::recorded_run() {
   return impl_->recorded_run();
+}
+
+MeasuredLookahead Trainer::fit_unshard_lookahead() {
+  return impl_->fit_unshard_lookahead();
 }
 
 Trainer::Memory Trainer::memory() const {

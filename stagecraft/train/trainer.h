@@ -13,6 +13,7 @@
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/pipeline_options.h"
+#include "stagecraft/runtime/record/measured_lookahead.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/schedule_source.h"
 #include "stagecraft/runtime/step.h"
@@ -136,6 +137,12 @@ class Trainer {
   /// What all ranks of this replica did in the last step. Called by all ranks. ArgumentError before
   /// the first step.
   RecordedRun recorded_run();
+
+  /// With ShardKind::kParameters, after a step: finds from the times of the last step, and from
+  /// gathers that are measured here, the smallest number of stages that each rank has to unshard
+  /// ahead for a step to take no longer. Later steps and evaluations unshard that many. Losses and
+  /// weights keep their bits. Called by all ranks. ArgumentError as Runner::fit_unshard_lookahead.
+  MeasuredLookahead fit_unshard_lookahead();
 
   /// Everything that is needed to continue, with `notes`. It shares the tensors: save it before the
   /// next step. Called by all ranks. Rank 0 gets the tensors of all stages. On other ranks

@@ -197,6 +197,12 @@ void TrainerWorld::release_whole() {
   if (shard_ == ShardKind::kParameters) shards()->release();
 }
 
+MeasuredLookahead TrainerWorld::fit_unshard_lookahead() {
+  MeasuredLookahead found = static_cast<Runner&>(*pipeline_).fit_unshard_lookahead();
+  static_cast<Runner&>(*evaluation_).set_unshard_lookahead(found.lookahead);
+  return found;
+}
+
 std::shared_ptr<ParameterShards> TrainerWorld::shards() const {
   if (transport_ == nullptr) return nullptr;
   return static_cast<Runner&>(*pipeline_).shards();

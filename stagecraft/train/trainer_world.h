@@ -14,6 +14,7 @@
 #include "stagecraft/partition/pipe.h"
 #include "stagecraft/runtime/loss.h"
 #include "stagecraft/runtime/pipeline_base.h"
+#include "stagecraft/runtime/record/measured_lookahead.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/runtime/step.h"
@@ -59,6 +60,8 @@ class TrainerWorld {
   /// With sharded weights: gives them their elements until the next step, or takes them.
   void gather_whole();
   void release_whole();
+  /// Of training and evaluation (Runner::fit_unshard_lookahead).
+  MeasuredLookahead fit_unshard_lookahead();
   /// On rank 0: for each stage, what `of_stage` returns on the stage's rank. Empty on other ranks.
   std::vector<std::vector<at::Tensor>> collect(
       const std::function<std::vector<at::Tensor>(StageId)>& of_stage);

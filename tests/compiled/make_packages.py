@@ -12,6 +12,7 @@ half.scp    one stage under autocast to bfloat16: batch normalisation, two outpu
 One process makes all of them, since Python takes seconds to import torch.
 """
 
+import os
 import pathlib
 import sys
 import warnings
@@ -121,10 +122,13 @@ def main():
         "mlp": (lambda: mlp("mlp"), ["--split", "b", "--jobs", "2"]),
         "half": (lambda: half("half"), ["--bf16", "--eval"]),
     }
-    with Workers(2) as workers:
+    # CI has two cores; machines with a GPU have more.
+    count = 2 if device == "cpu" else min(10, len(os.sched_getaffinity(0)))
+    with Workers(count) as workers:
         for name in sys.argv[4:] or builds:
             make, options = builds[name]
             words = [str(word) for word in (make(), "-o", folder / f"{name}.scp", "--device", device, *options)]
+            words += ["--jobs", str(count)] if device == "cuda" else []
             if compile_here(words, workers) != 0:
                 raise SystemExit(1)
 

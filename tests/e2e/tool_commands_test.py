@@ -147,6 +147,11 @@ class Lower(ToolTest):
         self.assertIn("at level compute", self.good("verify", "-", stdin=sharded.encode()))
         self.good("simulate", "-", stdin=sharded.encode())
         self.assertIn("lowered level", self.good("simulate", "-", "--lower", stdin=sharded.encode()))
+        ahead = b"0UNSHARD,1UNSHARD,0F0,1F0,1B0,1RESHARD,0B0,0RESHARD\n"
+        self.good("verify", "-", "--max-active-stages", 2, "--unshard-lookahead", 2, stdin=ahead)
+        for option in (["--max-active-stages", 1], ["--unshard-lookahead", 1]):
+            self.assertEqual(self.run_tool("verify", "-", *option, stdin=ahead).code, 1)
+        self.bad(2, "verify", "-", "--unshard-lookahead", "1,1", stdin=ahead, says="the lookahead has 2 numbers, expected one for each of 1 ranks")
 
     def test_takes_edges_in_the_place_of_the_chain(self):
         compute = b"0F0,0B0\n1F0,1B0\n2F0,2B0\n"

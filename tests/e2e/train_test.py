@@ -97,6 +97,18 @@ class Curves(TrainTest):
             self.assertEqual(self.curve("--steps", "6", "--dropout", "0.1", *options), one, options)
         self.assertNotEqual(self.curve("--steps", "6", "--dropout", "0.1", "--seed", "2"), one)
 
+    def test_the_lookahead_is_found_from_the_first_steps(self):
+        text = self.good("train", "--data", "text.txt", *small("--steps", "5", "--ranks", "1", "--replicas", "2", "--microbatches", "2"),
+                         "--schedule", "Interleaved1F1B", "--shard", "parameters", "--unshard-lookahead", "least", "--checkpoint", "run",
+                         "--report-json", "report.json")
+        said = [line for line in text.splitlines() if line.startswith("unshard lookahead")]
+        self.assertEqual(len(said), 1)
+        self.assertRegex(said[0], r"lookahead [123] by rank \(at most 3\): a gather takes up to \S+ ms, a forward \S+ ms or more")
+        facts = json.loads((self.folder / "report.json").read_text())["facts"]
+        self.assertIn({"name": "unshard lookahead", "value": said[0]}, facts)
+        # Without gathers there is nothing to measure.
+        self.assertEqual(sorted(self.resume("--steps", "6", "--replicas", "1")), [6])
+
     def test_learning_beats_guessing_by_frequency(self):
         text = self.good("train", "--data", "text.txt", *small("--steps", "150", "--sample", "40", "--eval-every", "75"))
         entropy = float(text.split("unigram entropy ")[1].split()[0])
@@ -332,7 +344,13 @@ class WrongInputs(TrainTest):
         self.refused("--schedule", "own.csv", says="--microbatches 4 does not fit own.csv, which has 6")
         self.refused("--limit-sends", "0", says="--limit-sends takes a whole number from 1")
         self.refused("--max-active-stages", "0", says="--max-active-stages takes a whole number from 1")
-        self.refused("--unshard-lookahead", "some", says="--unshard-lookahead is full, auto or a number for each rank, got \"some\"")
+        self.refused("--unshard-lookahead", "some",
+                     says="--unshard-lookahead is full, auto, least or a number for each rank, got \"some\"")
+        self.refused("--unshard-lookahead", "least", says="--unshard-lookahead least is found from the times of gathers: pass --shard parameters")
+        self.refused("--unshard-lookahead", "least", "--replicas", "2", "--shard", "gradients", says="pass --shard parameters, too")
+        self.write("unsharded.csv", "0UNSHARD,0F0,0F1,0F2,0F3,0B0,0B1,0B2,0B3,0RESHARD\n")
+        self.refused("--unshard-lookahead", "least", "--replicas", "2", "--shard", "parameters", "--schedule", "unsharded.csv",
+                     says="--unshard-lookahead least: the schedule says itself where stages are unsharded")
         self.refused("--unshard-lookahead", "1,2,3", says="--unshard-lookahead: the lookahead has 3 numbers, expected one for each of 2 ranks")
         self.refused("--unshard-lookahead", "1,2", "--max-active-stages", "1", says="--unshard-lookahead: a lookahead is a number from 1 to 1")
         self.write("lowered.csv", self.good("schedule", "1F1B", "--ranks", "2", "--microbatches", "4", "--lower"))

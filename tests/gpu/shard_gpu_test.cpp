@@ -71,6 +71,12 @@ std::vector<std::vector<at::Tensor>> train_sharded(ShardKind kind, c10::Device d
       }
       runner.gather_weights();
       runner.shards()->zero_grad();
+      if (kind != ShardKind::kParameters || update != 1) continue;
+      // Gathers are measured on the device, and change no bit.
+      const MeasuredLookahead found = runner.fit_unshard_lookahead();
+      EXPECT_EQ(found.lookahead.size(), 2U);
+      for (const double gather : found.costs.gather) EXPECT_GT(gather, 0);
+      for (const StageCost& stage : found.costs.stages) EXPECT_GT(stage.forward, 0);
     }
     runner.with_whole_parameters([&] {
       for (const at::Tensor& each : runner.parameters()) {

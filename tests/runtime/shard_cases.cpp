@@ -13,14 +13,11 @@
 namespace stagecraft {
 namespace {
 
-constexpr int32_t kUpdates = 3;
-constexpr double kRate = 0.1;
-
 void update(Runner& runner) {
   const at::NoGradGuard no_grad;
   if (!runner.shards()) {
     for (at::Tensor& parameter : runner.parameters()) {
-      if (parameter.grad().defined()) parameter.add_(parameter.grad(), -kRate);
+      if (parameter.grad().defined()) parameter.add_(parameter.grad(), -kShardRate);
       parameter.mutable_grad().reset();
     }
     return;
@@ -28,7 +25,7 @@ void update(Runner& runner) {
   for (const auto& unit : runner.shards()->units()) {
     for (std::size_t i = 0; i < unit->segments().size(); ++i) {
       const at::Tensor grad = unit->grad(i);
-      if (grad.defined()) unit->value(i).add_(grad, -kRate);
+      if (grad.defined()) unit->value(i).add_(grad, -kShardRate);
     }
   }
   runner.gather_weights();
@@ -36,6 +33,14 @@ void update(Runner& runner) {
 }
 
 }  // namespace
+
+Microbatches shard_batch(const ShardCase& c, int32_t update, int32_t part, int32_t replica) {
+  const int64_t rows = c.rows[static_cast<std::size_t>(replica)] * c.schedule.microbatches;
+  Microbatches batch = random_batch(c.schedule.microbatches, rows, c.width,
+                                    static_cast<uint64_t>(1000 * update + 100 * part + replica));
+  batch.weights.clear();  // by their rows
+  return batch;
+}
 
 ShardOutcome train_sharded(Transport& transport, const ShardCase& c, ShardKind kind) {
   const TestModel model = c.make_model();
@@ -50,20 +55,15 @@ ShardOutcome train_sharded(Transport& transport, const ShardCase& c, ShardKind k
                                        .shard = kind,
                                        .shard_units = c.units}));
   ShardOutcome outcome;
-  for (int32_t number = 0; number < kUpdates; ++number) {
+  for (int32_t number = 0; number < kShardUpdates; ++number) {
     for (int32_t part = 0; part < c.accumulate; ++part) {
       if (c.before_step) c.before_step(runner, transport, number * c.accumulate + part);
-      const int64_t rows = c.rows[static_cast<std::size_t>(replica)] * c.schedule.microbatches;
-      Microbatches batch =
-          random_batch(c.schedule.microbatches, rows, c.width,
-                       static_cast<uint64_t>(1000 * number + 100 * part + replica));
-      batch.weights.clear();  // by their rows
-      const StepResult result =
-          runner.step(part_of(batch, placement, own),
-                      {.microbatches = c.schedule.microbatches,
-                       .reduce_grads = !c.reduces_once || part + 1 == c.accumulate,
-                       .outputs = OutputMode::kNone,
-                       .everywhere = true});
+      const StepResult result = runner.step(
+          part_of(shard_batch(c, number, part, replica), placement, own),
+          {.microbatches = c.schedule.microbatches,
+           .reduce_grads = c.reduces.empty() || c.reduces[static_cast<std::size_t>(part)],
+           .outputs = OutputMode::kNone,
+           .everywhere = true});
       outcome.losses.push_back(result.loss().clone());
     }
     update(runner);

@@ -23,8 +23,8 @@ struct ShardCase {
   std::function<TestModel()> make_model;
   /// Steps whose gradients are added up for an update.
   int32_t accumulate = 1;
-  /// Only the last of them reduces gradients over the replicas.
-  bool reduces_once = false;
+  /// Which of them reduce gradients over the replicas. Empty: all.
+  std::vector<bool> reduces = {};
   /// Modules that are units of their own.
   std::vector<std::string> units = {};
   /// Called before each step, on every rank.
@@ -40,6 +40,12 @@ struct ShardOutcome {
 /// Called on every rank of a world of replicas * ranks: trains a few updates of plain gradient
 /// descent.
 ShardOutcome train_sharded(Transport& transport, const ShardCase& c, ShardKind kind);
+
+/// The batch of a replica in one of the steps whose gradients are added up for an update.
+Microbatches shard_batch(const ShardCase& c, int32_t update, int32_t part, int32_t replica);
+/// Updates, and their factor for gradients.
+inline constexpr int32_t kShardUpdates = 3;
+inline constexpr double kShardRate = 0.1;
 
 /// The same with every kind: expects the bits of kNone.
 void check_kinds(Transport& transport, const ShardCase& c);

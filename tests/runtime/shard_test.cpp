@@ -9,8 +9,10 @@
 
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/allclose.h>
+#include <ATen/ops/linear.h>
 #include <ATen/ops/mse_loss.h>
 #include <ATen/ops/ones.h>
+#include <ATen/ops/tanh.h>
 #include <ATen/ops/zeros.h>
 
 #include "stagecraft/base/error.h"
@@ -31,6 +33,32 @@ std::function<TestModel()> chain(int32_t stages) {
 void check_on_threads(const ShardCase& c) {
   LocalWorld world(c.replicas * c.schedule.ranks);
   world.run([&](Transport& transport) { check_kinds(transport, c); });
+}
+
+// Plain autograd with one weight for both stages: that weight and the two biases.
+std::vector<at::Tensor> train_with_one_weight(const ShardCase& c) {
+  const auto parameters = parameters_of(c.make_model().bodies);
+  std::vector<at::Tensor> own = {parameters[0].tensor, parameters[1].tensor, parameters[3].tensor};
+  for (int32_t update = 0; update < kShardUpdates; ++update) {
+    for (int32_t part = 0; part < c.accumulate; ++part) {
+      for (int32_t replica = 0; replica < c.replicas; ++replica) {
+        const Microbatches batch = shard_batch(c, update, part, replica);
+        const auto count = static_cast<double>(batch.inputs.size()) * c.replicas;
+        for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
+          const at::Tensor x = batch.inputs[m].args[0].toTensor();
+          const at::Tensor hidden = at::tanh(at::linear(x, own[0], own[1]));
+          const at::Tensor y = at::tanh(at::linear(hidden, own[0], own[2]));
+          at::mse_loss(y, batch.targets[m].toTensor()).div(count).backward();
+        }
+      }
+    }
+    const at::NoGradGuard no_grad;
+    for (at::Tensor& parameter : own) {
+      parameter.sub_(parameter.grad(), kShardRate);
+      parameter.mutable_grad().reset();
+    }
+  }
+  return own;
 }
 
 TEST(Sharding, HasTheBitsOfWholeReplicas) {
@@ -147,7 +175,36 @@ TEST(Sharding, GradientsCanStayLocal) {
   check_on_threads({.schedule = {"Interleaved1F1B", 2, 2, 4},
                     .make_model = chain(4),
                     .accumulate = 3,
-                    .reduces_once = true});
+                    .reduces = {false, false, true}});
+}
+
+// Copies of a tied weight, whose gradients stay local for some steps, are one weight in plain
+// autograd. (Sums have a different order, so bits may differ.)
+TEST(Sharding, LocalGradientsOfATiedWeightAreThoseOfOneWeight) {
+  const auto make = [] {
+    TestModel model = chain_model(2, 20);
+    model.ties = {{{StageId(0), "weight"}, {StageId(1), "weight"}}};
+    const auto parameters = parameters_of(model.bodies);
+    const at::NoGradGuard no_grad;
+    parameters[2].tensor.copy_(parameters[0].tensor);
+    return model;
+  };
+  ShardCase c{.schedule = {"1F1B", 2, 1, 4}, .make_model = make, .accumulate = 3};
+  const std::vector<at::Tensor> expected = train_with_one_weight(c);
+  for (const std::vector<bool>& reduces :
+       std::vector<std::vector<bool>>{{false, false, true}, {true, false, true}}) {
+    c.reduces = reduces;
+    LocalWorld world(4);
+    world.run([&](Transport& transport) {
+      for (const ShardKind kind : {ShardKind::kNone, ShardKind::kOptimizer, ShardKind::kGradients,
+                                   ShardKind::kParameters}) {
+        const ShardOutcome got = train_sharded(transport, c, kind);
+        const at::Tensor& bias = expected[transport.rank().value() % 2 == 0 ? 1 : 2];
+        EXPECT_TRUE(at::allclose(got.parameters.at(0), expected[0], 1e-5, 1e-6)) << to_string(kind);
+        EXPECT_TRUE(at::allclose(got.parameters.at(1), bias, 1e-5, 1e-6)) << to_string(kind);
+      }
+    });
+  }
 }
 
 // Sums that were reduced before stay in the pieces. (Whole replicas have them in a different place,
@@ -181,6 +238,43 @@ TEST(Sharding, LocalGradientsAreAddedToReducedOnes) {
     return result;
   };
   EXPECT_TRUE(at::allclose(grads(ShardKind::kGradients), grads(ShardKind::kNone), 1e-5, 1e-7));
+}
+
+TEST(Sharding, TheLookaheadIsSetByAllRanksAlike) {
+  const ScheduleCase schedule{"Interleaved1F1B", 1, 3, 2};
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    const TestModel model = chain_model(3, 20);
+    const ScheduleSource source = schedule.source();
+    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.timeout = std::chrono::seconds(20),
+                                         .seed = 7,
+                                         .replicas = 2,
+                                         .shard = ShardKind::kParameters}));
+    const Microbatches batch = part_of(random_batch(2, 6, 20, 1), source.placement(), Rank(0));
+    const auto lists = [&](const UnshardLookahead& lookahead) {
+      return *ScheduleSource::named("Interleaved1F1B", 1, 3,
+                                    LowerOptions{.unshard_lookahead = lookahead})
+                  .training(2, StageGraph::chain(3));
+    };
+    const auto step = [&] {
+      runner.step(batch, {.microbatches = 2});
+      return runner.recorded_run().recording.schedule;
+    };
+    EXPECT_EQ(step(), lists(Lookahead::kFull));
+    runner.set_unshard_lookahead({1});
+    EXPECT_EQ(step(), lists(std::vector<int32_t>{1}));
+    EXPECT_NE(lists(std::vector<int32_t>{1}), lists(Lookahead::kFull));
+    EXPECT_ERROR(runner.set_unshard_lookahead({4}), ArgumentError,
+                 "a lookahead is a number from 1 to 3");
+    EXPECT_ERROR(runner.set_unshard_lookahead({1, 1}), ArgumentError, "one for each of 1 ranks");
+    runner.eval(batch, {.microbatches = 2});
+    EXPECT_ERROR(runner.fit_unshard_lookahead(), ArgumentError, "which must have trained");
+    runner.set_unshard_lookahead({1 + transport.rank().value()});
+    EXPECT_ERROR(step(), MetadataError, "the ranks do not agree");
+    runner.set_unshard_lookahead({2});
+    EXPECT_EQ(step(), lists(std::vector<int32_t>{2}));
+  });
 }
 
 TEST(Sharding, UnitsCanBeNamed) {
@@ -249,7 +343,7 @@ TEST(Sharding, AFailedStepChangesNothing) {
     const ShardCase plain{.schedule = {"1F1B", 2, 1, 4},
                           .make_model = make,
                           .accumulate = 2,
-                          .reduces_once = kind == ShardKind::kParameters};
+                          .reduces = {kind != ShardKind::kParameters, true}};
     ShardCase failing = plain;
     std::vector<ShardOutcome> expected(4);
     LocalWorld world(4);

@@ -53,6 +53,29 @@ TEST(ShardStages, LooksAheadAsFarAsAsked) {
   EXPECT_ERROR(sharded(std::vector<int32_t>{0}), ArgumentError, "got 0");
 }
 
+// verify accepts a list with the lookahead that it was made with, and with a smaller one only if
+// the list is the same.
+TEST(ShardStages, VerifyKnowsTheLookahead) {
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    const Schedule schedule = build_schedule(kind.name, {.ranks = 3, .microbatches = 7});
+    const auto is_good = [](const Schedule& sharded, const std::vector<int32_t>& lookahead) {
+      return verify(sharded, {.mode = infer_mode(sharded), .unshard_lookahead = lookahead}).ok();
+    };
+    for (const std::vector<int32_t>& ahead :
+         std::vector<std::vector<int32_t>>{{1, 2, 3}, {3, 3, 3}, {2, 2, 1}}) {
+      const Schedule sharded = shard_stages(schedule, 3, ahead);
+      EXPECT_TRUE(is_good(sharded, ahead)) << kind.name;
+      for (std::size_t r = 0; r < ahead.size(); ++r) {
+        if (ahead[r] == 1) continue;
+        std::vector<int32_t> smaller = ahead;
+        --smaller[r];
+        EXPECT_EQ(is_good(sharded, smaller), sharded == shard_stages(schedule, 3, smaller))
+            << kind.name << ", rank " << r;
+      }
+    }
+  }
+}
+
 // Neither the compute order nor RESHARD depend on the lookahead, and what is computed is unsharded.
 TEST(ShardStages, LookaheadMovesUnshardAlone) {
   for (const ScheduleKind& kind : schedule_kinds()) {

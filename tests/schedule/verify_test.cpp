@@ -159,6 +159,21 @@ TEST(Verify, CountsActiveStages) {
               ElementsAre());
 }
 
+TEST(Verify, CountsStagesAhead) {
+  constexpr std::string_view kTwo =
+      "0UNSHARD,1UNSHARD,0F0,0F1,1F0,1F1,1B0,1B1,1RESHARD,0B0,0B1,0RESHARD\n";
+  EXPECT_THAT(findings(kTwo, {.unshard_lookahead = {2}}), ElementsAre());
+  EXPECT_THAT(findings(kTwo, {.unshard_lookahead = {1}}),
+              ElementsAre("rank 0, slot 1, 1UNSHARD: the stage is unsharded further ahead than a "
+                          "lookahead of 1"));
+  EXPECT_THAT(findings("0UNSHARD,0F0,0F1,1UNSHARD,1F0,1F1,1B0,1B1,1RESHARD,0B0,0B1,0RESHARD\n",
+                       {.unshard_lookahead = {1}}),
+              ElementsAre());
+  EXPECT_ERROR(findings(kTwo, {.unshard_lookahead = {1, 1}}), ArgumentError,
+               "expected a lookahead of at least 1 for each of 1 ranks, got 2 numbers");
+  EXPECT_ERROR(findings(kTwo, {.unshard_lookahead = {0}}), ArgumentError, "the smallest 0");
+}
+
 TEST(Verify, ChecksReduceGrad) {
   EXPECT_THAT(findings("0F0,0B0,0REDUCE_GRAD\n"), ElementsAre());
   EXPECT_THAT(findings("0F0,0I0,0REDUCE_GRAD,0W0\n"),

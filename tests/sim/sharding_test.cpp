@@ -7,6 +7,7 @@
 #include "stagecraft/schedule/passes/shard_stages.h"
 #include "stagecraft/sim/simulate.h"
 #include "stagecraft/sim/unshard_lookahead.h"
+#include "tests/support/expect_error.h"
 
 namespace stagecraft {
 namespace {
@@ -70,6 +71,56 @@ TEST(SimulateSharding, FindsTheSmallestLookaheadThatCostsNoTime) {
       }
       if (gather == 0) {
         EXPECT_THAT(found, ElementsAre(1, 1));
+      }
+    }
+  }
+}
+
+// By hand, F = 4, B = 8, two stages of one rank: with one stage ahead, 1F0 waits for its whole
+// gather. With two, the gather runs beside 0F0, and takes longer than that only if it is above 4.
+TEST(SimulateSharding, FindsALookaheadThatIsKnownByHand) {
+  const Schedule schedule = parse_csv("0F0,1F0,1B0,0B0\n");
+  const StageGraph graph = StageGraph::chain(2);
+  const auto found = [&](double gather) {
+    CostModel costs = parse_costs("F=4,B=4,W=4");
+    costs.gather = {gather};
+    return find_unshard_lookahead(schedule, costs, graph, 2);
+  };
+  EXPECT_THAT(found(0), ElementsAre(1));
+  EXPECT_THAT(found(3), ElementsAre(2));
+  EXPECT_THAT(found(30), ElementsAre(2));
+  EXPECT_ERROR(find_unshard_lookahead(schedule, {}, graph, 0), ArgumentError,
+               "at least 1 active stage");
+}
+
+// No lookahead that is nowhere larger is as fast: all of them are tried.
+TEST(SimulateSharding, NoSmallerLookaheadIsAsFast) {
+  constexpr int32_t kMost = 4;
+  for (const char* name : {"Interleaved1F1B", "LoopedBFS", "InterleavedZeroBubble"}) {
+    for (const double gather : {0.3, 1.0, 2.5, 7.0}) {
+      const Schedule schedule =
+          build_schedule(name, {.ranks = 3, .microbatches = 6, .stages_per_rank = 4});
+      CostModel costs = parse_costs("F=1,B=1.5,W=0.5");
+      for (int32_t s = 0; s < schedule.num_stages(); ++s) {
+        costs.gather.push_back(gather * (1 + 0.1 * (s % 3)));
+      }
+      const StageGraph graph = StageGraph::chain(schedule.num_stages());
+      const auto makespan = [&](const std::vector<int32_t>& lookahead) {
+        return simulate(shard_stages(schedule, kMost, lookahead), costs).makespan;
+      };
+      const std::vector<int32_t> found = find_unshard_lookahead(schedule, costs, graph, kMost);
+      const double best = makespan({kMost, kMost, kMost});
+      EXPECT_NEAR(makespan(found), best, 1e-6) << name << " " << gather;
+      std::vector<int32_t> other(3);
+      for (other[0] = 1; other[0] <= found[0]; ++other[0]) {
+        for (other[1] = 1; other[1] <= found[1]; ++other[1]) {
+          for (other[2] = 1; other[2] <= found[2]; ++other[2]) {
+            if (other == found) continue;
+            EXPECT_GT(makespan(other), best + 1e-6)
+                << name << " " << gather << ": " << testing::PrintToString(other) << " beside "
+                << testing::PrintToString(found);
+          }
+        }
       }
     }
   }

@@ -28,11 +28,11 @@ namespace {
 struct Weights {
   std::vector<ModelState> states;
 
-  Weights() {
+  explicit Weights(at::ScalarType type = at::kFloat) {
     const RandomScope random(3);
     for (const auto& sizes : std::vector<std::vector<int64_t>>{{3, 4}, {4}, {2, 2, 5}}) {
-      at::Tensor parameter = at::randn(sizes).requires_grad_();
-      parameter.mutable_grad() = at::randn(sizes);
+      at::Tensor parameter = at::randn(sizes).to(type).requires_grad_();
+      parameter.mutable_grad() = at::randn(sizes).to(type);
       states.push_back({.name = "w" + std::to_string(states.size()),
                         .is_parameter = true,
                         .stage = StageId(0),
@@ -96,6 +96,33 @@ TEST(DeviceUpdate, IsReplayedWithTheSameBits) {
   const auto [replayed_norms, replayed] = train(GraphMode::kAuto);
   EXPECT_EQ(norms, replayed_norms);
   for (std::size_t i = 0; i < values.size(); ++i) EXPECT_TRUE(at::equal(values[i], replayed[i]));
+}
+
+// Run and replayed, half weights follow their float32 copies, which the host would update the same.
+TEST(DeviceUpdate, WritesHalfWeightsFromTheirFloat32Copies) {
+  const FakeDeviceProbes probes(1000);
+  const FakeGraphDevices graphs;
+  for (const GraphMode mode : {GraphMode::kOff, GraphMode::kAuto}) {
+    const Weights weights(at::kBFloat16);
+    const Weights host(at::kBFloat16);
+    AdamW optimizer(weights.states, {.master_weights = true});
+    AdamW host_optimizer(host.states, {.master_weights = true});
+    const auto update = detail::DeviceUpdate::make(optimizer, 0, mode);
+    for (uint64_t step = 0; step < 4; ++step) {
+      weights.set_grads(step);
+      host.set_grads(step);
+      const std::vector<at::Tensor> before = weights.values();
+      update->run(1e-1);
+      host_optimizer.step(1e-1);
+      for (std::size_t i = 0; i < weights.states.size(); ++i) {
+        const at::Tensor& master = optimizer.moments()[i].master;
+        EXPECT_TRUE(at::allclose(master, host_optimizer.moments()[i].master, 1e-5, 1e-7)) << step;
+        EXPECT_TRUE(at::equal(weights.values()[i], master.to(at::kBFloat16))) << step;
+        EXPECT_FALSE(at::equal(weights.values()[i], before[i])) << step;
+      }
+    }
+    EXPECT_EQ(update->num_replayed(), mode == GraphMode::kOff ? 0 : 3);
+  }
 }
 
 TEST(DeviceUpdate, InfiniteGradientsChangeNothing) {

@@ -59,6 +59,31 @@ TEST(TrainerProcesses, ShardedReplicasHaveTheBitsOfWholeOnes) {
   }
 }
 
+// 2 x 2 processes, which measure different times, agree on the lookahead.
+TEST(TrainerProcesses, FitTheLookaheadTogether) {
+  const WorldCase c = world_case(4, "Interleaved1F1B", 2, 2);
+  const auto ends = run_gloo_ranks(4, {}, [&](Transport& transport) {
+    std::vector<PreparedTrainer> models = prepare_many(c.setup, 2);
+    const std::vector<double> expected = [&] {
+      Trainer whole = models[0].make(&transport, 2);
+      return curve(whole, 4);
+    }();
+    models[1].options.shard = ShardKind::kParameters;
+    Trainer trainer = models[1].make(&transport, 2);
+    std::vector<double> numbers = curve(trainer, 2);
+    const MeasuredLookahead found = trainer.fit_unshard_lookahead();
+    const std::vector<int64_t> own(found.lookahead.begin(), found.lookahead.end());
+    for (const c10::IValue& other :
+         transport.all_gather(own, Deadline::after(std::chrono::seconds(20)))) {
+      EXPECT_EQ(other.toIntVector(), own);
+    }
+    const std::vector<double> later = curve(trainer, 4);
+    numbers.insert(numbers.end(), later.begin(), later.end());
+    EXPECT_EQ(numbers, expected);
+  });
+  for (const auto& end : ends) EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
+}
+
 TEST(TrainerProcesses, NameTheShardedReplicaWhoseProcessEnded) {
   WorldCase c = world_case(2, "1F1B", 2, 2);
   c.setup.options.shard = ShardKind::kParameters;

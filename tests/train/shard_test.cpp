@@ -21,6 +21,10 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/runner.h"
+#include "stagecraft/schedule/builders/builders.h"
+#include "stagecraft/schedule/passes/shard_stages.h"
+#include "stagecraft/sim/simulate.h"
+#include "stagecraft/sim/unshard_lookahead.h"
 #include "stagecraft/stage/memory_meter.h"
 #include "stagecraft/train/checkpoint.h"
 #include "stagecraft/train/checkpoint_writer.h"
@@ -81,6 +85,35 @@ void check_kinds(const WorldCase& c, std::span<const ShardKind> kinds = kKinds) 
   for (const ShardKind kind : kinds) {
     SCOPED_TRACE(to_string(kind));
     expect_same(run(c, kind, 3), expected);
+  }
+}
+
+/// The lookahead is that of the measured times, and the same on all ranks.
+void expect_fit(Trainer& trainer, const MeasuredLookahead& found, Transport& transport) {
+  const Recording recording = trainer.recorded_run().recording;
+  const int32_t stages = trainer.pipe().num_stages();
+  const Schedule schedule =
+      build_schedule("Interleaved1F1B", {.ranks = trainer.num_ranks(),
+                                         .microbatches = recording.schedule.num_microbatches(),
+                                         .stages_per_rank = stages / trainer.num_ranks()});
+  EXPECT_EQ(found.lookahead, find_unshard_lookahead(schedule, found.costs, recording.graph, 3));
+  EXPECT_EQ(found.max_active_stages, 3);
+  EXPECT_EQ(found.makespan,
+            simulate(shard_stages(schedule, 3, found.lookahead), found.costs).makespan);
+  ASSERT_EQ(found.costs.stages.size(), static_cast<std::size_t>(stages));
+  ASSERT_EQ(found.costs.gather.size(), static_cast<std::size_t>(stages));
+  std::vector<double> told(found.lookahead.begin(), found.lookahead.end());
+  for (std::size_t s = 0; s < found.costs.stages.size(); ++s) {
+    EXPECT_GT(found.costs.gather[s], 0);
+    EXPECT_GT(found.costs.stages[s].forward, 0);
+    EXPECT_GT(found.costs.stages[s].full_backward(), 0);
+    told.push_back(found.costs.gather[s]);
+    told.push_back(found.costs.stages[s].forward);
+    told.push_back(found.costs.stages[s].full_backward());
+  }
+  for (const c10::IValue& other :
+       transport.all_gather(told, Deadline::after(std::chrono::seconds(20)))) {
+    EXPECT_EQ(other.toDoubleVector(), told);
   }
 }
 
@@ -439,6 +472,59 @@ TEST(ShardedTrainer, UnitsCanBeNamed) {
   c.setup.options.shard_units = {"head"};
   EXPECT_TRUE(same_bits(run(c, ShardKind::kParameters, 4, folder).weights, expected.weights));
   std::filesystem::remove_all(folder);
+}
+
+// Where weights are gathered changes no bit, before and after the lookahead is changed.
+TEST(ShardedTrainer, TheLookaheadChangesNoBit) {
+  WorldCase c = world_case(6, "Interleaved1F1B", 2, 2);
+  const Result expected = run(c, ShardKind::kNone);
+  const auto with = [&](const UnshardLookahead& lookahead) {
+    c.setup.options.source = ScheduleSource::named("Interleaved1F1B", 2, 3,
+                                                   LowerOptions{.unshard_lookahead = lookahead});
+    expect_same(run(c, ShardKind::kParameters), expected);
+  };
+  with(Lookahead::kAuto);
+  with(std::vector<int32_t>{1, 2});
+  c.setup.options.source.reset();
+  c.setup.options.shard = ShardKind::kParameters;
+  on_ranks(c, [&](Transport& transport, Trainer trainer) {
+    curve(trainer, 2);
+    const MeasuredLookahead found = trainer.fit_unshard_lookahead();
+    expect_fit(trainer, found, transport);
+    curve(trainer, 4);
+    const auto [inputs, targets] = batch_of(50);
+    EXPECT_EQ(trainer.eval_loss({inputs}, targets), expected.loss);
+    // Later steps have it.
+    const Recording recording = trainer.recorded_run().recording;
+    EXPECT_EQ(recording.schedule,
+              *ScheduleSource::named("Interleaved1F1B", 2, 3,
+                                     LowerOptions{.unshard_lookahead = found.lookahead})
+                   .training(2, recording.graph));
+    trainer.gather_weights();
+    EXPECT_TRUE(transport.rank() != Rank(0) || same_bits(values_of(trainer), expected.weights));
+    transport.barrier(Deadline::after(std::chrono::seconds(20)));
+  });
+}
+
+TEST(ShardedTrainer, TheLookaheadNeedsAStepAndGathers) {
+  WorldCase c = world_case(2, "1F1B", 2, 2);
+  c.setup.options.shard = ShardKind::kGradients;
+  on_ranks(c, [&](Transport&, Trainer trainer) {
+    curve(trainer, 1);
+    EXPECT_ERROR(trainer.fit_unshard_lookahead(), ArgumentError,
+                 "weights that are not sharded are not gathered");
+  });
+  c.setup.options.shard = ShardKind::kParameters;
+  on_ranks(c, [&](Transport&, Trainer trainer) {
+    EXPECT_ERROR(trainer.fit_unshard_lookahead(), ArgumentError, "call step before");
+  });
+  const Schedule schedule = shard_stages(build_schedule("1F1B", {.ranks = 2, .microbatches = 2}));
+  c.setup.options.source = ScheduleSource::fixed(schedule);
+  on_ranks(c, [&](Transport&, Trainer trainer) {
+    const std::vector<double> before = curve(trainer, 1);
+    EXPECT_ERROR(trainer.fit_unshard_lookahead(), ArgumentError, "its lookahead is fixed");
+    EXPECT_EQ(curve(trainer, 2).size(), before.size());
+  });
 }
 
 TEST(ShardedTrainer, NeedsAWorldAndTheSameWeights) {

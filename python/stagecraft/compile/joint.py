@@ -15,6 +15,7 @@ from .fx_tools import drop_unused, extract, output, placeholders
 from .graph_text import Graph, ValueRef
 from .halves import carrier_slots, divide, finish, split_backward
 from .hoist import hoist
+from .operators import decompositions
 from .pipe_file import TensorInfo
 from .programs import Program, Slot, StagePrograms
 from .ranges import ranges_of
@@ -137,7 +138,7 @@ def _make_programs(
             args.append(torch.empty(len(module.draws), dtype=torch.int64, device=device))
         if names:
             args.append(torch.empty((), device=device).expand(sizes))
-    joint = private.joint_graph(module, tuple(args))
+    joint = private.joint_graph(module, tuple(args), decompositions())
     return _from_joint(joint, module, mode, device, symbols, dict(zip(names, hints, strict=True)), options)
 
 

@@ -1,4 +1,7 @@
-"""Operators of ours in graphs, which a trace cannot look into: one call in a compiled program each.
+"""Operators that Inductor does not look into: one call in a compiled program each.
+
+`grouped_mm` is an operator of ours in graphs. `embedding_weights` keeps the gradient of an embedding's weights one call of
+torch's kernel: Inductor would add rows in the order in which threads come, and bits would differ from run to run.
 
 C++ has the same ones under the same names (stagecraft/compiled/compiled_operators.cpp). Here they serve the trace and the
 first run of new programs. The namespace is not that of the graph's operators, since `stagecraft._C` may have those in this
@@ -11,7 +14,7 @@ from typing import Any
 
 import torch
 
-__all__ = ["find_operator", "grouped_mm", "grouped_mm_weights"]
+__all__ = ["decompositions", "embedding_weights", "find_operator", "grouped_mm", "grouped_mm_weights"]
 
 _SPACE = "stagecraft_compiled"
 
@@ -42,6 +45,28 @@ def grouped_mm_weights(input: torch.Tensor, grad: torch.Tensor, offs: torch.Tens
     for group, begin, end in _groups(offs):
         result[group] = input[begin:end].t() @ grad[begin:end]
     return result
+
+
+@torch.library.custom_op(f"{_SPACE}::embedding_weights", mutates_args=())
+def embedding_weights(
+    grad: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> torch.Tensor:
+    """The gradient of the weights of an embedding, by torch's own kernel."""
+    kernel = torch.ops.aten.embedding_dense_backward.default
+    made: torch.Tensor = kernel(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
+    return made
+
+
+@embedding_weights.register_fake
+def _(
+    grad: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
+) -> torch.Tensor:
+    return grad.new_empty(num_weights, grad.shape[-1])
+
+
+def decompositions() -> dict[Any, Any]:
+    """Operators of torch that a trace replaces with operators of this file."""
+    return {torch.ops.aten.embedding_dense_backward.default: getattr(torch.ops, _SPACE).embedding_weights.default}
 
 
 @grouped_mm.register_fake

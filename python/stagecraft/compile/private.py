@@ -71,13 +71,16 @@ def is_known(condition: Any) -> bool:
     return bool(statically_known_true(condition))
 
 
-def joint_graph(module: nn.Module, args: tuple[torch.Tensor, ...]) -> fx.GraphModule:
-    """Forward and backward in one graph; its inputs and outputs carry descriptors."""
+def joint_graph(module: nn.Module, args: tuple[torch.Tensor, ...], decompositions: dict[Any, Any]) -> fx.GraphModule:
+    """Forward and backward in one graph; its inputs and outputs carry descriptors.
+
+    `decompositions`: beside those of Inductor.
+    """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
     from torch._inductor.decomposition import select_decomp_table
 
     with contextlib.ExitStack() as stack:
-        joint = aot_export_joint_with_descriptors(stack, module, args, decompositions=select_decomp_table())
+        joint = aot_export_joint_with_descriptors(stack, module, args, decompositions={**select_decomp_table(), **decompositions})
         made: fx.GraphModule = joint.graph_module
     return made
 

@@ -7,7 +7,6 @@
 #include <functional>
 #include <optional>
 #include <string>
-#include <unordered_set>
 #include <utility>
 #include <vector>
 
@@ -23,7 +22,6 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run/program.h"
 #include "stagecraft/graph/run/saved_state.h"
 #include "stagecraft/tree/describe.h"
@@ -51,15 +49,7 @@ struct Outcome {
 std::vector<NamedTensor> save_what_changes(const Graph& graph, SavedState& saved) {
   const GraphParts& parts = graph.parts();
   saved.save_default_generator(c10::kCPU);
-  std::unordered_set<int32_t> memory;
-  std::unordered_set<int32_t> values;
   for (const GraphNode& node : parts.nodes) {
-    for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
-      for_each_value(node.arguments[i], [&](ValueId value) {
-        values.insert(value.value());
-        memory.insert(graph.value(value).memory);
-      });
-    }
     for (const Argument& argument : node.arguments) {
       const c10::IValue* fixed = argument.fixed_value();
       if (fixed != nullptr && fixed->isGenerator()) saved.save(fixed->toGenerator());
@@ -68,13 +58,13 @@ std::vector<NamedTensor> save_what_changes(const Graph& graph, SavedState& saved
   for (const GraphValue& value : parts.values) {
     if (!value.device.is_cpu()) saved.save_default_generator(value.device);
   }
+  const std::vector<at::Tensor> written = changed_states(parts);
   std::vector<NamedTensor> changed;
   for (const GraphState& state : parts.states) {
-    const GraphValue& value = graph.value(state.value);
-    if (state.kind == GraphState::Kind::kBuffer || values.contains(state.value.value()) ||
-        (value.memory >= 0 && memory.contains(value.memory))) {
+    const auto is_state = [&](const at::Tensor& tensor) { return tensor.is_same(state.tensor); };
+    if (state.kind == GraphState::Kind::kBuffer || std::ranges::any_of(written, is_state)) {
       saved.save(state.tensor);
-      changed.push_back({value.name, state.tensor});
+      changed.push_back({graph.value(state.value).name, state.tensor});
     }
   }
   return changed;

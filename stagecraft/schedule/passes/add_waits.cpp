@@ -2,8 +2,6 @@
 
 #include <optional>
 #include <unordered_set>
-#include <utility>
-#include <vector>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/schedule/passes/pass_input.h"
@@ -22,10 +20,7 @@ Schedule add_send_waits(const Schedule& schedule) {
   require<ArgumentError>(
       !has_any(schedule, {ActionType::kWaitSendForward, ActionType::kWaitSendBackward}),
       "add_send_waits: the schedule has waits for sends already");
-  std::vector<ActionList> lists;
-  lists.reserve(schedule.lists().size());
-  for (const ActionList& list : schedule.lists()) {
-    ActionList& out = lists.emplace_back();
+  return rewrite_lists(schedule, [&](const ActionList& list, ActionList& out) {
     out.reserve(list.size() + list.size() / 3);
     ActionList sends;
     std::unordered_set<Action> pending;
@@ -44,18 +39,14 @@ Schedule add_send_waits(const Schedule& schedule) {
     for (const Action send : sends) {
       if (pending.contains(send)) out.push_back(send.with_type(wait_of(send.type())));
     }
-  }
-  return {Level::kLowered, schedule.placement(), std::move(lists)};
+  });
 }
 
 Schedule add_reduction_waits(const Schedule& schedule, ReductionWait where) {
   require_level(schedule, Level::kCompute, "add_reduction_waits");
   require<ArgumentError>(!has_any(schedule, {ActionType::kWaitReduceGrad}),
                          "add_reduction_waits: the schedule has WAIT_REDUCE_GRAD already");
-  std::vector<ActionList> lists;
-  lists.reserve(schedule.lists().size());
-  for (const ActionList& list : schedule.lists()) {
-    ActionList& out = lists.emplace_back();
+  return rewrite_lists(schedule, [&](const ActionList& list, ActionList& out) {
     out.reserve(list.size() + 8);
     std::optional<StageId> pending;
     const auto wait = [&] {
@@ -71,8 +62,7 @@ Schedule add_reduction_waits(const Schedule& schedule, ReductionWait where) {
       if (where == ReductionWait::kAtOnce) wait();
     }
     wait();
-  }
-  return {Level::kCompute, schedule.placement(), std::move(lists)};
+  });
 }
 
 }  // namespace stagecraft

@@ -67,9 +67,14 @@ class Lowering {
   void apply(std::string_view name, Pass&& pass) {
     current_ = pass(std::as_const(current_));
     verify_or_throw(current_, graph_, name, options_);
+    options_.unshard_lookahead.clear();
   }
 
   void limit_active_stages(int32_t most) { options_.max_active_stages = most; }
+  /// For the next pass; later ones do not move UNSHARD.
+  void limit_lookahead(std::vector<int32_t> lookahead) {
+    options_.unshard_lookahead = std::move(lookahead);
+  }
 
   const Schedule& current() const { return current_; }
   Schedule take() { return std::move(current_); }
@@ -101,6 +106,8 @@ Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOpt
   Lowering lowering(schedule, graph, {.mode = options.mode.value_or(infer_mode(schedule))});
   if (options.shard && !has_any(schedule, {ActionType::kUnshard, ActionType::kReshard})) {
     lowering.limit_active_stages(options.max_active_stages);
+    lowering.limit_lookahead(resolve_lookahead(options.unshard_lookahead, schedule.num_ranks(),
+                                               options.max_active_stages));
     lowering.apply("after shard_stages", [&](const Schedule& current) {
       return shard_stages(current, options.max_active_stages, options.unshard_lookahead);
     });

@@ -1,18 +1,12 @@
 #include "stagecraft/schedule/passes/merge_backward.h"
 
-#include <utility>
-#include <vector>
-
 #include "stagecraft/schedule/passes/pass_input.h"
 
 namespace stagecraft {
 
 Schedule merge_backward(const Schedule& schedule) {
   require_level(schedule, Level::kCompute, "merge_backward");
-  std::vector<ActionList> lists;
-  lists.reserve(schedule.lists().size());
-  for (const ActionList& list : schedule.lists()) {
-    ActionList& out = lists.emplace_back();
+  return rewrite_lists(schedule, [](const ActionList& list, ActionList& out) {
     out.reserve(list.size());
     for (const Slot& slot : SlotRange(list)) {
       if (slot.is_idle()) continue;
@@ -24,8 +18,7 @@ Schedule merge_backward(const Schedule& schedule) {
       }
       out.insert(out.end(), slot.actions().begin(), slot.actions().end());
     }
-  }
-  return {Level::kCompute, schedule.placement(), std::move(lists)};
+  });
 }
 
 }  // namespace stagecraft

@@ -1,8 +1,5 @@
 #include "stagecraft/schedule/passes/reduce_grads.h"
 
-#include <utility>
-#include <vector>
-
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/schedule/passes/pass_input.h"
@@ -14,10 +11,7 @@ Schedule reduce_grads(const Schedule& schedule) {
   require<ArgumentError>(!has_any(schedule, {ActionType::kReduceGrad}),
                          "reduce_grads: the schedule has REDUCE_GRAD already");
   IndexedVector<StageId, int32_t> left(schedule.num_stages(), schedule.num_microbatches());
-  std::vector<ActionList> lists;
-  lists.reserve(schedule.lists().size());
-  for (const ActionList& list : schedule.lists()) {
-    ActionList& out = lists.emplace_back();
+  return rewrite_lists(schedule, [&](const ActionList& list, ActionList& out) {
     out.reserve(list.size() + 8);
     for (const Slot& slot : SlotRange(list)) {
       if (slot.is_idle()) continue;
@@ -30,8 +24,7 @@ Schedule reduce_grads(const Schedule& schedule) {
         }
       }
     }
-  }
-  return {Level::kCompute, schedule.placement(), std::move(lists)};
+  });
 }
 
 }  // namespace stagecraft

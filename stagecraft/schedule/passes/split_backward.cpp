@@ -1,18 +1,12 @@
 #include "stagecraft/schedule/passes/split_backward.h"
 
-#include <utility>
-#include <vector>
-
 #include "stagecraft/schedule/passes/pass_input.h"
 
 namespace stagecraft {
 
 Schedule split_backward(const Schedule& schedule) {
   require_level(schedule, Level::kCompute, "split_backward");
-  std::vector<ActionList> lists;
-  lists.reserve(schedule.lists().size());
-  for (const ActionList& list : schedule.lists()) {
-    ActionList& out = lists.emplace_back();
+  return rewrite_lists(schedule, [](const ActionList& list, ActionList& out) {
     out.reserve(list.size() + list.size() / 2);
     for (const Slot& slot : SlotRange(list)) {
       const std::size_t first = out.size();
@@ -25,8 +19,7 @@ Schedule split_backward(const Schedule& schedule) {
         out.push_back(action.with_type(ActionType::kBackwardWeight));
       }
     }
-  }
-  return {Level::kCompute, schedule.placement(), std::move(lists)};
+  });
 }
 
 }  // namespace stagecraft

@@ -160,8 +160,8 @@ class Joining {
   }
 
   Hello say_hello() {
-    const Hello mine{next_world(num_ranks_), Word::kHello, ProcessName::of_this(),
-                     fingerprint_of_rank(options_, num_ranks_), progress_.facts().was_started == 0};
+    Hello mine{next_world(num_ranks_), Word::kHello, ProcessName::of_this(),
+               fingerprint_of_rank(options_, num_ranks_), progress_.facts().was_started == 0};
     world_ = mine.world;
     say(mine);
     return mine;
