@@ -26,6 +26,7 @@
 #include "cli/train/options.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/partition/split_text.h"
+#include "stagecraft/plan/unshard_choice.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/load.h"
 
@@ -63,7 +64,23 @@ std::optional<LowerOptions> find_lowering(const TrainCommand& command) {
   return options;
 }
 
+/// A plan that says how its stages are gathered: as options, so that they hold for evaluations,
+/// too.
+ScheduleSource planned_source(const TrainCommand& command) {
+  const SavedPlan& plan = *command.planned;
+  LowerOptions options = find_lowering(command).value_or(LowerOptions());
+  options.max_active_stages = plan.choice.most_active();
+  const bool is_planned = !command.lookahead || command.plan == "auto";
+  if (is_planned && command.lookahead != kLeastLookahead) {
+    options.unshard_lookahead = plan.lookahead;
+  }
+  return ScheduleSource::fixed(without_unshards(plan.schedule), options);
+}
+
 ScheduleSource make_source(const TrainCommand& command, int32_t stages) {
+  if (command.planned && command.planned->problem.sharding.has_gathers()) {
+    return planned_source(command);
+  }
   const std::optional<LowerOptions> lowering = find_lowering(command);
   if (!command.planned && !is_schedule_file(command.schedule)) {
     return source_for(std::nullopt, command.schedule, command.ranks, stages, lowering);

@@ -218,7 +218,8 @@ void check_train_command(const TrainCommand& command) {
                                command.batch, command.microbatches, command.accumulate,
                                command.replicas > 1 ? fmt::format(" x {}", command.replicas) : ""));
   }
-  if (command.shard != "none" && command.replicas == 1) {
+  const bool may_know = !command.plan.empty() && command.plan != "auto" && !command.planned;
+  if (command.shard != "none" && command.replicas == 1 && !may_know) {
     throw BadUsage(
         fmt::format("--shard {} divides among replicas: pass --replicas, too", command.shard));
   }

@@ -16,6 +16,7 @@
 #include <fmt/ranges.h>
 
 #include "cli/failure.h"
+#include "cli/lowering_options.h"
 #include "cli/output.h"
 #include "cli/plan_search.h"
 #include "cli/train/interrupt.h"
@@ -51,7 +52,8 @@ class PlanInterrupt {
 
 /// A batch of the command in microbatches.
 Microbatches make_batch(const TrainCommand& command, const TrainingData& data, const Task& task) {
-  NamedTensors rows = data.training(command, 0)->draw(command.batch / command.accumulate);
+  NamedTensors rows =
+      data.training(command, 0)->draw(command.batch / command.accumulate / command.replicas);
   const std::vector<at::Tensor> parameters = task.pipe.parameters();
   for (auto& [name, tensor] : rows) {
     if (!parameters.empty()) tensor = tensor.to(parameters.front().device());
@@ -77,6 +79,17 @@ PlanProblem problem_of(const TrainCommand& command) {
   problem.microbatches = command.microbatches;
   problem.input_gradient = false;
   problem.units = {"ms", true};
+  problem.sharding = {.replicas = command.replicas, .kind = find_shard_kind(command.shard).value()};
+  if (problem.sharding.has_gathers()) {
+    if (command.given.contains("--max-active-stages")) {
+      problem.sharding.max_active_stages = command.lowering.max_active_stages;
+    }
+    // The least that costs no time is what a plan has anyway.
+    if (command.lookahead && command.lookahead != kLeastLookahead) {
+      problem.sharding.lookahead =
+          parse_lookahead(*command.lookahead, command.ranks, command.lowering.max_active_stages);
+    }
+  }
   bool bytes = true;
   if (command.memory) set_memory(problem.ranks, *command.memory, bytes);
   return problem;
@@ -89,9 +102,9 @@ std::string describe(const MeasuredPlan& planned) {
     text += fmt::format("A plan was run: predicted {:.1f} ms a step, measured {:.1f} ms.\n",
                         trial.predicted, trial.measured);
   }
-  text += fmt::format("Taken: {} stages, {}, {:.1f} ms a step with the costs of its stages.\n",
+  text += fmt::format("Taken: {} stages, {}, {:.1f} ms a step with the costs of its {}.\n",
                       planned.saved.choice.num_stages(), planned.saved.schedule_name,
-                      planned.saved.predicted);
+                      planned.saved.predicted, planned.trials.empty() ? "layers" : "stages");
   return text;
 }
 
@@ -124,13 +137,34 @@ void take_plan_file(TrainCommand& command) {
   command.given["--plan"] = {std::filesystem::absolute(command.plan).string()};
   must_be("--ranks", command.ranks, plan.num_ranks());
   must_be("--microbatches", command.microbatches, plan.problem.microbatches);
+  const PlanSharding& sharding = plan.problem.sharding;
+  if (sharding.replicas > 1) {
+    const std::string kind(to_string(sharding.kind));
+    must_be("--replicas", command.replicas, sharding.replicas);
+    if (command.given.contains("--shard") && command.shard != kind) {
+      throw BadUsage(fmt::format("--shard {} does not fit {}, which is a plan for {}",
+                                 command.shard, command.plan, kind));
+    }
+    command.shard = kind;
+    if (sharding.has_gathers()) {
+      must_be("--max-active-stages", command.lowering.max_active_stages, plan.choice.most_active());
+    }
+  }
   apply(command, std::move(plan));
   check_train_command(command);
 }
 
+void take_planned_replicas(TrainCommand& command) {
+  if (command.plan.empty() || command.plan == "auto" || command.given.contains("--replicas"))
+    return;
+  const int32_t replicas = read_plan_file(command.plan).problem.sharding.replicas;
+  if (replicas == 1) return;
+  command.replicas = replicas;
+  command.given["--replicas"] = {std::to_string(replicas)};
+}
+
 void make_train_plan(TrainCommand& command, const TrainingData& data, Transport* transport) {
   if (command.plan != "auto") return;
-  if (command.replicas > 1) throw BadUsage("--plan auto plans one pipeline, without --replicas");
   const bool first = transport == nullptr || transport->rank() == Rank(0);
   ModelToPlan model;
   model.split = [&](const std::vector<std::string>& names) {

@@ -29,6 +29,8 @@ class Ranks {
 
   /// The number of trainers in this process.
   int32_t num_here() const;
+  /// Whether all ranks are threads of this process.
+  bool are_threads() const { return !world_ || world_->is_local(); }
   /// "4 ranks", "2 x 2 ranks", "2 ranks over gloo".
   std::string describe() const;
 

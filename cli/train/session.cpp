@@ -329,6 +329,7 @@ int train(TrainCommand command) {
       }
       notes["options"].get_to(then);
     }
+    take_planned_replicas(command);
     take_launched_ranks(command, then);
     if (checkpoint) command = take_up(command, then);
     take_plan_file(command);
@@ -340,13 +341,20 @@ int train(TrainCommand command) {
   }
   Ranks ranks(command);
   ranks.choose_device(command);
+  if (command.plan == "auto" && command.replicas > 1 && ranks.are_threads()) {
+    try {
+      make_train_plan(command, TrainingData(command), nullptr);
+    } catch (const Error& error) {
+      throw BadUsage(error.what());
+    }
+  }
   std::mutex mutex;
   int32_t made = 0;
   return ranks.run([&](Transport* transport) {
     std::optional<Session> session;
     try {
       TrainCommand own = command;
-      if (own.plan == "auto") {
+      if (own.plan == "auto" && !own.planned) {
         const TrainingData data(own);
         make_train_plan(own, data, transport);
       }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import zipfile
 from pathlib import Path
@@ -13,7 +14,7 @@ import torch
 import torch.nn as nn
 
 from compile_models import VOCABULARY, assert_close, make_pipe, run_tool
-from stagecraft.compile import private, stages, workers
+from stagecraft.compile import compiler, private, stages, workers
 from stagecraft.compile.__main__ import main
 from stagecraft.compile.cache import Cache
 from stagecraft.compile.chain import load_chain
@@ -222,11 +223,19 @@ def test_a_missing_compiler_is_a_sentence(pipe: Path, folder: Path, monkeypatch:
 
 def test_bad_usage(pipe: Path, folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     words_of = str(pipe)
+    package = folder / "some.scp"
+    with zipfile.ZipFile(package, "w") as archive:
+        for name in ("stagecraft.json", "pipe"):
+            archive.writestr(f"package/{name}", "")
     for words, message in [
         ([str(folder / "absent.pt2")], "there is no such file"),
         ([words_of, "--fix", "=3"], "expected NAME or NAME=N"),
         ([words_of, "--jobs", "0"], "expected at least 1"),
         ([words_of, "--device", "tpu"], "invalid choice"),
+        ([words_of, "-o", words_of], "would replace the model"),
+        ([words_of, "-o", ""], "expected the name of a file"),
+        ([str(folder)], "this is a folder"),
+        ([str(package)], "it is a package of compiled stages"),
     ]:
         with pytest.raises(SystemExit) as status:
             main(words)
@@ -234,7 +243,9 @@ def test_bad_usage(pipe: Path, folder: Path, capsys: pytest.CaptureFixture[str])
         assert message in capsys.readouterr().err
     for words, message in [
         ([words_of, "--fix", "columns"], "the model has no such size that may change; it has input_dim0"),
+        ([words_of, "--fix", "input_dim0=0"], "--fix input_dim0=0: expected at least 1"),
         ([words_of, "-o", str(folder / "no" / "x.scp")], "there is no folder"),
+        ([words_of, "-o", str(folder)], "expected the name of a file, and this is a folder"),
         ([sys.executable, "-o", str(folder / "x.scp")], "is not an archive"),
     ]:
         assert main(["--quiet", *words]) == 1
@@ -242,6 +253,42 @@ def test_bad_usage(pipe: Path, folder: Path, capsys: pytest.CaptureFixture[str])
     if not torch.cuda.is_available():
         assert main([words_of, "--device", "cuda", "--quiet"]) == 1
         assert "torch finds no GPU here" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("number, status", [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+def test_a_signal_ends_it_in_a_sentence(
+    pipe: Path, folder: Path, number: signal.Signals, status: int, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    ended: list[Path] = []
+
+    def wait(*unused: Any, workers: workers.Workers, **more: Any) -> None:
+        monkeypatch.setattr(workers, "end", lambda: ended.append(pipe))
+        os.kill(os.getpid(), number)
+
+    monkeypatch.setattr(compiler, "compile_pipe", wait)
+    before = signal.getsignal(signal.SIGTERM)
+    assert main([str(pipe), "-o", str(folder / "never.scp"), "--quiet"]) == status
+    assert "interrupted; nothing was written" in capsys.readouterr().err
+    assert ended and signal.getsignal(signal.SIGTERM) == before
+
+
+def test_a_cache_that_cannot_be_written_loses_nothing(pipe: Path, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    blocked = folder / "blocked"
+    blocked.write_text("")
+    assert "the cache cannot be written" in (Cache(blocked).problem() or "")
+    assert Cache(folder / "new" / "cache").problem() is None
+
+    class Compiled(Exception):
+        pass
+
+    def stop(*unused: Any) -> None:
+        raise Compiled
+
+    lines: list[str] = []
+    monkeypatch.setattr(compiler, "compile_stages", stop)
+    with pytest.raises(Compiled):
+        compile_pipe(pipe, folder / "none.scp", StageOptions(), cache=Cache(blocked), report=lines.append)
+    assert any("what is compiled now is not kept" in line for line in lines)
 
 
 def test_the_tool_starts_it() -> None:

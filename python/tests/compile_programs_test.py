@@ -22,6 +22,7 @@ from stagecraft.compile.graph_text import parse_graph
 from stagecraft.compile.joint import StageOptions
 from stagecraft.compile.pipe_file import PipeFile
 from stagecraft.compile.ranges import ranges_of
+from stagecraft.compile.see_through import see_through
 from stagecraft.compile.sizes import Rule, SizeExpr
 from stagecraft.compile.split import split_model
 from stagecraft.compile.stages import stage_key, trace_stage, trace_stages
@@ -200,6 +201,42 @@ def test_plans_and_saved_models_are_split(gpt: tuple[Gpt, Path], tmp_path: Path)
         split_model(archive, tmp_path / "bad.pipe", ["--split", "nowhere"])
 
 
+_LIBRARY = torch.library.Library("stagecraft_tests", "DEF")
+_LIBRARY.define("swish(Tensor x) -> Tensor")
+_LIBRARY.impl("swish", lambda x: x * torch.sigmoid(x), "CompositeImplicitAutograd")
+_LIBRARY.define("two(Tensor x, int n) -> (Tensor, Tensor)")
+_LIBRARY.impl("two", lambda x, n: (torch.ops.stagecraft_tests.swish(x) * n, x + n), "CompositeImplicitAutograd")
+
+
+class OwnOperators(nn.Module):
+    """With operators that exist in Python only. One makes an output of the model."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.a, self.b = nn.Linear(4, 6), nn.Linear(6, 5)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = torch.ops.stagecraft_tests.two(self.a(x), 3)
+        made: torch.Tensor = torch.ops.stagecraft_tests.swish(self.b(first + second))
+        return made
+
+
+def test_operators_that_are_made_of_others_are_seen_through(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model, x = OwnOperators(), torch.randn(3, 4)
+    dims = ({0: torch.export.Dim("rows", max=64)},)
+    torch.export.save(torch.export.export(model, (x,), strict=False, dynamic_shapes=dims), tmp_path / "own.pt2")
+    with pytest.raises(CompileError, match="no operator stagecraft_tests::two"):
+        split_model(tmp_path / "own.pt2", tmp_path / "own.pipe", ["--split", "b"])
+    found = see_through(tmp_path / "own.pt2", tmp_path / "plain.pt2")
+    assert found == ["stagecraft_tests.two.default", "stagecraft_tests.swish.default"]
+    split_model(tmp_path / "plain.pt2", tmp_path / "own.pipe", ["--split", "b"])
+    for halves in (False, True):
+        check_grads(Stages(tmp_path / "own.pipe"), model, (torch.randn(5, 4),), {"x_dim0": 5}, halves)
+    assert see_through(tmp_path / "plain.pt2", tmp_path / "again.pt2") == []
+    assert not (tmp_path / "again.pt2").exists()
+
+
 class Experts(nn.Module):
     """A product for each group of rows: as one call of the operator that C++ replaces, or dense."""
 
@@ -331,7 +368,8 @@ def test_comparisons_with_numbers_limit_sizes() -> None:
 def test_private_interfaces_of_the_installed_torch() -> None:
     """One small trace through each of them."""
     mode = private.tracing_mode()
-    (rows,) = private.make_sizes(mode, [5])
+    (rows,) = private.make_sizes(mode, [5], [64])
+    assert private.is_known(rows <= 64) and not private.is_known(rows <= 63)
     module = nn.Linear(3, 2)
     with mode:
         fake = nn.Linear(3, 2)

@@ -12,6 +12,7 @@
 #include "stagecraft/base/read_file.h"
 #include "stagecraft/base/sha256.h"
 #include "stagecraft/base/text_table.h"
+#include "stagecraft/plan/plan_json.h"
 #include "stagecraft/schedule/json.h"
 #include "stagecraft/schedule/json_input.h"
 #include "stagecraft/schedule/verify.h"
@@ -21,6 +22,11 @@ namespace {
 
 using Json = nlohmann::json;
 using Ordered = nlohmann::ordered_json;
+using plan::plan_flag;
+using plan::plan_member;
+using plan::plan_number;
+using plan::plan_whole;
+using plan::plan_word;
 constexpr int kPlanVersion = 1;
 /// Plans have at most this many stages, as layers are limited.
 constexpr std::size_t kMostPlanStages = kMostLayers;
@@ -61,44 +67,6 @@ Ordered sharding_json(const SavedPlan& plan) {
   json["max_active_stages"] = plan.choice.most_active();
   json["unshard_lookahead"] = plan.lookahead;
   return json;
-}
-
-const Json& plan_member(const Json& json, const char* key) {
-  const auto found = json.find(key);
-  require<ArgumentError>(found != json.end(), "a plan has the member \"{}\"", key);
-  return *found;
-}
-
-double plan_number(const Json& json, const char* key) {
-  const Json& value = plan_member(json, key);
-  require<ArgumentError>(
-      value.is_number() && std::isfinite(value.get<double>()) && value.get<double>() >= 0,
-      "\"{}\": expected a number of at least 0, got {}", key, describe_json(value));
-  return value.get<double>();
-}
-
-int64_t plan_whole(const Json& json, const char* key, int64_t least, int64_t most) {
-  const Json& value = plan_member(json, key);
-  const bool fits = value.is_number_unsigned() &&
-                    value.get<uint64_t>() <= static_cast<uint64_t>(most) &&
-                    value.get<int64_t>() >= least;
-  require<ArgumentError>(fits, "\"{}\": expected a whole number from {} to {}, got {}", key, least,
-                         most, describe_json(value));
-  return value.get<int64_t>();
-}
-
-std::string plan_word(const Json& json, const char* key) {
-  const Json& value = plan_member(json, key);
-  require<ArgumentError>(value.is_string(), "\"{}\": expected a text, got {}", key,
-                         describe_json(value));
-  return value.get<std::string>();
-}
-
-bool plan_flag(const Json& json, const char* key) {
-  const Json& value = plan_member(json, key);
-  require<ArgumentError>(value.is_boolean(), "\"{}\": expected true or false, got {}", key,
-                         describe_json(value));
-  return value.get<bool>();
 }
 
 /// Nothing said: one replica.

@@ -175,7 +175,8 @@ std::vector<PlanLayer> measure_layers(const Pipe& pipe, const Loss& loss, const 
     layer.output_bytes = bytes[s];
     const StageState& state = apart.recorded().stages[s];
     layer.weights = static_cast<double>(state.parameter_bytes + state.gradient_bytes);
-    layer.state = 2.0 * static_cast<double>(state.gradient_bytes);
+    layer.gradients = static_cast<double>(state.gradient_bytes);
+    layer.state = 2.0 * *layer.gradients;
     if (!apart.recorded().memory.empty())
       detail::set_layer_memory(layer, apart.recorded().memory[s]);
   }
@@ -215,6 +216,7 @@ std::vector<PlanLayer> estimate_layers(const Graph& graph, const std::vector<std
     layer.output_bytes =
         l < positions.size() ? static_cast<double>(candidates.bytes(positions[l])) : 0;
     layer.weights = 2 * parameters;
+    layer.gradients = parameters;
     layer.state = 2 * parameters;
   }
   return layers;

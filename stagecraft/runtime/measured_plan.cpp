@@ -65,6 +65,8 @@ class MeasuredPlanner {
   MeasuredPlan run() {
     measure_model();
     share([&] { return first_plan(); });
+    // A run of the plan would hold whole replicas: nothing to compare a sharded plan with.
+    if (problem_.sharding.replicas > 1) return std::move(result_);
     for (;;) {
       trials_.push_back(try_plan());
       const Trial& last = trials_.back();
@@ -82,7 +84,8 @@ class MeasuredPlanner {
   void measure_model() {
     MeasureOptions how = options_.measure;
     // Processes measure all layers each, at the same time.
-    how.ranks = options_.transport == nullptr ? problem_.num_ranks() : 1;
+    how.ranks =
+        options_.transport == nullptr ? problem_.num_ranks() * problem_.sharding.replicas : 1;
     problem_.layers =
         measure_layers(model_.split(model_.layers), model_.loss, model_.batch, model_.layers, how);
     std::vector<int64_t> sizes;
@@ -93,6 +96,19 @@ class MeasuredPlanner {
         options_.transport == nullptr
             ? measure_local_link(problem_.num_ranks(), sizes)
             : measure_link(*options_.transport, sizes, Deadline::after(std::chrono::minutes(2)));
+    estimate_gathers();
+  }
+
+  /// A replica sends its piece to all others, and receives theirs. Latency is not counted: a stage
+  /// is gathered as one.
+  void estimate_gathers() {
+    if (!problem_.sharding.has_gathers()) return;
+    const double others = problem_.sharding.replicas - 1;
+    const std::optional<double> bandwidth = problem_.link.bandwidth;
+    for (PlanLayer& layer : problem_.layers) {
+      const double gathered = held_memory(layer, problem_.sharding).gathered;
+      layer.gather = bandwidth ? gathered * others / (others + 1) / *bandwidth : 0;
+    }
   }
 
   SavedPlan search(const PlanProblem& problem) {

@@ -57,6 +57,9 @@ struct MeasuredPlan {
 /// step took more than 3 % more or less than predicted, or a rank more memory than it has, the
 /// split is searched once more with these costs, and the plan whose steps are faster is taken.
 ///
+/// With replicas (PlanProblem::sharding), the world has the ranks of all of them, the time of
+/// gathers is estimated from that of transfers, and the plan is not run.
+///
 /// `problem` has ranks, microbatches and whatever else is given; layers and link are filled in.
 /// Throws what make_plan throws, DoesNotFit on all ranks, and what Pipeline::step throws.
 MeasuredPlan plan_measured(const ModelToPlan& model, PlanProblem problem,

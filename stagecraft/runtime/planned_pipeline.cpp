@@ -22,6 +22,10 @@ Split planned_split(const Plan& plan) {
 
 PipelineOptions planned_options(const Plan& plan, PipelineOptions options) {
   options.source = ScheduleSource::fixed(plan.schedule);
+  if (plan.problem.sharding.replicas > 1) {
+    options.replicas = plan.problem.sharding.replicas;
+    options.shard = plan.problem.sharding.kind;
+  }
   return options;
 }
 

@@ -42,7 +42,9 @@ void StageGathers::keep_sends(Gathered& entry) {
 
 void StageGathers::poll() {
   for (Gathered& entry : units_) {
-    if (entry.gather && entry.gather->poll()) keep_sends(entry);
+    if (!entry.gather) continue;
+    entry.gather->advance();
+    if (entry.gather->is_done()) keep_sends(entry);
   }
 }
 

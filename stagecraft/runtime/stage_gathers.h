@@ -21,7 +21,7 @@ namespace stagecraft {
 ///   start     of a step: nothing is unsharded
 ///   unshard   allocates the weights of a stage and posts the transfers of its pieces. The
 ///             transport's threads carry them while the rank computes
-///   poll      between actions: places the pieces that have arrived
+///   poll      between actions: places the pieces that have arrived (AllGather::advance)
 ///   wait      before a computation of the stage: until its weights are there. A stage that the
 ///             schedule does not unshard is unsharded here
 ///   reshard   releases the weights

@@ -11,7 +11,8 @@
 namespace stagecraft {
 
 AllGather::AllGather(Transport& transport, const ShardGroup& group, const TransferId& id,
-                     at::Tensor whole, const at::Tensor& own, int64_t chunk_bytes)
+                     at::Tensor whole, const at::Tensor& own, int64_t chunk_bytes,
+                     std::optional<bool> places_late)
     : transport_(transport),
       group_(group),
       id_(id),
@@ -19,6 +20,7 @@ AllGather::AllGather(Transport& transport, const ShardGroup& group, const Transf
       own_(own.detach()),
       chunk_(std::max<int64_t>(chunk_bytes / static_cast<int64_t>(own.element_size()), 1)),
       num_chunks_((own_.numel() + chunk_ - 1) / chunk_),
+      places_late_(places_late.value_or(!own.device().is_cpu())),
       receives_(static_cast<std::size_t>(num_chunks_)) {
   require<ArgumentError>(num_chunks_ <= kShardMaxChunks, "a piece of {} bytes is too large",
                          own_.nbytes());
@@ -74,12 +76,21 @@ void AllGather::place(int64_t chunk, Deadline deadline) {
   if (chunk + kShardWindow < num_chunks_) post(chunk + kShardWindow);
 }
 
-bool AllGather::poll() {
+// Until all chunks before `end` are placed.
+void AllGather::place_arrived(int64_t end) {
   const Deadline deadline(Deadline::Clock::time_point::max());
-  while (!is_done() && has_arrived(placed_)) {
+  while (placed_ < end && has_arrived(placed_)) {
     place(placed_, deadline);
     ++placed_;
   }
+}
+
+void AllGather::advance() {
+  place_arrived(places_late_ ? num_chunks_ - kShardWindow : num_chunks_);
+}
+
+bool AllGather::poll() {
+  place_arrived(num_chunks_);
   return is_done();
 }
 

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <vector>
 
 #include <ATen/core/Tensor.h>
@@ -24,17 +25,23 @@ inline constexpr int32_t kShardMaxChunks = 4096;
 /// works over every transport, beside other transfers and collectives.
 ///
 ///   AllGather gather(transport, group, id, whole, own);   // posts, does not wait
-///   gather.poll();                                        // places chunks that have arrived
-///   gather.wait(deadline);
+///   gather.advance();                                     // between computations
+///   gather.wait(deadline);                                // before `whole` is used
 ///   for (const PendingPtr& send : gather.take_sends()) transport.wait_send(send, deadline);
 class AllGather {
  public:
   /// `whole` has the pieces by member; `own` is the piece of this rank. It must not change until
   /// the sends are done: the transport reads it. All members name the same `id`; its microbatch is
-  /// the number of the collective among those with the same stages.
+  /// the number of the collective among those with the same stages. `places_late`: see advance; by
+  /// default on devices other than the CPU.
   AllGather(Transport& transport, const ShardGroup& group, const TransferId& id, at::Tensor whole,
-            const at::Tensor& own, int64_t chunk_bytes = kShardChunkBytes);
+            const at::Tensor& own, int64_t chunk_bytes = kShardChunkBytes,
+            std::optional<bool> places_late = std::nullopt);
 
+  /// Places chunks that have arrived, and posts the next ones. On a device, placing a chunk makes
+  /// the current stream wait for its transfer, and with the stream all computations that are
+  /// launched later. There only as many chunks are placed as it takes to post all of them.
+  void advance();
   /// Places the chunks that have arrived. Returns whether all have.
   bool poll();
   /// Throws as Transport::wait_receive does; MetadataError for a piece of a different size.
@@ -51,6 +58,7 @@ class AllGather {
   void post(int64_t chunk);
   bool has_arrived(int64_t chunk) const;
   void place(int64_t chunk, Deadline deadline);
+  void place_arrived(int64_t end);
 
   Transport& transport_;
   ShardGroup group_;
@@ -59,6 +67,7 @@ class AllGather {
   at::Tensor own_;
   int64_t chunk_;  // elements
   int64_t num_chunks_;
+  bool places_late_;
   int64_t placed_ = 0;
   std::vector<std::vector<PendingPtr>> receives_;  // by chunk, then by member
   std::vector<PendingPtr> sends_;

@@ -40,6 +40,23 @@ class Plans(TrainTest):
                    for line in self.lines("--data", "text.txt", *small("--steps", "4", "--plan", "gpt.plan")) if "loss" in line}
         self.assertEqual(planned, expected)
 
+    def test_plans_sharded_replicas(self):
+        shape = ["--replicas", "2", "--shard", "parameters"]
+        text = self.plan("--plan-out", "gpt.plan", "--ranks", "1", *shape)
+        self.assertIn("2 replicas that shard parameters", text)
+        self.assertRegex(text, r"Weights: at most \d stages? of a rank unsharded at a time")
+        self.assertRegex(text, r"step +4")
+        plan = json.loads((self.folder / "gpt.plan").read_text())
+        self.assertEqual((plan["ranks"], plan["sharding"]["replicas"], plan["sharding"]["shard"]), (1, 2, "parameters"))
+        self.assertIn("UNSHARD", self.good("lower", "gpt.plan"))
+        # The file says replicas and kind; losses are those of whole replicas with any schedule.
+        losses = lambda *more: [line["loss"] for line in self.lines("--data", "text.txt", *small("--steps", "2", *more)) if "loss" in line]
+        self.assertEqual(losses("--plan", "gpt.plan"), losses("--ranks", "1", "--replicas", "2"))
+        bad = lambda says, *arguments: self.bad(2, "train", "--data", "text.txt", *small("--steps", "1", *arguments), says=says)
+        bad("--replicas 4 does not fit gpt.plan, which is a plan for 2", "--plan", "gpt.plan", "--replicas", "4", "--batch", "16")
+        bad("--shard optimizer does not fit gpt.plan, which is a plan for parameters", "--plan", "gpt.plan", "--shard", "optimizer",
+            "--replicas", "2")
+
     def test_refuses_by_name(self):
         self.good("train", "--data", "text.txt", *small("--steps", "1", "--plan", "auto", *FAST, "--plan-out", "gpt.plan"))
         bad = lambda says, *arguments: self.bad(2, "train", "--data", "text.txt", *small("--steps", "1", *arguments), says=says)
@@ -72,6 +89,16 @@ class Processes(ProcessesTest):
         self.assertEqual(process.returncode, 0, err)
         self.assertEqual(steps_of(out), self.curve("--steps", "4"))
         self.assertEqual(json.loads((self.folder / "gpt.plan").read_text())["ranks"], 2)
+
+
+    def test_replicas_get_the_plan_of_rank_0(self):
+        process = self.torchrun(2, "--data", "text.txt", "--json", *small("--steps", "2", "--plan", "auto", *FAST, "--plan-out", "gpt.plan",
+                                                                          "--replicas", "2", "--shard", "gradients"))
+        out, err = process.communicate(timeout=tool_support.SECONDS * 2)
+        self.assertEqual(process.returncode, 0, err)
+        plan = json.loads((self.folder / "gpt.plan").read_text())
+        self.assertEqual((plan["ranks"], plan["sharding"]), (1, {"replicas": 2, "shard": "gradients"}))
+        self.assertEqual(len(steps_of(out)), 2)
 
 
 class Models(tool_support.ToolTest):

@@ -61,6 +61,32 @@ TEST(ShardCollectives, AllGatherHasThePiecesByMember) {
   }
 }
 
+// As on a device: chunks are placed between computations only as long as others have to be posted.
+TEST(ShardCollectives, AllGatherCanPlaceChunksWhenTheyAreUsed) {
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    constexpr int64_t kElements = 512;
+    constexpr int64_t kChunks = 8;
+    const int64_t other = 1 - transport.rank().value();
+    const at::Tensor piece = at::full({kElements}, transport.rank().value() + 1.0);
+    const at::Tensor whole = at::zeros({2 * kElements});
+    const at::Tensor theirs = whole.narrow(0, other * kElements, kElements);
+    const auto num_placed = [&] { return theirs.count_nonzero().item<int64_t>(); };
+    AllGather gather(transport, group_of(transport), id_of(Direction::kWeights), whole, piece,
+                     static_cast<int64_t>(piece.nbytes()) / kChunks, /*places_late=*/true);
+    constexpr int64_t kEarly = (kChunks - kShardWindow) * kElements / kChunks;
+    const Deadline deadline = Deadline::after(kWait);
+    while (num_placed() < kEarly && !deadline.has_passed()) gather.advance();
+    transport.barrier(deadline);  // both have posted all
+    gather.advance();
+    EXPECT_EQ(num_placed(), kEarly);
+    EXPECT_FALSE(gather.is_done());
+    gather.wait(deadline);
+    EXPECT_TRUE(at::equal(theirs, at::full({kElements}, static_cast<double>(other) + 1)));
+    transport.barrier(deadline);
+  });
+}
+
 // The sums of a loop over the replicas; a half type is summed in float32.
 TEST(ShardCollectives, ReduceScatterAddsInTheOrderOfTheMembers) {
   const std::vector<int64_t> numels = {700, 3, 900};

@@ -1,5 +1,6 @@
 """Stages compiled ahead of time by Inductor, for C++ programs: `python -m stagecraft.compile --help`.
 
+    see_through         operators that exist in Python only
     graph_text, sizes   the text of a stage's graph
     stage_module        the graph as a module of ATen calls; draws: its random operators, by seeds
     operators           operators of ours that programs call

@@ -6,11 +6,14 @@ import argparse
 import contextlib
 import importlib
 import os
+import signal
 import sys
 import tempfile
+import threading
 from pathlib import Path
 from typing import Any
 
+from .split import is_package, is_pipe_file, split_model
 from .workers import Workers
 
 _EXAMPLES = """\
@@ -54,7 +57,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes side by side; default: 1")
     parser.add_argument("--cache", metavar="FOLDER", help="default: STAGECRAFT_CACHE or ~/.cache/stagecraft/compiled")
     parser.add_argument("--no-cache", action="store_true", help="compile again what was compiled before")
-    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE", help="that registers operators of the model")
+    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE", help="that registers operators of the model, in Python")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     return parser
 
@@ -86,6 +89,14 @@ def _split_options(args: argparse.Namespace) -> list[str]:
     return how
 
 
+class _Terminated(BaseException):
+    """SIGTERM."""
+
+
+def _interrupt(*unused: object) -> None:
+    raise _Terminated
+
+
 def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
     """Runs the command; returns its exit status. `workers`: processes that live longer; None: as many as --jobs."""
     parser = _parser()
@@ -102,8 +113,14 @@ def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
         parser.error(f"--memory-budget: expected a number from 0 to 1, got {args.memory_budget}")
     file = Path(args.file)
     if not file.is_file():
-        parser.error(f"{file}: there is no such file")
+        parser.error(f"{file}: expected a file, and this is a folder" if file.is_dir() else f"{file}: there is no such file")
+    if is_package(file):
+        parser.error(f"{file}: it is a package of compiled stages; pass the model that it was compiled from")
+    if args.output == "":
+        parser.error("-o: expected the name of a file, got nothing")
     output = Path(args.output) if args.output else file.with_suffix(".scp")
+    if output.exists() and output.samefile(file):
+        parser.error(f"-o {output}: the package would replace the model")
 
     def report(line: str) -> None:
         if not args.quiet:
@@ -118,13 +135,16 @@ def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
     from .compiler import compile_pipe
     from .errors import CompileError
     from .joint import StageOptions
-    from .split import is_pipe_file, split_model
+    from .see_through import see_through
 
     autocast: Any = torch.bfloat16 if args.bf16 else torch.float16 if args.fp16 else None
     options = StageOptions(
         device=args.device, autocast=autocast, with_eval=args.eval, memory_budget=args.memory_budget
     )
     cache = None if args.no_cache else Cache(Path(args.cache) if args.cache else default_folder())
+    # Whatever ends this process, its workers and folders do not stay behind.
+    is_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, _interrupt) if is_main_thread else None
     try:
         for module in args.imports:
             importlib.import_module(module)
@@ -132,11 +152,16 @@ def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
             folder = stack.enter_context(tempfile.TemporaryDirectory(prefix="stagecraft-compile-"))
             if workers is None:
                 workers = stack.enter_context(Workers(args.jobs))
-            pipe = file
+            pipe = model = file
+            if args.imports and file.suffix == ".pt2":
+                found = see_through(file, Path(folder) / "model.pt2")
+                if found:
+                    model = Path(folder) / "model.pt2"
+                    report(f"replaced with operators of torch: {', '.join(found)}")
             # A pipe also contains the whole model, which can be split differently.
             if _split_options(args) or not is_pipe_file(file):
                 pipe = Path(folder) / "model.pipe"
-                report(split_model(file, pipe, _split_options(args)).rstrip())
+                report(split_model(model, pipe, _split_options(args)).rstrip())
             compile_pipe(
                 pipe,
                 output,
@@ -153,6 +178,12 @@ def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
             raise
         print(f"stagecraft compile: {error}", file=sys.stderr)
         return 1
+    except (KeyboardInterrupt, _Terminated) as ended:
+        print("stagecraft compile: interrupted; nothing was written", file=sys.stderr)
+        return 130 if isinstance(ended, KeyboardInterrupt) else 143
+    finally:
+        if before is not None:
+            signal.signal(signal.SIGTERM, before)
     return 0
 
 

@@ -42,8 +42,17 @@ class Cache:
         except OSError:
             return None
 
+    def problem(self) -> str | None:
+        """Why nothing can be put into it; None if it can. Makes the folder."""
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+            with tempfile.TemporaryFile(dir=self.folder):
+                return None
+        except OSError as error:
+            return f"{self.folder}: the cache cannot be written: {error.strerror}"
+
     def put(self, key: str, package: Path) -> Path:
-        """Copies a package into the cache. It appears there only when it is complete."""
+        """Copies a package into the cache. It appears there only when it is complete. OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{key}.pt2"
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=key, suffix=".unfinished")

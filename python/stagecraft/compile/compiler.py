@@ -18,6 +18,7 @@ from .errors import CompileError
 from .joint import StageOptions, size_names
 from .package import code_member, describe, write_package
 from .pipe_file import PipeFile
+from .sizes import GraphSize
 from .stages import trace_stages
 from .trial import try_packages
 from .workers import Workers
@@ -37,17 +38,21 @@ class Result:
 
 def _fix_sizes(pipe: PipeFile, options: StageOptions, fix: dict[str, int | None] | None) -> StageOptions:
     """`fix`: sizes that get one value, None for the example's; None alone: all of them."""
-    examples: dict[str, int] = {}
+    sizes: dict[str, GraphSize] = {}
     for stage in range(pipe.num_stages):
         graph = pipe.stage_graph(stage)
-        examples |= {name: graph.size(name).example for name in size_names(graph)}
+        sizes |= {name: graph.size(name) for name in size_names(graph)}
     if fix is None:
-        return dataclasses.replace(options, fixed=tuple(sorted(examples.items())))
-    for name in fix:
-        if name not in examples:
-            known = ", ".join(sorted(examples)) or "none"
+        return dataclasses.replace(options, fixed=tuple(sorted((name, size.example) for name, size in sizes.items())))
+    for name, number in fix.items():
+        if name not in sizes:
+            known = ", ".join(sorted(sizes)) or "none"
             raise CompileError(f"--fix {name}: the model has no such size that may change; it has {known}")
-    fixed = {name: examples[name] if number is None else number for name, number in fix.items()}
+        least, greatest = max(sizes[name].least, 1), sizes[name].greatest
+        if number is not None and (number < least or (greatest is not None and number > greatest)):
+            most = "" if greatest is None else f" and at most {greatest}"
+            raise CompileError(f"--fix {name}={number}: expected at least {least}{most}, as the model was exported")
+    fixed = {name: sizes[name].example if number is None else number for name, number in fix.items()}
     return dataclasses.replace(options, fixed=tuple(sorted(fixed.items())))
 
 
@@ -73,6 +78,12 @@ def compile_pipe(
         raise CompileError("--device cuda: torch finds no GPU here, and programs for a GPU are compiled on it")
     if not output.parent.is_dir():
         raise CompileError(f"{output}: there is no folder {output.parent}")
+    if output.is_dir():
+        raise CompileError(f"{output}: expected the name of a file, and this is a folder")
+    problem = cache.problem() if cache is not None else None
+    if problem is not None:
+        report(f"{problem}; what is compiled now is not kept")
+        cache = None
     pipe = PipeFile(pipe_path)
     if fix is not False:
         assert not isinstance(fix, bool)
@@ -123,7 +134,14 @@ def compile_pipe(
             workers,
         )
         for key, path in packages.items():
-            code[code_member(key)] = path if cache is None else cache.put(key, path)
+            code[code_member(key)] = path
+            if cache is None:
+                continue
+            try:
+                cache.put(key, path)
+            except OSError as error:
+                report(f"{cache.folder}: cannot keep what was compiled: {error.strerror}")
+                cache = None
         write_package(output, pipe_path, description, code)
     seconds = time.monotonic() - start
     size = os.path.getsize(output)

@@ -83,6 +83,17 @@ def _hints(sizes: Sequence[GraphSize], attempt: int) -> list[int]:
     return hints
 
 
+def _limits(sizes: Sequence[GraphSize]) -> list[int]:
+    """The greatest value of each size. Those without one share 2**48 elements.
+
+    Inductor counts elements on a GPU in 32 bits where no size of a known range has more, and would go by the example
+    where there is no range.
+    """
+    open_sizes = sum(size.greatest is None for size in sizes)
+    share = 2 ** max(16, 48 // open_sizes) if open_sizes else 0
+    return [min(share, 2**31 - 1) if size.greatest is None else max(size.greatest, 2) for size in sizes]
+
+
 def make_programs(
     graph: Graph, states: Mapping[str, TensorInfo], options: StageOptions, inputs: Sequence[InputInfo]
 ) -> StagePrograms:
@@ -119,8 +130,9 @@ def _make_programs(
 ) -> StagePrograms:
     device = torch.device(options.device)
     mode = private.tracing_mode()
+    limits = _limits([graph.size(name) for name in names])
     hints = _hints([graph.size(name) for name in names], attempt)
-    sizes = private.make_sizes(mode, hints) if names else ()
+    sizes = private.make_sizes(mode, hints, limits) if names else ()
     symbols = {name: size.node.expr for name, size in zip(names, sizes, strict=True)}
     with mode:
         tensors = {
@@ -139,7 +151,12 @@ def _make_programs(
         if names:
             args.append(torch.empty((), device=device).expand(sizes))
     joint = private.joint_graph(module, tuple(args), decompositions())
-    return _from_joint(joint, module, mode, device, symbols, dict(zip(names, hints, strict=True)), options)
+    programs = _from_joint(joint, module, mode, device, symbols, dict(zip(names, hints, strict=True)), options)
+    if device.type == "cuda":
+        for name, limit in zip(names, limits, strict=True):
+            least, greatest = programs.ranges[name]
+            programs.ranges[name] = (least, limit if greatest is None else min(greatest, limit))
+    return programs
 
 
 def _size_at(expr: SizeExpr, known: Mapping[str, Any], graph: Graph) -> Any:

@@ -20,6 +20,7 @@ __all__ = [
     "cpu_capability",
     "guards",
     "input_kind",
+    "is_composite",
     "is_known",
     "joint_graph",
     "joint_passes",
@@ -33,6 +34,7 @@ __all__ = [
     "replacement",
     "seed_at",
     "sympy_nodes",
+    "trace",
     "tracing_mode",
 ]
 
@@ -45,12 +47,14 @@ def tracing_mode() -> Any:
     return FakeTensorMode(shape_env=ShapeEnv(duck_shape=False), allow_non_fake_inputs=True)
 
 
-def make_sizes(mode: Any, hints: Sequence[int]) -> tuple[Any, ...]:
-    """New symbolic ints. A hint must be at least 2."""
-    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext
+def make_sizes(mode: Any, hints: Sequence[int], limits: Sequence[int]) -> tuple[Any, ...]:
+    """New symbolic ints. A hint must be at least 2. No int is ever greater than its limit."""
+    from torch.fx.experimental.symbolic_shapes import DimDynamic, StatelessSymbolicContext, StrictMinMaxConstraint
+    from torch.utils._sympy.value_ranges import ValueRanges
 
     example = torch.empty(list(hints), device="meta")
-    context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * len(hints))
+    ranges: Any = [StrictMinMaxConstraint(vr=ValueRanges(0, limit), warn_only=False) for limit in limits]
+    context: Any = StatelessSymbolicContext(dynamic_sizes=[DimDynamic.DYNAMIC] * len(hints), constraint_sizes=ranges)
     return tuple(mode.from_tensor(example, symbolic_context=context).shape)
 
 
@@ -71,7 +75,23 @@ def is_known(condition: Any) -> bool:
     return bool(statically_known_true(condition))
 
 
-def joint_graph(module: nn.Module, args: tuple[torch.Tensor, ...], decompositions: dict[Any, Any]) -> fx.GraphModule:
+def is_composite(overload: Any) -> bool:
+    """Whether the operator is a function of other operators, for gradients too."""
+    return bool(overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
+
+
+def trace(function: Any, values: Sequence[Any]) -> fx.GraphModule:
+    """The operators of torch that a function calls, as a graph. `values` have no elements."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    with torch.no_grad():
+        made: fx.GraphModule = make_fx(function)(*values)
+    return made
+
+
+def joint_graph(
+    module: nn.Module, args: tuple[torch.Tensor, ...], decompositions: dict[Any, Any] | None = None
+) -> fx.GraphModule:
     """Forward and backward in one graph; its inputs and outputs carry descriptors.
 
     `decompositions`: beside those of Inductor.
@@ -80,7 +100,7 @@ def joint_graph(module: nn.Module, args: tuple[torch.Tensor, ...], decomposition
     from torch._inductor.decomposition import select_decomp_table
 
     with contextlib.ExitStack() as stack:
-        joint = aot_export_joint_with_descriptors(stack, module, args, decompositions={**select_decomp_table(), **decompositions})
+        joint = aot_export_joint_with_descriptors(stack, module, args, decompositions={**select_decomp_table(), **(decompositions or {})})
         made: fx.GraphModule = joint.graph_module
     return made
 

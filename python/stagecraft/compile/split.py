@@ -11,18 +11,27 @@ from pathlib import Path
 
 from .errors import CompileError
 
-__all__ = ["is_pipe_file", "split_model"]
+__all__ = ["is_package", "is_pipe_file", "split_model"]
 
 
-def is_pipe_file(path: Path) -> bool:
-    """Whether save_pipe has written the file."""
+def _has_members(path: Path, *wanted: str) -> bool:
     try:
         with zipfile.ZipFile(path) as archive:
             names = archive.namelist()
     except (OSError, zipfile.BadZipFile):
         return False
     folder = names[0].split("/", 1)[0] if names else ""
-    return f"{folder}/format" in names and f"{folder}/pipe" in names
+    return all(f"{folder}/{name}" in names for name in wanted)
+
+
+def is_pipe_file(path: Path) -> bool:
+    """Whether save_pipe has written the file."""
+    return _has_members(path, "format", "pipe")
+
+
+def is_package(path: Path) -> bool:
+    """Whether the file is a package of compiled stages."""
+    return _has_members(path, "stagecraft.json", "pipe")
 
 
 def find_program() -> list[str]:
