@@ -68,7 +68,7 @@ class CompiledTest(ToolTest):
         self.bad(2, *run, "--ranks", "3", says="the package has 4 stages, which do not fit --ranks 3 with --schedule 1F1B; pass --ranks 4")
         self.bad(2, *run, says="the package has 4 stages, which do not fit --ranks 2 with --schedule 1F1B; "
                                "pass --ranks 4 or --schedule LoopedBFS, ")
-        self.bad(2, *run, "--ranks", "4", "--batch", "400",
+        self.bad(2, *run[:3], "--batch", "400", *SMALL[2:], "--ranks", "4",
                  says="100 rows each, but the package was compiled for 1 to 64; for other sizes, export the model")
         self.bad(2, *run, "--bf16", says="--bf16")
         self.bad(2, *run, "--plan", "auto", says="--plan auto")
