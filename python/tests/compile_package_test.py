@@ -159,7 +159,7 @@ def test_the_package_describes_itself(tmp_path: Path) -> None:
 def test_instructions_are_read_from_the_text_of_the_kernel() -> None:
     # tests/compiled/instructions_test.cpp has the same texts and results.
     aarch64 = (
-        "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd sve crc32  asimddp\nCPU part\t: 0xd0c\n\n"
+        "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd evtstrm sve crc32  asimddp cpuid\nCPU part\t: 0xd0c\n\n"
         "processor\t: 1\nFeatures\t: fp\n"
     )
     assert instructions_of(aarch64) == ["asimd", "asimddp", "crc32", "fp", "sve"]

@@ -16,8 +16,13 @@ constexpr std::array<std::string_view, 24> kFamilies = {
     "rdseed", "sha",  "sse",     "ssse3", "tbm",       "vaes", "vpclmulqdq", "xop"};
 
 bool is_instruction_set(std::string_view flag) {
-  return std::ranges::any_of(kFamilies,
-                             [&](std::string_view family) { return flag.starts_with(family); });
+  return std::any_of(kFamilies.begin(), kFamilies.end(),
+                     [&](std::string_view family) { return flag.starts_with(family); });
+}
+
+/// Words among the features of aarch64 that tell about the kernel.
+bool is_of_kernel(std::string_view feature) {
+  return feature == "cpuid" || feature == "evtstrm";
 }
 
 constexpr std::string_view kSpaces = " \t\r";
@@ -50,11 +55,11 @@ std::vector<std::string> instructions_of(std::string_view cpuinfo) {
     std::vector<std::string> found;
     std::string_view rest = line.substr(colon + 1);
     for (std::string_view word = take_word(rest); !word.empty(); word = take_word(rest)) {
-      if (name == "Features" || is_instruction_set(word)) found.emplace_back(word);
+      const bool counts = name == "Features" ? !is_of_kernel(word) : is_instruction_set(word);
+      if (counts) found.emplace_back(word);
     }
-    std::ranges::sort(found);
-    const auto repeated = std::ranges::unique(found);
-    found.erase(repeated.begin(), repeated.end());
+    std::sort(found.begin(), found.end());
+    found.erase(std::unique(found.begin(), found.end()), found.end());
     return found;
   }
   return {};
@@ -75,7 +80,7 @@ std::vector<std::string> missing_instructions(std::span<const std::string> neede
                                               std::span<const std::string> here) {
   std::vector<std::string> missing;
   for (const std::string& word : needed) {
-    if (std::ranges::find(here, word) == here.end()) missing.push_back(word);
+    if (std::find(here.begin(), here.end(), word) == here.end()) missing.push_back(word);
   }
   return missing;
 }

@@ -8,9 +8,9 @@
 namespace stagecraft::detail {
 
 /// The instruction sets that a compiler may use on the processor that a text of /proc/cpuinfo
-/// describes, sorted: on aarch64 all words of "Features", on x86_64 those words of "flags" that
-/// name instruction sets. Empty for any other text. python/stagecraft/compile/instructions.py has
-/// the same rule.
+/// describes, sorted: on aarch64 the words of "Features" but cpuid and evtstrm, on x86_64 those
+/// words of "flags" that name instruction sets. Empty for any other text.
+/// python/stagecraft/compile/instructions.py has the same rule.
 std::vector<std::string> instructions_of(std::string_view cpuinfo);
 
 /// Those of this processor; empty if they cannot be found out.

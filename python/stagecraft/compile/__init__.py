@@ -11,6 +11,6 @@
     programs            the programs of a stage, and what their inputs and outputs are
     build               compile them, here or in processes; trial: run each once
     workers, worker     the processes
-    cache, package      what is kept on disk
+    cache, package      what is kept on disk; instructions: of the processor that compiled it
     private             every interface of torch that is not public
 """

@@ -14,12 +14,15 @@ _FAMILIES = (
 
 
 def instructions_of(cpuinfo: str) -> list[str]:
-    """The instruction sets in a text of /proc/cpuinfo, sorted: on aarch64 all words of "Features", on x86_64 those words of
-    "flags" that name instruction sets. Empty for any other text. stagecraft/compiled/instructions.cpp has the same rule."""
+    """The instruction sets in a text of /proc/cpuinfo, sorted.
+
+    On aarch64 the words of "Features" but cpuid and evtstrm, which tell about the kernel; on x86_64 those words of "flags"
+    that name instruction sets. Empty for any other text. stagecraft/compiled/instructions.cpp has the same rule.
+    """
     for line in cpuinfo.split("\n"):
         name, colon, words = line.partition(":")
         if colon and name.strip() == "Features":
-            return sorted(set(words.split()))
+            return sorted(set(words.split()) - {"cpuid", "evtstrm"})
         if colon and name.strip() == "flags":
             return sorted({word for word in words.split() if word.startswith(_FAMILIES)})
     return []
