@@ -123,6 +123,10 @@ TEST(MeasureLayers, CountsSkipConnectionsWhereTheyCross) {
   for (std::size_t l = 0; l < 3; ++l) {
     EXPECT_GE(layers[l].output_bytes, hidden + weight) << l;
     EXPECT_GT(layers[l].cost.forward, 0) << l;
+    // What replicas can divide: every parameter has a gradient, and AdamW two moments of it.
+    EXPECT_GT(layers[l].gradients.value(), 0) << l;
+    EXPECT_EQ(layers[l].weights, 2 * layers[l].gradients.value()) << l;
+    EXPECT_EQ(layers[l].state, 2 * layers[l].gradients.value()) << l;
   }
   EXPECT_EQ(layers[1].output_bytes, layers[2].output_bytes);
   EXPECT_EQ(layers[3].output_bytes, 0);
@@ -198,6 +202,27 @@ TEST(MeasuredPlan, KeepsWithinTheMemoryOfTheRanks) {
   expect_losses_of_1f1b(model, plan);
   for (PlanRank& rank : problem.ranks) rank.memory = 1000;
   EXPECT_THROW(plan_measured(model, problem, quick()), DoesNotFit);
+}
+
+// Two replicas of one rank: the world has the ranks of both.
+TEST(MeasuredPlan, PlansShardedReplicas) {
+  std::vector<std::string> texts(2);
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    const ModelToPlan model = small_model();
+    MeasuredPlanOptions options = quick();
+    options.transport = &transport;
+    PlanProblem problem = two_ranks();
+    problem.ranks.resize(1);
+    problem.sharding = {.replicas = 2, .kind = ShardKind::kParameters};
+    const MeasuredPlan planned = plan_measured(model, problem, options);
+    EXPECT_TRUE(planned.trials.empty());
+    texts[transport.rank().position()] = to_plan_file(planned.saved);
+  });
+  EXPECT_EQ(texts[0], texts[1]);
+  const SavedPlan plan = parse_plan_file(texts[0]);
+  EXPECT_EQ(plan.lookahead.size(), 1U);
+  for (const PlanLayer& layer : plan.problem.layers) EXPECT_TRUE(layer.gather.has_value());
 }
 
 TEST(MeasuredPlan, AllRanksOfAWorldGetOnePlan) {
