@@ -11,7 +11,7 @@ namespace stagecraft {
 namespace {
 
 /// Actions that are simulated to find a lookahead: about two seconds.
-constexpr int64_t kMostSteps = 5'000'000;
+constexpr int64_t kMostLookaheadSteps = 5'000'000;
 
 /// Numbers that are given may be for more active stages than the choice has.
 std::vector<int32_t> resolve(const UnshardLookahead& lookahead, int32_t ranks, int32_t active) {
@@ -59,7 +59,7 @@ UnshardedSchedule with_least_lookahead(const StageComposer& composer, const Plan
   const int32_t active = choice.most_active();
   if (!sharding.has_gathers() || sharding.lookahead || active == 1) return found;
   const int64_t steps = found.schedule.num_actions() * found.schedule.num_ranks() * active;
-  if (steps > kMostSteps) return found;
+  if (steps > kMostLookaheadSteps) return found;
   const Schedule plain = without_unshards(found.schedule);
   const std::vector<int32_t> least = find_unshard_lookahead(
       plain, choice_costs(composer, choice, plain), StageGraph::chain(plain.num_stages()), active);
