@@ -2,22 +2,59 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <string>
+#include <string_view>
 #include <utility>
+#include <vector>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include "cli/failure.h"
 #include "cli/train/exported_task.h"
+#include "cli/train/options.h"
 #include "stagecraft/compiled/compiled_pipe.h"
 #include "stagecraft/graph/passes/evaluation.h"
+#include "stagecraft/schedule/builders/builders.h"
 
 namespace stagecraft::cli {
 namespace {
 
-void check_options(const TrainCommand& command, const CompiledPipe& pipe) {
-  const auto refuse = [&](const std::string& why) {
-    throw BadUsage(fmt::format("--model {}: {}", command.model_file, why));
+[[noreturn]] void refuse_package(const TrainCommand& command, const std::string& why) {
+  throw BadUsage(fmt::format("--model {}: {}", command.model_file, why));
+}
+
+/// BadUsage, with ranks and schedules that fit, unless the named schedule takes the stages.
+void check_schedule(const TrainCommand& command, int32_t stages) {
+  const auto fits = [&](const ScheduleKind& kind, int32_t ranks) {
+    return stages % ranks == 0 && kind.stages_per_rank.contains(stages / ranks);
   };
+  const ScheduleKind& chosen = get_schedule_kind(command.schedule);
+  if (fits(chosen, command.ranks)) return;
+  std::vector<int32_t> ranks;
+  for (int32_t each = 1; each <= stages; ++each) {
+    if (fits(chosen, each)) ranks.push_back(each);
+  }
+  std::vector<std::string_view> schedules;
+  for (const ScheduleKind& kind : schedule_kinds()) {
+    if (kind.has_backward && fits(kind, command.ranks)) schedules.push_back(kind.name);
+  }
+  std::vector<std::string> fixes;
+  if (!ranks.empty()) fixes.push_back(fmt::format("--ranks {}", fmt::join(ranks, ", ")));
+  if (!schedules.empty()) {
+    fixes.push_back(fmt::format("--schedule {}", fmt::join(schedules, ", ")));
+  }
+  // One stage a rank always fits.
+  if (fixes.empty()) fixes.push_back(fmt::format("--ranks {} --schedule 1F1B", stages));
+  refuse_package(
+      command,
+      fmt::format(
+          "the package has {} stages, which do not fit --ranks {} with --schedule {}; pass {}",
+          stages, command.ranks, chosen.name, fmt::join(fixes, " or ")));
+}
+
+void check_options(const TrainCommand& command, const CompiledPipe& pipe) {
+  const auto refuse = [&](const std::string& why) { refuse_package(command, why); };
   for (const char* option : {"--split", "--policy", "--program"}) {
     if (command.given.contains(option)) {
       refuse(fmt::format("{} does not fit: the stages of the package are compiled", option));
@@ -32,6 +69,9 @@ void check_options(const TrainCommand& command, const CompiledPipe& pipe) {
   }
   if (command.bf16 && pipe.package().autocast != "bfloat16") {
     refuse("--bf16 does not fit: the stages were compiled without it (stagecraft compile --bf16)");
+  }
+  if (!command.planned && !is_schedule_file(command.schedule)) {
+    check_schedule(command, pipe.num_stages());
   }
   if (pipe.num_stages() % command.ranks != 0) {
     refuse(fmt::format("its {} stages cannot be placed evenly on --ranks {}", pipe.num_stages(),

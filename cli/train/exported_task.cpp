@@ -16,6 +16,7 @@
 #include <ATen/ops/ones.h>
 
 #include "cli/failure.h"
+#include "cli/train/compiled_task.h"
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/passes/evaluation.h"
@@ -75,6 +76,18 @@ class ExportedTask {
  private:
   [[noreturn]] void refuse(const std::string& why) const {
     throw BadUsage(fmt::format("--model {}: {}", command_.model_file, why));
+  }
+
+  /// `of`: "rows of ", before the sizes.
+  std::string made_for(const char* of, const Range& range) const {
+    const std::string sizes = range.least == range.greatest
+                                  ? fmt::format("{}{}", of, range.least)
+                                  : fmt::format("{}{} to {}", of, range.least, range.greatest);
+    if (!is_package(command_)) return fmt::format("the model was exported for {}", sizes);
+    return fmt::format(
+        "the package was compiled for {}; for other sizes, export the model with dynamic_shapes "
+        "that allow them, and compile it without --fix (stagecraft compile)",
+        sizes);
   }
 
   const GraphValue& input(std::size_t leaf) const {
@@ -181,10 +194,7 @@ class ExportedTask {
       context = std::clamp(context, range.least, range.greatest);
     }
     if (context < range.least || context > range.greatest) {
-      refuse(fmt::format("--context {}: the model was exported for {}", context,
-                         range.least == range.greatest
-                             ? fmt::format("rows of {}", range.least)
-                             : fmt::format("rows of {} to {}", range.least, range.greatest)));
+      refuse(fmt::format("--context {}: {}", context, made_for("rows of ", range)));
     }
     task.least_length = range.least;
     is_one_size_ = is_one_size_ || range.least == range.greatest;
@@ -201,11 +211,9 @@ class ExportedTask {
     const int64_t most = (command_.batch + parts - 1) / parts;
     if (fewest < range.least || most > range.greatest) {
       refuse(fmt::format(
-          "--batch {} in {} microbatches gives {} rows each, but the model was exported for {}",
-          command_.batch, parts,
+          "--batch {} in {} microbatches gives {} rows each, but {}", command_.batch, parts,
           fewest == most ? fmt::format("{}", most) : fmt::format("{} or {}", fewest, most),
-          range.least == range.greatest ? fmt::format("{}", range.least)
-                                        : fmt::format("{} to {}", range.least, range.greatest)));
+          made_for("", range)));
     }
     task.least_rows = range.least;
     is_one_size_ = range.least == range.greatest;

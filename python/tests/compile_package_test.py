@@ -14,12 +14,13 @@ import torch
 import torch.nn as nn
 
 from compile_models import VOCABULARY, assert_close, make_pipe, run_tool
-from stagecraft.compile import compiler, private, workers
+from stagecraft.compile import compiler, private, stages, workers
 from stagecraft.compile.__main__ import main
 from stagecraft.compile.cache import Cache
 from stagecraft.compile.chain import load_chain
 from stagecraft.compile.compiler import compile_pipe
 from stagecraft.compile.errors import CompileError
+from stagecraft.compile.instructions import instructions_here, instructions_of
 from stagecraft.compile.joint import StageOptions
 from stagecraft.compile.package import read_description
 from stagecraft.compile.trial import try_packages
@@ -142,6 +143,7 @@ def test_the_package_describes_itself(tmp_path: Path) -> None:
     assert described["format"] == 1
     assert described["torch"] == torch.__version__.split("+")[0]
     assert described["device"] == "cpu"
+    assert described.get("instructions", []) == instructions_here()
     assert all(entry["min"] <= entry["example"] <= entry["max"] for entry in described["symbols"].values())
     with zipfile.ZipFile(package) as archive:
         members = {name.removeprefix("package/") for name in archive.namelist()}
@@ -152,6 +154,35 @@ def test_the_package_describes_itself(tmp_path: Path) -> None:
     damaged.write_bytes(data)
     with pytest.raises(CompileError, match="description is damaged|not a package"):
         read_description(damaged)
+
+
+def test_instructions_are_read_from_the_text_of_the_kernel() -> None:
+    # tests/compiled/instructions_test.cpp has the same texts and results.
+    aarch64 = (
+        "processor\t: 0\nBogoMIPS\t: 50.00\nFeatures\t: fp asimd sve crc32  asimddp\nCPU part\t: 0xd0c\n\n"
+        "processor\t: 1\nFeatures\t: fp\n"
+    )
+    assert instructions_of(aarch64) == ["asimd", "asimddp", "crc32", "fp", "sve"]
+    x86_64 = (
+        "processor\t: 0\nmodel name\t: flags of avx\nvmx flags\t: avx512_invented ept\n"
+        "flags\t\t: fpu vme sse sse2 ht pni ssse3 fma cx16 sse4_1 sse4_2 avx hypervisor avx2 bmi1 bmi2 avx512f sha_ni "
+        "amx_tile abm nopl\nbugs\t\t: spectre_v1\n"
+    )
+    sse = ["sse", "sse2", "sse4_1", "sse4_2", "ssse3"]
+    avx = ["avx", "avx2", "avx512f"]
+    assert instructions_of(x86_64) == ["abm", "amx_tile", *avx, "bmi1", "bmi2", "cx16", "fma", "pni", "sha_ni", *sse]
+    for text in ("", "processor : 0\nflags", "isa\t: rv64imafdc\n", "Features\t:"):
+        assert instructions_of(text) == []
+
+
+def test_programs_for_other_instructions_have_other_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(stages, "fingerprint", lambda programs, more: more)
+    programs: Any = None
+    keys = set()
+    for instructions in (["avx"], ["avx", "avx2"]):
+        monkeypatch.setattr(stages, "instructions_here", lambda found=instructions: found)
+        keys.add(stages.stage_key(programs, StageOptions()))
+    assert len(keys) == 2
 
 
 def test_a_program_that_crashes_when_it_is_loaded_is_reported(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <nlohmann/json.hpp>
 
 #include <ATen/Version.h>
@@ -14,6 +15,7 @@
 #include "stagecraft/base/json_text.h"
 #include "stagecraft/base/sha256.h"
 #include "stagecraft/compiled/cuda_capability.h"
+#include "stagecraft/compiled/instructions.h"
 #include "stagecraft/compiled/package_json.h"
 #include "stagecraft/exported/json_field.h"
 #include "stagecraft/exported/zip_file.h"
@@ -49,6 +51,15 @@ constexpr const char* processor_here() {
 bool has_instructions(std::string_view needed, std::string_view here) {
   if (needed == here || needed == "DEFAULT" || needed == "NO AVX") return true;
   return needed == "AVX2" && here == "AVX512";
+}
+
+/// "a, b, c and 2 more".
+std::string list_of_first(const std::vector<std::string>& words) {
+  constexpr std::size_t kNamed = 3;
+  const std::size_t named = std::min(kNamed, words.size());
+  const std::span<const std::string> first = std::span(words).first(named);
+  const std::string list = fmt::format("{}", fmt::join(first, ", "));
+  return named == words.size() ? list : fmt::format("{} and {} more", list, words.size() - named);
 }
 
 /// "2.15.0" of "2.15.0+cu130".
@@ -162,11 +173,25 @@ void CompiledPackage::require_runs_on(c10::Device device) const {
   };
   require_same("torch", without_build(own.torch), without_build(TORCH_VERSION));
   require_same("the processor", own.processor, processor_here());
-  require_same("the device", own.device, c10::DeviceTypeName(device.type(), /*lower_case=*/true));
+  const std::string kind = c10::DeviceTypeName(device.type(), /*lower_case=*/true);
+  if (own.device != kind) {
+    impl_->file.fail(fmt::format(
+        "its stages were compiled for the device {}, and cannot run on {}; compile the model for "
+        "that device (stagecraft compile --device {})",
+        own.device, kind, kind));
+  }
   if (device.is_cpu()) {
     const std::string here = at::get_cpu_capability();
     if (!has_instructions(own.capability, here)) {
       require_same("processors with", own.capability, here);
+    }
+    const std::vector<std::string>& instructions = detail::instructions_here();
+    const auto missing = detail::missing_instructions(own.instructions, instructions);
+    if (!instructions.empty() && !missing.empty()) {
+      impl_->file.fail(
+          fmt::format("its stages were compiled for a processor with {}, which this processor does "
+                      "not have; compile the model again here (stagecraft compile)",
+                      list_of_first(missing)));
     }
   } else {
     const std::string here = detail::cuda_capability(device);

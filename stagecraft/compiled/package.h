@@ -110,7 +110,9 @@ struct PackageInfo {
   std::string device;      ///< "cpu" or "cuda"
   std::string processor;   ///< of the host: "aarch64", "x86_64"
   std::string capability;  ///< "AVX2", "SVE256", "sm_90"
-  std::string autocast;    ///< "bfloat16", "float16"; empty: none
+  /// Instruction sets of the processor that compiled it; empty for a GPU, or if they are not known.
+  std::vector<std::string> instructions = {};
+  std::string autocast;  ///< "bfloat16", "float16"; empty: none
   std::vector<CompiledSize> sizes = {};
   std::vector<FixedSize> fixed = {};
   std::vector<CompiledStageInfo> stages = {};

@@ -230,6 +230,7 @@ PackageInfo package_info_of(const nlohmann::json& text) {
   }
   info.processor = root.at("processor").text();
   info.capability = root.at("capability").text();
+  if (root.has("instructions")) info.instructions = texts_of(root.at("instructions"));
   if (root.has("autocast")) info.autocast = root.at("autocast").text();
   std::vector<std::string> names;
   root.at("symbols").for_each_member([&](const std::string& name, const JsonField& field) {

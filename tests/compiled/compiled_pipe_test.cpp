@@ -2,6 +2,7 @@
 
 #include <cstdlib>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include <ATen/core/grad_mode.h>
@@ -12,8 +13,10 @@
 #include <ATen/ops/zeros_like.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/runtime/runner.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/stage/stage.h"
+#include "stagecraft/transport/local/local_world.h"
 #include "tests/compiled/packages.h"
 #include "tests/support/expect_error.h"
 #include "tests/support/reference.h"
@@ -111,6 +114,33 @@ TEST(CompiledPipe, HasTheSameBitsInAllSchedulesIfBIsIAndW) {
                 run.schedule + " on " + std::to_string(run.ranks));
   }
   EXPECT_GE(halves, 2);
+}
+
+// Ranks that build their own stages, over a transport.
+TEST(CompiledPipe, RunnersHaveTheBitsOfAPipeline) {
+  for (const auto& [name, schedule] :
+       {std::pair{"gpt", "ZBVZeroBubble"}, std::pair{"drop2", "1F1B"}}) {
+    PipelineOptions options{.schedule = schedule, .ranks = 2};
+    const CompiledPipe whole = CompiledPipe::load(package_path(name));
+    const Stepped expected = gpt_step(whole, options);
+    ASSERT_EQ(expected.losses.size(), 4U);
+    const CompiledPipe pipe = CompiledPipe::load(package_path(name));
+    options.loss = own_loss();
+    options.seed = 3;
+    options.threads_per_rank = 1;
+    Stepped own;
+    LocalWorld world(2);
+    world.run([&](Transport& transport) {
+      Runner runner(transport, pipe, options);
+      const Arguments inputs = token_arguments(8);
+      const StepResult result = runner.step(inputs.args, inputs.kwargs, {},
+                                            {.microbatches = 4, .outputs = OutputMode::kNone});
+      // Only the rank of the last stage has losses.
+      if (!result.losses.empty()) own.losses = result.losses;
+    });
+    for (const at::Tensor& parameter : pipe.parameters()) own.grads.push_back(parameter.grad());
+    expect_same(own, expected, name);
+  }
 }
 
 TEST(CompiledPipe, RecomputesWithTheSameBits) {

@@ -3,7 +3,8 @@
 
     make_packages.py STAGECRAFT FOLDER [cpu|cuda [NAME...]]
 
-gpt.scp     a language model with its loss, in four stages of which two are the same; rows and length may change
+gpt.scp     a language model with its loss, in four stages of which two are the same; a value skips them; rows and
+            length may change
 drop1.scp   a language model with dropout and without attention, in one stage
 drop2.scp   the same model in two stages. Its first stage is also the first stage of gpt.scp
 mlp.scp     two stages, the loss outside; rows may change. Two worker processes compile it
@@ -60,10 +61,11 @@ class Gpt(nn.Module):
         self.norm, self.head = nn.LayerNorm(width), nn.Linear(width, VOCABULARY, bias=False)
 
     def forward(self, ids, targets):
-        x = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
+        x = first = self.tokens(ids) + self.places(torch.arange(ids.shape[1], device=ids.device))
         for block in self.blocks:
             x = block(x)
-        return F.cross_entropy(self.head(self.norm(x)).flatten(0, 1), targets.flatten())
+        # The first value skips the blocks.
+        return F.cross_entropy(self.head(self.norm(x + first)).flatten(0, 1), targets.flatten())
 
 
 class Mlp(nn.Module):

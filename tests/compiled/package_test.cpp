@@ -12,6 +12,7 @@
 #include "stagecraft/base/read_file.h"
 #include "stagecraft/base/sha256.h"
 #include "stagecraft/compiled/compiled_pipe.h"
+#include "stagecraft/compiled/instructions.h"
 #include "stagecraft/exported/zip_file.h"
 #include "tests/compiled/packages.h"
 #include "tests/exported/zip_writer.h"
@@ -93,6 +94,29 @@ TEST(CompiledPackage, RefusesOtherVersionsDevicesAndProcessors) {
                  "GPU");
   const CompiledPackage package(package_path("mlp"));
   EXPECT_ERROR(package.require_runs_on(c10::Device("cuda:0")), FileError, "the device cpu");
+  EXPECT_ERROR(CompiledPipe::load(package_path("mlp"), {.device = c10::Device("cuda")}), FileError,
+               "its stages were compiled for the device cpu, and cannot run on cuda; compile");
+}
+
+// What Python records is what C++ finds on the same processor.
+TEST(CompiledPackage, KnowsTheInstructionsOfTheProcessorThatCompiledIt) {
+  const CompiledPackage package(package_path("mlp"));
+  EXPECT_EQ(package.info().instructions, detail::instructions_here());
+}
+
+TEST(CompiledPackage, RefusesProcessorsWithoutItsInstructions) {
+  if (detail::instructions_here().empty()) GTEST_SKIP() << "/proc/cpuinfo has no instructions";
+  const auto needing = [](const std::vector<std::string>& more) {
+    return with([&](json& d) {
+      for (const std::string& each : more) d["instructions"].push_back(each);
+    });
+  };
+  expect_refused(needing({"avx4096"}), "a processor with avx4096, which this processor does not");
+  expect_refused(needing({"a1", "a2", "a3", "a4", "a5"}), "with a1, a2, a3 and 2 more, which");
+  expect_refused(with([](json& d) { d["instructions"] = "avx"; }), "instructions");
+  // Packages of earlier versions do not say what they need.
+  const TempFile file(with([](json& d) { d.erase("instructions"); }));
+  EXPECT_EQ(CompiledPipe::load(file.path()).num_stages(), 2);
 }
 
 TEST(CompiledPackage, RefusesFilesThatAreNoPackages) {

@@ -65,7 +65,11 @@ class CompiledTest(ToolTest):
         run = ["train", "--model", packages / "gpt.scp", *SMALL]
         self.bad(2, *run, "--split", "blocks.1", says="--split")
         self.bad(2, *run, "--stages", "2", says="4 stages")
-        self.bad(2, *run, "--ranks", "3", says="--ranks 3")
+        self.bad(2, *run, "--ranks", "3", says="the package has 4 stages, which do not fit --ranks 3 with --schedule 1F1B; pass --ranks 4")
+        self.bad(2, *run, says="the package has 4 stages, which do not fit --ranks 2 with --schedule 1F1B; "
+                               "pass --ranks 4 or --schedule LoopedBFS, ")
+        self.bad(2, *run[:3], "--batch", "400", *SMALL[2:], "--ranks", "4",
+                 says="100 rows each, but the package was compiled for 1 to 64; for other sizes, export the model")
         self.bad(2, *run, "--bf16", says="--bf16")
         self.bad(2, *run, "--plan", "auto", says="--plan auto")
         self.bad(2, "train", "--model", packages / "half.scp", *SMALL, "--ranks", "1", says="half.scp")

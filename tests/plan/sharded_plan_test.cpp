@@ -233,7 +233,7 @@ TEST(ShardedPlan, CountsWhatReplicasHold) {
 TEST(ShardedPlan, IsWhatSimulatorAndAHandCountSay) {
   int sharded = 0;
   int fewer_active = 0;
-  for (uint64_t seed = 1; seed <= 40; ++seed) {
+  for (uint64_t seed = 1; seed <= 24; ++seed) {
     SCOPED_TRACE(seed);
     PlanProblem problem = random_sharded(seed);
     sharded += problem.sharding.has_gathers() ? 1 : 0;
@@ -249,8 +249,8 @@ TEST(ShardedPlan, IsWhatSimulatorAndAHandCountSay) {
       fewer_active += plan.best.choice.active_stages == 1 ? 1 : 0;
     }
   }
-  EXPECT_GE(sharded, 8);
-  EXPECT_GE(fewer_active, 3);
+  EXPECT_GE(sharded, 5);
+  EXPECT_GE(fewer_active, 2);
 }
 
 TEST(ShardedPlan, LeastMemoryEqualsBruteForce) {
@@ -433,6 +433,24 @@ TEST(ShardedPlan, CountsGradientsThatAreNotReduced) {
   CostModel activations;
   const double most = simulate(interleaved, activations).ranks[0].peak_memory;
   EXPECT_EQ(peak("Interleaved1F1B"), 4 * 2 + 2 + most + 4 * 2);
+}
+
+TEST(ShardedPlan, BoundsCountWhatIsThereAllTheTime) {
+  PlanProblem problem = sharded_problem(8, 2, ShardKind::kParameters);
+  // Pieces of 8, weights and gradients of 8 each, of which a schedule always has 2 and 6.
+  problem.ranks = same_ranks(2, 8 + 8 + 8 + 5);
+  const PlanChoice choice{
+      .stages_per_rank = 2, .begins = {0, 1, 2, 5}, .recompute = std::vector<bool>(4, false)};
+  ScheduleProblem composed = StageComposer(problem).compose(choice);
+  EXPECT_EQ(composed.ranks[0].fixed, 8 + 8 + 8);
+  EXPECT_EQ(composed.ranks[0].passing, 8 + 8 - 2 - 6);
+  const double bound = lower_bound(composed).value;
+  const double tight = tight_bound(composed).value;
+  for (RankLimit& rank : composed.ranks) rank.passing = 0;
+  EXPECT_LT(bound, lower_bound(composed).value);
+  for (RankLimit& rank : composed.ranks) rank.fixed -= 8;
+  EXPECT_EQ(bound, lower_bound(composed).value);
+  EXPECT_EQ(tight, tight_bound(composed).value);
 }
 
 TEST(ShardedPlan, NeedsThePartsOfTheMemory) {

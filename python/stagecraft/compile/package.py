@@ -16,6 +16,7 @@ from .errors import CompileError
 from .graph_text import ValueRef
 from .joint import StageOptions
 from .build import Job
+from .instructions import instructions_here
 from .pipe_file import PipeFile
 from .stages import capability, torch_version
 
@@ -85,6 +86,8 @@ def describe(pipe: PipeFile, jobs: Sequence[Job], options: StageOptions) -> dict
         "fixed": dict(options.fixed),
         "stages": [describe_stage(pipe, job) for job in jobs],
     }
+    if options.device == "cpu" and (instructions := instructions_here()):
+        described["instructions"] = instructions
     if options.autocast is not None:
         described["autocast"] = str(options.autocast).removeprefix("torch.")
     return described

@@ -12,6 +12,7 @@ from . import private
 from .build import Job, inductor_options, options_to_json
 from .errors import CompileError
 from .graph_text import Graph, ValueRef
+from .instructions import instructions_here
 from .joint import InputInfo, StageOptions, make_programs
 from .pipe_file import PipeFile
 from .programs import StagePrograms, fingerprint
@@ -38,6 +39,7 @@ def stage_key(programs: StagePrograms, options: StageOptions) -> str:
         platform.machine(),
         options.device,
         capability(options.device),
+        " ".join(instructions_here() if options.device == "cpu" else []),
         str(sorted(inductor_options(options).items())),
     ]
     return fingerprint(programs, "\n".join(more))
