@@ -59,7 +59,7 @@ Schedule drop_reduction_waits(const Schedule& schedule) {
 class Lowering {
  public:
   Lowering(const Schedule& schedule, const StageGraph& graph, VerifyOptions options)
-      : current_(schedule), graph_(graph), options_(options) {
+      : current_(schedule), graph_(graph), options_(std::move(options)) {
     verify_or_throw(current_, graph_, "the schedule cannot be lowered", options_);
   }
 
