@@ -13,6 +13,7 @@
 #include "stagecraft/base/sha256.h"
 #include "stagecraft/base/text_table.h"
 #include "stagecraft/plan/plan_json.h"
+#include "stagecraft/plan/unshard_choice.h"
 #include "stagecraft/schedule/json.h"
 #include "stagecraft/schedule/json_input.h"
 #include "stagecraft/schedule/verify.h"
@@ -234,6 +235,12 @@ void check_prediction(const SavedPlan& plan) {
   } catch (const ScheduleError& error) {
     throw ArgumentError(fmt::format("\"schedule\": {}", error.what()));
   }
+  // A run adds them again, from the numbers.
+  require<ArgumentError>(
+      !plan.problem.sharding.has_gathers() ||
+          plan.schedule == shard_stages(without_unshards(plan.schedule), plan.choice.most_active(),
+                                        plan.lookahead),
+      "\"schedule\": its UNSHARD and RESHARD are not those of \"unshard_lookahead\"");
   const double value = result.value(plan.objective);
   const auto close = [](double a, double b) {
     return std::abs(a - b) <= 1e-6 * std::max({std::abs(a), std::abs(b), 1e-9});

@@ -497,6 +497,11 @@ TEST(ShardedPlan, FileRefusesByName) {
                ArgumentError, "\"max_active_stages\": expected a whole number from 1 to 2");
   EXPECT_ERROR(parse_plan_file(edited(text, "\"max_active_stages\":2", "\"max_active_stages\":1")),
                ArgumentError, "\"unshard_lookahead\": a lookahead is a number from 1 to 1");
+  SavedPlan ahead = to_saved(plan);
+  ahead.lookahead = ahead.lookahead == std::vector<int32_t>{1, 1} ? std::vector<int32_t>{2, 2}
+                                                                  : std::vector<int32_t>{1, 1};
+  EXPECT_ERROR(parse_plan_file(to_plan_file(ahead)), ArgumentError,
+               "are not those of \"unshard_lookahead\"");
   SavedPlan plain = to_saved(plan);
   plain.schedule = without_unshards(plan.schedule);
   EXPECT_ERROR(parse_plan_file(to_plan_file(plain)), ArgumentError, "needs UNSHARD and RESHARD");
