@@ -100,8 +100,8 @@ void measure_uneven_sizes(Suite& suite) {
     for (const int32_t microbatches : {16, 32, 64}) {
       const std::string name = fmt::format("sizes, {} ranks, {} microbatches", ranks, microbatches);
       if (!suite.wants(name)) continue;
-      const PlanProblem problem =
-          uneven_problem(ranks, microbatches, static_cast<uint64_t>(ranks + microbatches));
+      const PlanProblem problem = uneven_problem(
+          ranks, microbatches, static_cast<uint64_t>(ranks) + static_cast<uint64_t>(microbatches));
       PlanOptions options{.time_limit = plan_seconds(suite, 10)};
       options.space.stages_per_rank = {1};
       options.space.recompute = RecomputeChoice::kNone;
