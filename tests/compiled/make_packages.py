@@ -3,8 +3,8 @@
 
     make_packages.py STAGECRAFT FOLDER [cpu|cuda [NAME...]]
 
-gpt.scp     a language model with its loss, in four stages of which two are the same; a value skips them; rows and
-            length may change
+gpt.scp     a language model with its loss, in four stages. The two inner stages are the same. A skip connection leads
+            from the first stage to the last. Rows and length may change
 drop1.scp   a language model with dropout and without attention, in one stage
 drop2.scp   the same model in two stages. Its first stage is also the first stage of gpt.scp
 mlp.scp     two stages, the loss outside; rows may change. Two worker processes compile it

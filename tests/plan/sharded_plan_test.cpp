@@ -437,7 +437,8 @@ TEST(ShardedPlan, CountsGradientsThatAreNotReduced) {
 
 TEST(ShardedPlan, BoundsCountWhatIsThereAllTheTime) {
   PlanProblem problem = sharded_problem(8, 2, ShardKind::kParameters);
-  // Pieces of 8, weights and gradients of 8 each, of which a schedule always has 2 and 6.
+  // Pieces take 8. Whole weights and whole gradients take up to 8 each. At any time a schedule has
+  // at least 2 of the weights and 6 of the gradients.
   problem.ranks = same_ranks(2, 8 + 8 + 8 + 5);
   const PlanChoice choice{
       .stages_per_rank = 2, .begins = {0, 1, 2, 5}, .recompute = std::vector<bool>(4, false)};

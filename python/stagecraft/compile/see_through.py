@@ -67,15 +67,14 @@ def _replace(program: Any, node: fx.Node) -> None:
             else:
                 copies[each] = graph.node_copy(each, copies.__getitem__)
                 copies[each].meta = {**node.meta, **each.meta}
-    if isinstance(made, (tuple, list)):
-        for user in list(node.users):
-            if user.target is not operator.getitem:
-                raise CompileError(f"node {user.name}: it reads all results of {node.target} at once")
-            _take_over(program, user, copies[made[user.args[1]]])  # type: ignore[index]
-    else:
+    if not isinstance(made, (tuple, list)):
         _take_over(program, node, copies[made])
-    if isinstance(made, (tuple, list)):
-        graph.erase_node(node)
+        return
+    for user in list(node.users):
+        if user.target is not operator.getitem:
+            raise CompileError(f"node {user.name}: it reads all results of {node.target} at once")
+        _take_over(program, user, copies[made[user.args[1]]])  # type: ignore[index]
+    graph.erase_node(node)
 
 
 def _take_over(program: Any, node: fx.Node, other: fx.Node) -> None:
