@@ -4,6 +4,7 @@
 #include <cstdlib>
 #include <exception>
 #include <filesystem>
+#include <mutex>
 #include <string_view>
 #include <system_error>
 #include <unistd.h>
@@ -96,7 +97,10 @@ CompiledProgram::CompiledProgram(const std::string& path, const std::string& nam
                                  c10::Device device) {
   load_libtorch();
   detail::register_compiled_operators();
+  // torch's loader reads the description of every package into one static variable.
+  static std::mutex loading;
   try {
+    const std::lock_guard lock(loading);
     impl_ = std::make_unique<Impl>(path, name, device);
   } catch (const std::exception&) {
     throw Error(fmt::format("the compiled program '{}' cannot be loaded: {}", name,

@@ -26,8 +26,9 @@ class ProgramFile {
   std::string path_;
 };
 
-/// One program that Inductor compiled ahead of time. Used by one thread at a time. On a GPU it runs
-/// on the current stream, and the host does not wait.
+/// One program that Inductor compiled ahead of time. Used by one thread at a time; several threads
+/// may load programs at the same time. On a GPU it runs on the current stream, and the host does
+/// not wait.
 class CompiledProgram {
  public:
   /// `name`: of the program in the file. Error, with the cause, if it cannot be loaded.

@@ -144,7 +144,8 @@ void NodeBuilder::import_cond(const RawNode& node, Scope& scope, const Mode& mod
   for (const RawArgument& each : flattened(node.outputs)) {
     results.push_back(make_result(each, made.name, scope));
   }
-  made.results = {std::move(results)};
+  // Not `= {std::move(results)}`: compilers differ in whether that is one list or its elements.
+  made.results.emplace_back(std::move(results));
   parts_.nodes.push_back(std::move(made));
 }
 

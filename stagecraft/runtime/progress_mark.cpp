@@ -63,11 +63,11 @@ ProgressMark::Waiting::Waiting(ProgressMark& mark, const char* what) : mark_(mar
 
 RankProgress ProgressMark::read() const {
   RankProgress read;
-  if (const Action finished = finished_.load(std::memory_order_relaxed); !finished.is_idle()) {
+  if (const Action finished = finished_.load(); !finished.is_idle()) {
     read.finished = fmt::format("{} of step {}", to_string(finished),
                                 finished_step_.load(std::memory_order_relaxed));
   }
-  if (const Action current = current_.load(std::memory_order_relaxed); !current.is_idle()) {
+  if (const Action current = current_.load(); !current.is_idle()) {
     read.is_in = to_string(current);
   }
   const Kind kind = kind_.load(std::memory_order_relaxed);

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <atomic>
+#include <bit>
 #include <chrono>
 #include <cstdint>
 #include <exception>
@@ -36,15 +37,15 @@ class ProgressMark {
   };
 
   void start_step(uint64_t step) { step_.store(step, std::memory_order_relaxed); }
-  void begin(Action action) { current_.store(action, std::memory_order_relaxed); }
+  void begin(Action action) { current_.store(action); }
   void end(Action action, Action outer) {
-    finished_.store(action, std::memory_order_relaxed);
+    finished_.store(action);
     finished_step_.store(step_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-    current_.store(outer, std::memory_order_relaxed);
+    current_.store(outer);
   }
   /// The step is over.
   void stop() {
-    current_.store(Action(), std::memory_order_relaxed);
+    current_.store(Action());
     end_wait();
   }
 
@@ -53,11 +54,24 @@ class ProgressMark {
  private:
   enum class Kind : uint8_t { kNothing, kTransfer, kAll };
 
+  /// An action in one atomic word. Of std::atomic<Action>, which is aligned to four bytes, clang
+  /// makes calls of libatomic.
+  class AtomicAction {
+   public:
+    Action load() const { return std::bit_cast<Action>(bits_.load(std::memory_order_relaxed)); }
+    void store(Action action) {
+      bits_.store(std::bit_cast<uint64_t>(action), std::memory_order_relaxed);
+    }
+
+   private:
+    std::atomic<uint64_t> bits_{std::bit_cast<uint64_t>(Action())};
+  };
+
   void end_wait() { kind_.store(Kind::kNothing, std::memory_order_relaxed); }
 
   std::atomic<uint64_t> step_{0};
-  std::atomic<Action> current_{Action()};
-  std::atomic<Action> finished_{Action()};
+  AtomicAction current_;
+  AtomicAction finished_;
   std::atomic<uint64_t> finished_step_{0};
 
   std::atomic<Kind> kind_{Kind::kNothing};

@@ -1,5 +1,6 @@
 #include "stagecraft/compiled/compiled_pipe.h"
 
+#include <chrono>
 #include <cstdlib>
 #include <string>
 #include <utility>
@@ -12,6 +13,7 @@
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "stagecraft/base/deadline.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/schedule/builders/builders.h"
@@ -114,6 +116,18 @@ TEST(CompiledPipe, HasTheSameBitsInAllSchedulesIfBIsIAndW) {
                 run.schedule + " on " + std::to_string(run.ranks));
   }
   EXPECT_GE(halves, 2);
+}
+
+// torch's loader of programs is not thread-safe: without a lock, most runs of this test crash.
+TEST(CompiledPipe, ThreadsMayBuildStagesAtTheSameTime) {
+  const CompiledPipe pipe = CompiledPipe::load(package_path("mlp"));
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    for (int i = 0; i < 200; ++i) {
+      transport.barrier(Deadline::after(std::chrono::seconds(60)));
+      pipe.build_stage(StageId(0));
+    }
+  });
 }
 
 // Ranks that build their own stages, over a transport.

@@ -17,12 +17,6 @@ namespace stagecraft {
 
 namespace {
 
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-constexpr bool kIsSanitized = true;
-#else
-constexpr bool kIsSanitized = false;
-#endif
-
 /// Memory that both processes see.
 struct Shared {
   uint64_t step = 0;

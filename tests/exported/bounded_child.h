@@ -7,6 +7,12 @@
 
 namespace stagecraft {
 
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr bool kIsSanitized = true;
+#else
+inline constexpr bool kIsSanitized = false;
+#endif
+
 /// What a process of its own came to.
 struct ChildResult {
   bool is_done = false;         ///< it came to its end

@@ -99,7 +99,8 @@ TEST(GraphText, SaysWhatIsWrongAndWhere) {
       {{"at least 1", "at least x"}, "line 2"},
   };
   for (const auto& [change, message] : cases) {
-    EXPECT_ERROR(parse_text(changed(change.first, change.second)), ParseError, message);
+    const std::string text = changed(change.first, change.second);
+    EXPECT_ERROR(parse_text(text), ParseError, message);
   }
   EXPECT_ERROR(parse_text("graph\nargs ()\nkwargs {}\n"), ParseError, "expected 'return'");
 }
@@ -256,7 +257,8 @@ TEST(GraphText, SaysWhatIsWrongInExportedGraphs) {
       {{"other=twice", "other=half"}, "expected a number or a size, got 'half'"},
   };
   for (const auto& [change, message] : cases) {
-    EXPECT_ERROR(parse_text(exported_with(change.first, change.second)), ParseError, message);
+    const std::string text = exported_with(change.first, change.second);
+    EXPECT_ERROR(parse_text(text), ParseError, message);
   }
   // One branch alone, and three.
   const std::string text = kExported;

@@ -109,7 +109,8 @@ TEST(Verify, NamesWhatIsWrong) {
       {[](GraphParts& g) { g.nodes[0].results[0] = Argument::List{g.nodes[0].results[0]}; },
        "mul: aten::mul.Tensor returns Tensor, got a different kind"},
       {[](GraphParts& g) {
-         node(g, "chunk").results[0] = (*node(g, "chunk").results[0].list())[0];
+         const Argument first = (*node(g, "chunk").results[0].list())[0];
+         node(g, "chunk").results[0] = first;
        },
        "chunk: aten::chunk returns Tensor[], got a different kind"},
       {[](GraphParts& g) { g.nodes[0].results[0] = Argument::fixed(3); }, "got a different kind"},

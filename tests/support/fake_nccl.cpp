@@ -82,7 +82,11 @@ struct Cuda {
       std::memcpy(&function, &found, sizeof(found));
       return found != nullptr;
     };
-    cuda.is_there = find(runtime, "cudaMemcpyAsync", cuda.memcpy_async) &&
+    int (*get_device_count)(int*) = nullptr;
+    int devices = 0;
+    cuda.is_there = find(runtime, "cudaGetDeviceCount", get_device_count) &&
+                    get_device_count(&devices) == 0 && devices > 0 &&
+                    find(runtime, "cudaMemcpyAsync", cuda.memcpy_async) &&
                     find(runtime, "cudaHostAlloc", cuda.host_alloc) &&
                     find(runtime, "cudaEventCreateWithFlags", cuda.event_create) &&
                     find(runtime, "cudaEventRecord", cuda.event_record) &&

@@ -544,7 +544,9 @@ TEST(ShardedTrainer, NeedsAWorldAndTheSameWeights) {
   LocalWorld world(2);
   world.run([&](Transport& transport) {
     Trainer trainer = models[transport.rank().position()].make(&transport, 2);
-    const auto [inputs, targets] = batch_of(0);
+    const std::pair batch = batch_of(0);
+    const at::Tensor& inputs = batch.first;
+    const at::Tensor& targets = batch.second;
     EXPECT_ERROR(trainer.step({inputs}, targets), MetadataError, "but different weights");
   });
 }

@@ -185,7 +185,9 @@ TEST(TrainerWorld, EveryRankStaysAsItWasWhenAStepFails) {
     Trainer trainer = own.make(&transport);
     curve(trainer, 2);
     const auto before = own_values(trainer, c, transport);
-    const auto [inputs, targets] = batch_of(2);
+    const std::pair batch = batch_of(2);
+    const at::Tensor& inputs = batch.first;
+    const at::Tensor& targets = batch.second;
     // An id that the embedding has not, in a late microbatch; only rank 0 looks at it.
     at::Tensor bad = inputs.clone();
     bad[8][3] = 1000;
@@ -207,7 +209,9 @@ TEST(TrainerWorld, EveryRankHearsOfABatchThatOneCannotCut) {
   on_ranks(c, [&](Transport& transport, const PreparedTrainer& own) {
     Trainer trainer = own.make(&transport);
     curve(trainer, 1);
-    const auto [inputs, targets] = batch_of(1);
+    const std::pair batch = batch_of(1);
+    const at::Tensor& inputs = batch.first;
+    const at::Tensor& targets = batch.second;
     const int64_t rows = transport.rank() == Rank(1) ? 3 : 9;
     EXPECT_ERROR(trainer.step({inputs.slice(0, 0, rows)}, targets.slice(0, 0, rows)), Error,
                  "rows for only 3 microbatches");
@@ -227,7 +231,9 @@ TEST(TrainerWorld, GradientsThatAreNoNumbersAreOneErrorOnEveryRank) {
       trainer.states().back().tensor().mul_(std::numeric_limits<double>::quiet_NaN());
     }
     const auto before = own_values(trainer, c, transport);
-    const auto [inputs, targets] = batch_of(0);
+    const std::pair batch = batch_of(0);
+    const at::Tensor& inputs = batch.first;
+    const at::Tensor& targets = batch.second;
     for (int i = 0; i < 2; ++i) {
       EXPECT_ERROR(trainer.step({inputs}, targets), Error, "infinite or NaN");
       EXPECT_EQ(trainer.steps(), 0);
