@@ -64,7 +64,6 @@ def source_of(schedule: Any) -> dict[str, Any]:
 
 
 def splits_backward(schedule: Any, source: dict[str, Any]) -> bool:
-    if "name" in source:
-        return source["name"] in ("InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV", "ZeroBubble")
-    kinds = {text.lstrip("0123456789")[:1] for text in source["text"].replace("\n", ",").split(",")}
+    text = source["text"] if "text" in source else _text_of(schedule.pipeline_order)
+    kinds = {field.lstrip("0123456789")[:1] for field in text.replace("\n", ",").split(",")}
     return "W" in kinds

@@ -20,9 +20,9 @@ class IndexedVector {
  public:
   IndexedVector() = default;
   /// REQUIRES size >= 0.
-  explicit IndexedVector(int32_t size, const T& value = T())
-      : values_(static_cast<std::size_t>(size), value) {
+  explicit IndexedVector(int32_t size, const T& value = T()) {
     SC_ASSERT(size >= 0);
+    values_.assign(static_cast<std::size_t>(size), value);
   }
 
   int32_t size() const { return static_cast<int32_t>(values_.size()); }

@@ -1,3 +1,5 @@
+#include <string>
+
 #include <gtest/gtest.h>
 
 #include "stagecraft/base/error.h"
@@ -21,6 +23,10 @@ namespace {
 
 StageGraph with_skips(int32_t stages, std::string_view skips) {
   return StageGraph::chain(stages).with_edges(parse_edges(skips));
+}
+
+bool has_overlap(const Schedule& schedule) {
+  return to_csv(schedule).find("OVERLAP_F_B") != std::string::npos;
 }
 
 TEST(ShardStages, KeepsTheNextStagesUnsharded) {
@@ -96,7 +102,7 @@ TEST(ShardStages, LookaheadMovesUnshardAlone) {
           EXPECT_EQ(sharded, full) << kind.name;
         }
         // A window that an overlap exceeds may lose a stage before its use.
-        if (kind.name != "DualPipeV") {
+        if (!has_overlap(schedule)) {
           EXPECT_EQ(sharded.num_actions(), full.num_actions()) << kind.name;
           EXPECT_EQ(without_unshard(sharded), without_unshard(full)) << kind.name;
         }

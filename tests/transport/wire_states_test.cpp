@@ -85,13 +85,18 @@ TEST(ReaderTurn, ClosingEndsTheThreadsWaitAndTheReaderMayFinish) {
   auto taken = std::async(std::launch::async, [&] { return turn.take_thread(); });
   turn.close();
   EXPECT_FALSE(taken.get());
-  EXPECT_EQ(turn.state(), Turn::kInline);
+  EXPECT_EQ(turn.state(), Turn::kClosing);
+  EXPECT_FALSE(turn.take_inline(a_value(), {}));
+  turn.close();
+  EXPECT_EQ(turn.state(), Turn::kClosing);
   turn.release();
   EXPECT_EQ(turn.state(), Turn::kClosed);
 }
 
 TEST(ReaderTurnDeathTest, OnlyAReaderReleases) {
   ReaderTurn turn;
+  EXPECT_DEATH(turn.release(), "SC_ASSERT");
+  turn.close();
   EXPECT_DEATH(turn.release(), "SC_ASSERT");
 }
 

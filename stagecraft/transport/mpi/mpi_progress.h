@@ -85,8 +85,8 @@ class MpiProgress {
  private:
   friend class MpiWork;
   using Clock = Deadline::Clock;
-  /// Of the progress thread: kNone -> kLong -> kWoken -> kNone. Only a long pause can be ended
-  /// early.
+  /// Of the progress thread: kNone -> kLong -> kNone, or, if it is ended early, kNone -> kLong ->
+  /// kWoken -> kNone. Only a long pause can be ended early.
   enum class Pause : uint8_t { kNone, kLong, kWoken };
 
   MpiProgress(MpiKind kind, const MpiPlugin& plugin);

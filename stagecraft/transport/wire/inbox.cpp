@@ -14,6 +14,7 @@
 #include "stagecraft/base/log.h"
 #include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/wire/packed_value.h"
+#include "stagecraft/transport/wire/peer_state.h"
 
 namespace stagecraft::detail {
 namespace {
@@ -174,7 +175,7 @@ bool Inbox::read_frame(Reader reader) {
     end(fmt::format("it sent an invalid message: {}", error.what()));
   } catch (const std::exception& error) {
     log(LogLevel::kDebug, fmt::format("connection to rank {}: {}", from_.value(), error.what()));
-    end("its process has ended or cannot be reached");
+    end(kPeerEnded);
   }
   return false;
 }

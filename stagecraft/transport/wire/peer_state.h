@@ -7,6 +7,9 @@
 
 namespace stagecraft::detail {
 
+/// Why a peer is lost whose connection is closed or whose process is gone: the end of an error.
+inline constexpr const char* kPeerEnded = "its process has ended or cannot be reached";
+
 /// The life of a peer, as this rank sees it. Thread-safe.
 ///
 ///             the peer answers this rank's goodbye

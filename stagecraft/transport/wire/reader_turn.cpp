@@ -16,7 +16,28 @@ constexpr auto kLeaveToInline = std::chrono::milliseconds(1);
 // more than the wake-up that reading inline saves.
 constexpr auto kPatience = std::chrono::microseconds(50);
 
+bool can_follow(ReaderTurn::State state, ReaderTurn::State next) {
+  using State = ReaderTurn::State;
+  switch (state) {
+    case State::kFree:
+      return next == State::kThread || next == State::kInline || next == State::kClosed;
+    case State::kThread:
+    case State::kInline:
+      return next == State::kFree || next == State::kClosing;
+    case State::kClosing:
+      return next == State::kClosed;
+    case State::kClosed:
+      return false;
+  }
+  return false;
+}
+
 }  // namespace
+
+void ReaderTurn::move_to(State next) {
+  SC_ASSERT(can_follow(state_, next));
+  state_ = next;
+}
 
 bool ReaderTurn::is_left_to_inline() const {
   // A rank's thread that still waits for what it was refused for does not come again.
@@ -26,12 +47,12 @@ bool ReaderTurn::is_left_to_inline() const {
 
 bool ReaderTurn::take_thread() {
   std::unique_lock lock(mutex_);
-  while (!is_closing_ && (state_ != State::kFree || is_left_to_inline())) {
+  while (!is_closed() && (state_ != State::kFree || is_left_to_inline())) {
     seen_inline_polls_ = inline_polls_;
     changed_.wait_for(lock, kLeaveToInline);
   }
-  if (is_closing_) return false;
-  state_ = State::kThread;
+  if (is_closed()) return false;
+  move_to(State::kThread);
   return true;
 }
 
@@ -52,23 +73,21 @@ bool ReaderTurn::take_inline(const PendingPtr& awaited,
   }
   const bool is_mine = state_ == State::kFree;
   refused_ = is_mine ? PendingPtr() : awaited;
-  if (is_mine) state_ = State::kInline;
+  if (is_mine) move_to(State::kInline);
   return is_mine;
 }
 
 void ReaderTurn::release(bool is_thread_next) {
   const std::lock_guard lock(mutex_);
-  SC_ASSERT(state_ == State::kThread || state_ == State::kInline);
-  state_ = is_closing_ ? State::kClosed : State::kFree;
-  if (!is_thread_next && !is_closing_) return;
+  move_to(state_ == State::kClosing ? State::kClosed : State::kFree);
+  if (!is_thread_next && !is_closed()) return;
   seen_inline_polls_ = inline_polls_;
   changed_.notify_all();
 }
 
 void ReaderTurn::close() {
   const std::lock_guard lock(mutex_);
-  is_closing_ = true;
-  if (state_ == State::kFree) state_ = State::kClosed;
+  if (!is_closed()) move_to(state_ == State::kFree ? State::kClosed : State::kClosing);
   changed_.notify_all();
 }
 

@@ -15,18 +15,20 @@ namespace stagecraft::detail {
 ///
 ///            take_thread             release
 ///   kFree ----------------> kThread --------> kFree
-///            take_inline             release
-///         ----------------> kInline --------> kFree
-///
-///   close: kFree becomes kClosed; kThread and kInline become kClosed at their release. It is
-///   final.
+///     |                        | close
+///     | close                  v       release
+///     |                     kClosing ---------> kClosed
+///     v                        ^
+///   kClosed (final)            | close
+///            take_inline       |     release
+///   kFree ----------------> kInline --------> kFree
 ///
 /// After a rank's thread has read inline, the inbox's thread leaves the turn to it for
 /// kLeaveToInline: waking a thread that then wakes a second one takes tens of microseconds, and a
 /// rank that has waited will soon wait again. Thread-safe.
 class ReaderTurn {
  public:
-  enum class State : uint8_t { kFree, kThread, kInline, kClosed };
+  enum class State : uint8_t { kFree, kThread, kInline, kClosing, kClosed };
 
   /// For the inbox's thread: waits for the turn. False if it is closed.
   bool take_thread();
@@ -42,11 +44,12 @@ class ReaderTurn {
 
  private:
   bool is_left_to_inline() const;
+  bool is_closed() const { return state_ == State::kClosing || state_ == State::kClosed; }
+  void move_to(State next);
 
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   State state_ = State::kFree;
-  bool is_closing_ = false;
   uint64_t inline_polls_ = 0;       ///< number of calls of take_inline
   uint64_t seen_inline_polls_ = 0;  ///< those that the inbox's thread has waited for
   /// What the last rank's thread waits for that did not get the turn.

@@ -7,13 +7,13 @@
 #include "stagecraft/base/check.h"
 #include "stagecraft/transport/core/exchange_errors.h"
 #include "stagecraft/transport/wire/bytes.h"
+#include "stagecraft/transport/wire/peer_state.h"
 #include "stagecraft/transport/wire/progress_codec.h"
 #include "stagecraft/transport/wire/wire_transport.h"
 
 namespace stagecraft::detail {
 namespace {
 
-constexpr const char* kEnded = "its process has ended or cannot be reached";
 // Grace period for the last messages of a process that has ended: they may carry the cause. It is
 // over after kQuietLooks looks in a row without a new message. On a busy machine each look takes
 // longer, as reading does.
@@ -169,7 +169,7 @@ void WireTransport::throw_gone(Rank other, const std::string& what) {
   auto lock = sends_.lock();
   sends_.wait(lock, Deadline::after(kTick), [&] { return world().has_left(other); });
   lock.unlock();
-  if (!world().has_left(other)) on_lost(other, kEnded);
+  if (!world().has_left(other)) on_lost(other, kPeerEnded);
   world().throw_if_aborted();
   throw_has_left(other, rank_, what);
 }
@@ -204,7 +204,7 @@ void WireTransport::on_tick() {
       peer(other).outbox.tick(epoch_, progress, peer(other).inbox.num_read());
     } catch (const ConnectionLost&) {
       // The inbox detects a lost connection, too, but may miss it inside a message.
-      if (++peer(other).failed_ticks > 1 && !world().has_left(other)) on_lost(other, kEnded);
+      if (++peer(other).failed_ticks > 1 && !world().has_left(other)) on_lost(other, kPeerEnded);
       continue;
     }
     if (was_away) peer(other).inbox.touch();
