@@ -276,14 +276,19 @@ void PyReport::save(const std::string& path, const std::string& title) const {
 
 namespace {
 
+PipelineOptions options_with(const py::dict& source, const py::dict& given) {
+  PipelineOptions options = options_of(given);
+  options.source = source_of(source);
+  return options;
+}
+
 // One rank of a world.
 class RankRunner final : public PyRunner {
  public:
   RankRunner(std::shared_ptr<PyWorld> world, const py::dict& source, int32_t num_stages,
              const py::list& calls, const py::dict& options)
       : world_(std::move(world)),
-        runner_(world_->transport(), source_of(source), stages_of(num_stages, calls),
-                options_of(options)) {}
+        runner_(world_->transport(), stages_of(num_stages, calls), options_with(source, options)) {}
   PipelineBase& base() override { return runner_; }
   const Transport* find_transport() const override { return &world_->transport(); }
   void recover() {
@@ -308,8 +313,7 @@ class ThreadRunner final : public PyRunner {
  private:
   static Pipeline make(const py::dict& source, int32_t num_stages, const py::list& calls,
                        const py::dict& given) {
-    PipelineOptions options = options_of(given);
-    options.source = source_of(source);
+    PipelineOptions options = options_with(source, given);
     std::vector<Stage> stages = stages_of(num_stages, calls);
     const py::gil_scoped_release release;
     return Pipeline(std::move(stages), std::move(options));

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 __all__: list[str] = []
@@ -65,5 +66,5 @@ def source_of(schedule: Any) -> dict[str, Any]:
 
 def splits_backward(schedule: Any, source: dict[str, Any]) -> bool:
     text = source["text"] if "text" in source else _text_of(schedule.pipeline_order)
-    kinds = {field.lstrip("0123456789")[:1] for field in text.replace("\n", ",").split(",")}
-    return "W" in kinds
+    # A number follows the type: 2W0 is a weight backward, 2WAIT_REDUCE_GRAD is a wait.
+    return re.search(r"\dW\d", text) is not None

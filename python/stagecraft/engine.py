@@ -100,12 +100,6 @@ class _Engine:
         source = _sources.source_of(schedule)
         for stage in stages:
             _prepare_call(stage)
-            if stage._call.wrapper is not None and _sources.splits_backward(schedule, source):
-                if stage._call.wrapper.kind == "DistributedDataParallel":
-                    raise ArgumentError(
-                        f"{type(schedule).__name__} runs input and weight backward apart, which "
-                        "DistributedDataParallel does not follow; use a schedule of full backwards, or FSDP"
-                    )
         world = world_of(stages[0].group)
         handlers = self._handlers(schedule, stages)
         key = (
@@ -129,6 +123,13 @@ class _Engine:
         return world
 
     def _build(self, schedule: Any, stages: Any, world: Any, source: Any, handlers: Any) -> None:
+        wrappers = [stage._call.wrapper for stage in stages if stage._call.wrapper is not None]
+        has_ddp = any(wrapper.kind == "DistributedDataParallel" for wrapper in wrappers)
+        if has_ddp and _sources.splits_backward(schedule, source):
+            raise ArgumentError(
+                f"{type(schedule).__name__} runs input and weight backward apart, which "
+                "DistributedDataParallel does not follow; use a schedule of full backwards, or FSDP"
+            )
         last = next((s for s in stages if s.is_last), None)
         has_loss = last is not None and schedule._loss_fn is not None
         options = {
