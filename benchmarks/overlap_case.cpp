@@ -138,8 +138,10 @@ OverlapCase::OverlapCase(Transport& transport)
       StageId(rank_.value()), kOverlapRanks,
       stage_body([w](const at::Tensor& x) { return Pass::apply(x, w); }, {{"w", w}}));
   runner_ = std::make_unique<Runner>(
-      transport, ScheduleSource::named("GPipe", kOverlapRanks), std::move(stages),
-      PipelineOptions{.loss = [](const at::Tensor& y) { return Loss::apply(y); }, .seed = 7});
+      transport, std::move(stages),
+      PipelineOptions{.schedule = "GPipe",
+                      .loss = [](const at::Tensor& y) { return Loss::apply(y); },
+                      .seed = 7});
   for (const ActionType type : {ActionType::kForward, ActionType::kBackward}) {
     runner_->callbacks().replace(type, [this](ActionContext& context) { compute(context); });
   }

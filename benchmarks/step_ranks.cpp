@@ -89,8 +89,9 @@ class StepCase {
       stages.emplace_back(stage, count, stage_body(mlp, mlp.parameters()));
     }
     runner_ = std::make_unique<Runner>(
-        transport, source, std::move(stages),
+        transport, std::move(stages),
         PipelineOptions{
+            .source = source,
             .loss = [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); },
             .seed = 7});
     if (placement.get_rank(StageId(0)) == transport.rank()) {

@@ -49,7 +49,6 @@ Options parse(int argc, char** argv) {
 void train(Transport& transport, int32_t replicas, c10::Device device) {
   const int32_t stages = transport.num_ranks() / replicas;
   const int32_t own = transport.rank().value() % stages;
-  const ScheduleSource source = ScheduleSource::named("1F1B", stages);
 
   // Drawn from its own generator: stages begin alike wherever they are.
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(own));
@@ -61,8 +60,9 @@ void train(Transport& transport, int32_t replicas, c10::Device device) {
       stage_body([=](const at::Tensor& x) { return x + at::tanh(torch::addmm(bias, x, weight)); },
                  {{"weight", weight}, {"bias", bias}}));
   Runner runner(
-      transport, source, std::move(stage),
-      {.loss = [](const at::Tensor& y, const at::Tensor& t) { return torch::mse_loss(y, t); },
+      transport, std::move(stage),
+      {.schedule = "1F1B",
+       .loss = [](const at::Tensor& y, const at::Tensor& t) { return torch::mse_loss(y, t); },
        .seed = 0,
        .replicas = replicas});
 

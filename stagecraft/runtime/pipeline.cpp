@@ -285,12 +285,4 @@ Pipeline::Pipeline(const Pipe& pipe, PipelineOptions options)
         return std::make_unique<Impl>(std::move(stages), options_for(pipe, std::move(options)));
       }()) {}
 
-Recording Pipeline::recording() const {
-  return recorded_run().recording;
-}
-
-StepReport Pipeline::report() const {
-  return make_report(recording());
-}
-
 }  // namespace stagecraft

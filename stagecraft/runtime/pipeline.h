@@ -3,8 +3,6 @@
 #include <vector>
 
 #include "stagecraft/runtime/pipeline_base.h"
-#include "stagecraft/runtime/record/recording.h"
-#include "stagecraft/runtime/record/report.h"
 
 namespace stagecraft {
 
@@ -34,11 +32,6 @@ class Pipeline : public PipelineBase {
   /// All stages of a model that was split. Ports, ties and guards are those of the pipe, unless the
   /// options have their own.
   explicit Pipeline(const Pipe& pipe, PipelineOptions options = {});
-
-  /// What the ranks did in the last step, even if it failed, and how long it took. ArgumentError
-  /// before the first step.
-  Recording recording() const;
-  StepReport report() const;
 
  private:
   class Impl;

@@ -105,12 +105,48 @@ RecordedRun PipelineBase::recorded_run() const {
   return core_->recorded_run();
 }
 
+Recording PipelineBase::recording() const {
+  return recorded_run().recording;
+}
+
+StepReport PipelineBase::report() const {
+  return make_report(recording());
+}
+
 MemoryEstimate PipelineBase::peak_memory_estimate(int32_t microbatches) const {
   const std::vector<StageMemory> memory =
       core_->schedule == nullptr ? std::vector<StageMemory>() : recorded_run().memory;
   require<ArgumentError>(!memory.empty(),
                          "a memory estimate needs a step with StepOptions::measure_memory first");
   return estimate_memory(*core_->source.training(microbatches, core_->graph), memory);
+}
+
+void PipelineBase::recover() {
+  core_->recover();
+}
+
+const std::shared_ptr<ParameterShards>& PipelineBase::shards() const {
+  return core_->drivers().front()->shards();
+}
+
+void PipelineBase::gather_weights() {
+  core_->gather_weights();
+}
+
+void PipelineBase::with_whole_parameters(const std::function<void()>& body) {
+  core_->with_whole_parameters(body);
+}
+
+MeasuredLookahead PipelineBase::fit_unshard_lookahead() {
+  return core_->fit_unshard_lookahead();
+}
+
+void PipelineBase::set_unshard_lookahead(const std::vector<int32_t>& lookahead) {
+  core_->set_unshard_lookahead(lookahead);
+}
+
+int32_t PipelineBase::replica() const {
+  return core_->drivers().front()->place().replica();
 }
 
 }  // namespace stagecraft

@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,12 +12,16 @@
 #include "stagecraft/runtime/launch/launch_counts.h"
 #include "stagecraft/runtime/memory_estimate.h"
 #include "stagecraft/runtime/pipeline_options.h"
+#include "stagecraft/runtime/record/measured_lookahead.h"
+#include "stagecraft/runtime/record/recording.h"
+#include "stagecraft/runtime/record/report.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/step.h"
 #include "stagecraft/stage/stage.h"
 
 namespace stagecraft {
 
+class ParameterShards;
 class PipelineCore;
 
 /// What a Pipeline, which has all ranks, and a Runner, which is one rank, have in common. Every
@@ -73,9 +78,55 @@ class PipelineBase {
   /// What the ranks did in the last step, even if it failed, with everything else that a report
   /// needs (report/save_report.h). Waits for the devices. ArgumentError before the first step.
   RecordedRun recorded_run() const;
+  /// Of that run: what the ranks did, and how long it took.
+  Recording recording() const;
+  StepReport report() const;
   /// The peak memory of a step with that number of microbatches, each as large as in the last step
   /// with StepOptions::measure_memory. ArgumentError before such a step.
   MemoryEstimate peak_memory_estimate(int32_t microbatches) const;
+
+  // Ranks of a world ------------------------------------------------------------------------------
+  // A Pipeline, whose ranks are threads of one replica, has nothing to do in these calls.
+
+  /// Recovers the world after a failed step. `step` and `eval` do so themselves if the last step of
+  /// this object failed, or that of a different one which shares the transport. All ranks call it
+  /// if some of them had not begun the failed step. Throws as Transport::recover does.
+  void recover();
+
+  /// With PipelineOptions::shard: the sharded parameters of this rank. Null without it.
+  ///
+  ///   for (const auto& unit : runner.shards()->units()) {
+  ///     for (std::size_t i = 0; i < unit->segments().size(); ++i) {
+  ///       update(unit->value(i), unit->grad(i));
+  ///     }
+  ///   }
+  ///   runner.gather_weights();
+  ///   runner.shards()->zero_grad();
+  const std::shared_ptr<ParameterShards>& shards() const;
+  /// Makes an update of the pieces known to all replicas. With ShardKind::kParameters it does
+  /// nothing: the next step gathers the pieces. Called by all ranks, between steps. If it throws,
+  /// it can be called again after a recovery.
+  void gather_weights();
+  /// Calls `body` while all parameters of this rank have their elements, on all ranks together,
+  /// between steps. What it writes takes effect; all replicas must write the same.
+  void with_whole_parameters(const std::function<void()>& body);
+
+  /// With ShardKind::kParameters, after a step: finds the smallest lookahead of each rank that
+  /// costs no time, and unshards that many stages ahead in later steps and evals
+  /// (LowerOptions::unshard_lookahead). Times of computations are those of the last step; gathers
+  /// are measured here, a few of each stage. Results of steps keep their bits. Called by all ranks,
+  /// between steps; all get the same result.
+  ///
+  /// ArgumentError without sharded parameters, unless the last step trained, and for a schedule
+  /// that says itself where stages are unsharded. If it throws, nothing has changed.
+  MeasuredLookahead fit_unshard_lookahead();
+  /// Unshards that many stages ahead in later steps and evals, one number a rank, from 1 to
+  /// LowerOptions::max_active_stages (ArgumentError). Called by all ranks, between steps, with the
+  /// same numbers: the next step compares them.
+  void set_unshard_lookahead(const std::vector<int32_t>& lookahead);
+
+  /// The replica of this process's ranks; 0 if there is only one.
+  int32_t replica() const;
 
  protected:
   explicit PipelineBase(std::unique_ptr<PipelineCore> core);

@@ -1,8 +1,6 @@
 #include "stagecraft/runtime/runner.h"
 
-#include <algorithm>
 #include <chrono>
-#include <cstddef>
 #include <exception>
 #include <optional>
 #include <span>
@@ -20,28 +18,31 @@
 #include "stagecraft/runtime/results.h"
 #include "stagecraft/runtime/runner_state.h"
 #include "stagecraft/runtime/step_driver.h"
+#include "stagecraft/runtime/step_end.h"
 #include "stagecraft/runtime/step_meeting.h"
 
 namespace stagecraft {
 
 namespace {
 
-ScheduleSource source_of_world(const Transport& transport, const Pipe& pipe,
+ScheduleSource source_of_world(const Transport& transport, int32_t num_stages,
                                const PipelineOptions& options) {
+  if (options.source) {
+    return source_for(options.source, options.schedule, options.ranks, num_stages);
+  }
   const int32_t all = transport.num_ranks();
   require<ArgumentError>(options.replicas >= 1 && all % options.replicas == 0,
                          "a world of {} ranks cannot hold {} replicas of equal size", all,
                          options.replicas);
   return source_for(options.source, options.schedule,
-                    options.ranks.value_or(all / options.replicas), pipe.num_stages());
+                    options.ranks.value_or(all / options.replicas), num_stages);
 }
 
-ScheduleSource checked_source(const ScheduleSource& source, const PipelineOptions& options) {
+int32_t num_stages_of(std::span<const Stage> stages, const PipelineOptions& options) {
   require_no_stage_options(options);
-  require<ArgumentError>(
-      !options.source.has_value(),
-      "a Runner has one schedule source, but PipelineOptions::source is set, too");
-  return source_for(source, options.schedule, options.ranks, source.placement().num_stages());
+  if (options.source) return options.source->placement().num_stages();
+  require<ArgumentError>(!stages.empty(), "a Runner has at least one stage, got none");
+  return stages.front().num_stages();
 }
 
 std::vector<Stage> stages_of_rank(const Transport& transport, const Pipe& pipe,
@@ -96,7 +97,14 @@ class Runner::Impl final : public PipelineCore {
       const std::vector<StepAnnouncement> ranks = agree_on_step(batch, step, is_training, is_new);
       execute(batch, step, is_training, ranks);
       StepResult result = take_own_result(step);
-      share(result, step, ranks);
+      state_.move_to(State::kEnding);
+      end_step({.transport = transport_,
+                .progress = executor_.progress(),
+                .place = place_,
+                .placement = placement(),
+                .step = counter.last_id(),
+                .timeout = options.timeout},
+               ranks, result);
       counter.complete(is_training);
       driver_->commit(is_training);
       state_.move_to(State::kReady);
@@ -113,9 +121,8 @@ class Runner::Impl final : public PipelineCore {
       executor_.announcer().announce_and_abort(named);
       executor_.abandon();
       throw named;
-    } catch (const PeerError&) {
-      executor_.announcer().announce_lost();
-      abandon();
+    } catch (const PeerError& error) {
+      abandon_lost(error);
       throw;
     } catch (const MetadataError&) {
       // A mismatch throws the same error on every rank, so no rank has to be notified.
@@ -128,7 +135,7 @@ class Runner::Impl final : public PipelineCore {
   }
 
   // All ranks continue with the same step number, the largest of theirs.
-  void recover() {
+  void recover() override {
     require_no_step();
     transport_.recover(deadline());
     transport_.set_needs_recovery(false);
@@ -139,9 +146,7 @@ class Runner::Impl final : public PipelineCore {
     state_.move_to(State::kNew);
   }
 
-  const std::shared_ptr<ParameterShards>& shards() const { return driver_->shards(); }
-
-  void gather_weights() {
+  void gather_weights() override {
     require_no_step();
     if (!shards() || shards()->kind() == ShardKind::kParameters) return;
     between_steps([&] {
@@ -151,7 +156,7 @@ class Runner::Impl final : public PipelineCore {
     });
   }
 
-  void with_whole_parameters(const std::function<void()>& body) {
+  void with_whole_parameters(const std::function<void()>& body) override {
     require_no_step();
     if (!shards() || shards()->kind() != ShardKind::kParameters) return body();
     between_steps([&] {
@@ -164,11 +169,9 @@ class Runner::Impl final : public PipelineCore {
     });
   }
 
-  MeasuredLookahead fit_unshard_lookahead() {
+  MeasuredLookahead fit_unshard_lookahead() override {
     require_no_step();
-    require<ArgumentError>(shards() && shards()->kind() == ShardKind::kParameters,
-                           "weights that are not sharded are not gathered: set "
-                           "PipelineOptions::shard to kParameters, with several replicas");
+    require_sharded_parameters();
     require<ArgumentError>(
         has_trained_,
         "the lookahead is found from the times of the last step, which must have "
@@ -187,9 +190,9 @@ class Runner::Impl final : public PipelineCore {
     return found;
   }
 
-  void set_unshard_lookahead(const std::vector<int32_t>& lookahead) {
+  void set_unshard_lookahead(const std::vector<int32_t>& lookahead) override {
     require_no_step();
-    source = source.with_lookahead(lookahead);
+    PipelineCore::set_unshard_lookahead(lookahead);
   }
 
   RecordedRun recorded_run() override {
@@ -211,6 +214,8 @@ class Runner::Impl final : public PipelineCore {
   std::span<const std::unique_ptr<StepDriver>> drivers() const override { return {&driver_, 1}; }
 
  private:
+  const std::shared_ptr<ParameterShards>& shards() const { return driver_->shards(); }
+
   using State = RunnerState::State;
   struct FailUnlessEnded {
     RunnerState& state;
@@ -231,12 +236,7 @@ class Runner::Impl final : public PipelineCore {
     } catch (...) {
       shards()->release();
       transport_.set_needs_recovery(true);
-      if (transport_.abort_reason() == nullptr) {
-        const Rank rank = transport_.rank();
-        transport_.abort(
-            {rank, fmt::format("rank {}: {}", rank.value(), describe(std::current_exception())),
-             std::current_exception()});
-      }
+      abort_with(std::current_exception());
       throw;
     }
   }
@@ -247,22 +247,31 @@ class Runner::Impl final : public PipelineCore {
                            "eval, recover or recorded_run");
   }
 
-  // Called in a catch block. Aborts the world, unless the other ranks know of the failure.
+  // Aborts the world, unless the other ranks know of a failure.
+  void abort_with(const std::exception_ptr& error) {
+    if (transport_.abort_reason() == nullptr) {
+      transport_.abort(reason_for(transport_.rank(), error));
+    }
+  }
+
+  // Called in a catch block.
   void abandon() {
     executor_.abandon();
+    abort_with(std::current_exception());
+  }
+
+  // A peer that had left before the step does not abort the world by itself, so this rank names it.
+  void abandon_lost(const PeerError& error) {
+    executor_.announcer().announce_lost();
+    executor_.abandon();
     if (transport_.abort_reason() != nullptr) return;
-    const Rank rank = transport_.rank();
-    Rank culprit = rank;
-    std::string what = describe(std::current_exception());
-    try {
-      throw;
-    } catch (const PeerError& error) {
-      // The peer had left before. That alone aborts nothing.
-      if (error.peer().value() < transport_.num_ranks()) culprit = error.peer();
-    } catch (...) {
+    AbortReason reason = reason_for(transport_.rank(), std::current_exception());
+    const bool is_of_world = error.peer().value() < transport_.num_ranks();
+    if (is_of_world && error.peer() != reason.rank) {
+      reason.rank = error.peer();
+      reason.message = error.what();
     }
-    if (culprit == rank) what = fmt::format("rank {}: {}", rank.value(), what);
-    transport_.abort({culprit, what, std::current_exception()});
+    transport_.abort(std::move(reason));
   }
 
   // Chooses the schedule of the step, compares it with the other ranks, and scales weights that are
@@ -324,68 +333,6 @@ class Runner::Impl final : public PipelineCore {
     }
   }
 
-  // All ranks end a step together, so that a failure on one rank is one on all. Then the rank of
-  // the last stage has the losses of all replicas, and sends results to the ranks that asked for
-  // them.
-  void share(StepResult& result, const StepOptions& step, std::span<const StepAnnouncement> ranks) {
-    state_.move_to(State::kEnding);
-    {
-      const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to end the step");
-      if (place_.replicas == 1) {
-        transport_.barrier(deadline());
-      } else {
-        gather_losses(result);
-      }
-    }
-    const StageId last(placement().num_stages() - 1);
-    const Rank owner = place_.in_world(placement().get_rank(last));
-    const Rank self = transport_.rank();
-    auto id = [&](Rank reader) {
-      return TransferId{counter.last_id(), Direction::kResult, last, last,
-                        MicrobatchId(reader.value())};
-    };
-    const ProgressMark::Waiting waiting(executor_.progress(), "results of the step");
-    if (self == owner) {
-      std::vector<PendingPtr> sends;
-      for (Rank own(0); own.value() < place_.ranks; ++own) {
-        const Rank reader = place_.in_world(own);
-        if (reader == owner || !ranks[reader.position()].everywhere) continue;
-        sends.push_back(transport_.post_send(reader, id(reader), stagecraft::to_value(result)));
-      }
-      for (const PendingPtr& send : sends) transport_.wait_send(send, deadline());
-    } else if (step.everywhere) {
-      const PendingPtr receive = transport_.post_receive(owner, id(self));
-      std::vector<at::Tensor> added = std::move(result.added_losses);
-      result = result_of(transport_.wait_receive(receive, deadline()).value);
-      result.added_losses = std::move(added);
-    }
-    // No rank continues, and perhaps fails the next step, while another rank takes its results.
-    const bool any =
-        std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.everywhere; });
-    if (any) transport_.barrier(deadline());
-  }
-
-  void gather_losses(StepResult& result) {
-    StepResult own;
-    if (driver_->has_last_stage()) {
-      own.losses = result.losses;
-      own.weights = result.weights;
-    }
-    const std::vector<c10::IValue> all =
-        transport_.all_gather(stagecraft::to_value(own), deadline());
-    if (!driver_->has_last_stage()) return;
-    result.losses.clear();
-    result.weights.clear();
-    for (int32_t replica = 0; replica < place_.replicas; ++replica) {
-      const StepResult each = result_of(all[place_.in_replica(replica).position()]);
-      // Losses of other processes and devices are copies.
-      for (const at::Tensor& loss : each.losses) {
-        result.losses.push_back(own.losses.empty() ? loss : loss.to(own.losses.front().device()));
-      }
-      result.weights.insert(result.weights.end(), each.weights.begin(), each.weights.end());
-    }
-  }
-
   Transport& transport_;
   std::unique_ptr<StepDriver> driver_;
   Executor& executor_;
@@ -396,51 +343,22 @@ class Runner::Impl final : public PipelineCore {
   bool has_trained_ = false;  // the last step, which was complete
 };
 
-Runner::Runner(Transport& transport, const ScheduleSource& source, std::vector<Stage> stages,
-               PipelineOptions options)
+Runner::Runner(Transport& transport, std::vector<Stage> stages, PipelineOptions options)
     : PipelineBase([&] {
-        ScheduleSource checked = checked_source(source, options);
-        return std::make_unique<Impl>(transport, std::move(checked), std::move(stages),
+        ScheduleSource source = source_of_world(transport, num_stages_of(stages, options), options);
+        return std::make_unique<Impl>(transport, std::move(source), std::move(stages),
                                       std::move(options));
       }()) {}
 
 Runner::Runner(Transport& transport, const Pipe& pipe, PipelineOptions options)
     : PipelineBase([&] {
-        ScheduleSource source = source_of_world(transport, pipe, options);
+        ScheduleSource source = source_of_world(transport, pipe.num_stages(), options);
         std::vector<Stage> stages = stages_of_rank(transport, pipe, source.placement(), options);
         return std::make_unique<Impl>(transport, std::move(source), std::move(stages),
                                       options_for(pipe, std::move(options)));
       }()) {}
 
-void Runner::recover() {
-  static_cast<Impl&>(*core_).recover();
-}
-
-const std::shared_ptr<ParameterShards>& Runner::shards() const {
-  return static_cast<const Impl&>(*core_).shards();
-}
-
-void Runner::gather_weights() {
-  static_cast<Impl&>(*core_).gather_weights();
-}
-
-void Runner::with_whole_parameters(const std::function<void()>& body) {
-  static_cast<Impl&>(*core_).with_whole_parameters(body);
-}
-
-MeasuredLookahead Runner::fit_unshard_lookahead() {
-  return static_cast<Impl&>(*core_).fit_unshard_lookahead();
-}
-
-void Runner::set_unshard_lookahead(const std::vector<int32_t>& lookahead) {
-  static_cast<Impl&>(*core_).set_unshard_lookahead(lookahead);
-}
-
-int32_t Runner::replica() const {
-  return core_->drivers().front()->place().replica();
-}
-
-const RankRecording& Runner::recording() const {
+const RankRecording& Runner::rank_recording() const {
   return core_->drivers().front()->executor().recorded();
 }
 

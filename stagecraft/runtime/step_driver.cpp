@@ -166,6 +166,18 @@ void PipelineCore::require_step() const {
   require<ArgumentError>(schedule != nullptr, "there is no recording before the first step");
 }
 
+void PipelineCore::require_sharded_parameters() const {
+  const auto& shards = drivers().front()->shards();
+  require<ArgumentError>(shards && shards->kind() == ShardKind::kParameters,
+                         "weights that are not sharded are not gathered: set "
+                         "PipelineOptions::shard to kParameters, with several replicas");
+}
+
+MeasuredLookahead PipelineCore::fit_unshard_lookahead() {
+  require_sharded_parameters();
+  return {};
+}
+
 RecordedRun PipelineCore::merge(std::vector<GatheredRank> ranks) const {
   const auto stages = static_cast<std::size_t>(placement().num_stages());
   RecordedRun run{.recording = {*schedule, graph, {}}, .schedule_name = source.name()};

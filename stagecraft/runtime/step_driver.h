@@ -1,6 +1,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -14,6 +15,7 @@
 #include "stagecraft/runtime/gathered_rank.h"
 #include "stagecraft/runtime/launch/launch_counts.h"
 #include "stagecraft/runtime/pipeline_options.h"
+#include "stagecraft/runtime/record/measured_lookahead.h"
 #include "stagecraft/runtime/recorded_run.h"
 #include "stagecraft/runtime/replica_place.h"
 #include "stagecraft/runtime/step.h"
@@ -58,6 +60,16 @@ class PipelineCore {
   /// The ranks in this process.
   virtual std::span<const std::unique_ptr<StepDriver>> drivers() const = 0;
 
+  // Calls of PipelineBase that ranks of a world make together. By default there is one replica, and
+  // its ranks are threads: nothing is sharded, and a step recovers before it throws.
+  virtual void recover() {}
+  virtual void gather_weights() {}
+  virtual void with_whole_parameters(const std::function<void()>& body) { body(); }
+  virtual MeasuredLookahead fit_unshard_lookahead();
+  virtual void set_unshard_lookahead(const std::vector<int32_t>& lookahead) {
+    source = source.with_lookahead(lookahead);
+  }
+
   const Placement& placement() const { return source.placement(); }
 
   const PipelineOptions options;
@@ -80,6 +92,8 @@ class PipelineCore {
                 MemoryMeter* meter) const;
   /// ArgumentError before the first step.
   void require_step() const;
+  /// ArgumentError unless the parameters of the ranks are sharded.
+  void require_sharded_parameters() const;
   /// The last step, from the recordings of all ranks of a replica, by rank.
   RecordedRun merge(std::vector<GatheredRank> ranks) const;
 };

@@ -97,14 +97,14 @@ StepAnnouncement announcement_of(const c10::IValue& value) {
 }
 
 // The likeliest cause first: the later values depend on the earlier ones.
-Fingerprint announced_facts(const StepAnnouncement& step) {
-  Fingerprint facts = {{"the call", step.is_training ? "step" : "eval"},
-                       {"the number of microbatches", std::to_string(step.microbatches)}};
-  facts.emplace_back("the number of completed steps",
-                     std::to_string(step.draw & ~(uint64_t{1} << 63U)));
-  facts.emplace_back("the schedule's checksum", fmt::format("{:016x}", step.schedule));
-  facts.emplace_back("StepOptions::reduce_grads", step.reduce_grads ? "true" : "false");
-  return facts;
+Fingerprint fingerprint_of(const StepAnnouncement& step) {
+  Fingerprint own = {{"the call", step.is_training ? "step" : "eval"},
+                     {"the number of microbatches", std::to_string(step.microbatches)}};
+  own.emplace_back("the number of completed steps",
+                   std::to_string(step.draw & ~(uint64_t{1} << 63U)));
+  own.emplace_back("the schedule's checksum", fmt::format("{:016x}", step.schedule));
+  own.emplace_back("StepOptions::reduce_grads", step.reduce_grads ? "true" : "false");
+  return own;
 }
 
 bool is_same(const StepAnnouncement& a, const StepAnnouncement& b) {
@@ -180,13 +180,13 @@ std::vector<StepAnnouncement> announce_step(Transport& transport, const StepAnno
   }
   if (std::all_of(ranks.begin(), ranks.end(),
                   [&](const auto& each) { return is_same(each, own); })) {
-    const std::string difference = describe_local_grads(ranks, place);
-    if (!difference.empty()) throw MetadataError("the ranks do not agree: " + difference);
+    detail::require_agreement(describe_local_grads(ranks, place));
     return ranks;
   }
-  std::vector<Fingerprint> facts;
-  for (const StepAnnouncement& step : ranks) facts.push_back(announced_facts(step));
-  throw MetadataError("the ranks do not agree: " + describe_mismatch(facts));
+  std::vector<Fingerprint> by_rank;
+  for (const StepAnnouncement& step : ranks) by_rank.push_back(fingerprint_of(step));
+  detail::require_agreement(describe_mismatch(by_rank));
+  return ranks;
 }
 
 double share_of_replica(std::span<const StepAnnouncement> ranks, const ReplicaPlace& place) {

@@ -133,8 +133,8 @@ void TrainerWorld::together(const std::function<void()>& body) {
   if (transport_ == nullptr) return body();
   if (must_recover_) {
     // Both, because either of them may have failed.
-    static_cast<Runner&>(*pipeline_).recover();
-    static_cast<Runner&>(*evaluation_).recover();
+    pipeline_->recover();
+    evaluation_->recover();
   }
   must_recover_ = true;  // until the body is complete
   try {
@@ -142,10 +142,7 @@ void TrainerWorld::together(const std::function<void()>& body) {
     body();
   } catch (...) {
     if (transport_->abort_reason() == nullptr) {
-      const Rank rank = transport_->rank();
-      const std::string what = describe(std::current_exception());
-      transport_->abort(
-          {rank, fmt::format("rank {}: {}", rank.value(), what), std::current_exception()});
+      transport_->abort(reason_for(transport_->rank(), std::current_exception()));
     }
     throw;
   }
@@ -186,7 +183,7 @@ std::vector<c10::IValue> TrainerWorld::gather_all(c10::IValue own) {
 }
 
 void TrainerWorld::gather_weights() {
-  static_cast<Runner&>(*pipeline_).gather_weights();
+  pipeline_->gather_weights();
 }
 
 void TrainerWorld::gather_whole() {
@@ -198,14 +195,13 @@ void TrainerWorld::release_whole() {
 }
 
 MeasuredLookahead TrainerWorld::fit_unshard_lookahead() {
-  MeasuredLookahead found = static_cast<Runner&>(*pipeline_).fit_unshard_lookahead();
-  static_cast<Runner&>(*evaluation_).set_unshard_lookahead(found.lookahead);
+  MeasuredLookahead found = pipeline_->fit_unshard_lookahead();
+  evaluation_->set_unshard_lookahead(found.lookahead);
   return found;
 }
 
 std::shared_ptr<ParameterShards> TrainerWorld::shards() const {
-  if (transport_ == nullptr) return nullptr;
-  return static_cast<Runner&>(*pipeline_).shards();
+  return pipeline_->shards();
 }
 
 std::vector<std::vector<at::Tensor>> TrainerWorld::collect(

@@ -71,8 +71,11 @@ void handshake(Transport& transport, const Fingerprint& fingerprint, Deadline de
     }
     by_rank.push_back(std::move(read));
   }
-  const auto difference = describe_mismatch(by_rank);
-  if (!difference.empty()) throw MetadataError("the ranks do not agree: " + difference);
+  detail::require_agreement(describe_mismatch(by_rank));
+}
+
+void detail::require_agreement(const std::string& mismatch) {
+  if (!mismatch.empty()) throw MetadataError("the ranks do not agree: " + mismatch);
 }
 
 }  // namespace stagecraft

@@ -22,4 +22,10 @@ void handshake(Transport& transport, const Fingerprint& fingerprint, Deadline de
 /// if all are equal. Entries are in the order of their first occurrence.
 std::string describe_mismatch(const std::vector<Fingerprint>& by_rank);
 
+namespace detail {
+
+/// The MetadataError of a handshake, unless `mismatch` is empty.
+void require_agreement(const std::string& mismatch);
+
+}  // namespace detail
 }  // namespace stagecraft

@@ -142,12 +142,12 @@ TEST_P(DeviceProcesses, BitsAreThoseOfThreads) {
       const auto here = gpu_model(shape.stages());
       const auto there = gpu_model(shape.stages());
       const Rank rank = transport.rank();
-      PipelineOptions options = {.timeout = std::chrono::seconds(30), .seed = 7};
+      PipelineOptions options = {.source = source, .timeout = std::chrono::seconds(30), .seed = 7};
       // Over NCCL graphs must be asked for.
       if (GetParam() == Way::kNccl) options.graphs = GraphMode::kOn;
       Outcome over_processes;
       {
-        Runner runner(transport, source, stages_on(here, source.placement(), rank),
+        Runner runner(transport, stages_on(here, source.placement(), rank),
                       runner_options(here, options));
         over_processes = train(runner, shape, here, rank);
         const LaunchCounts launches = runner.launches();

@@ -289,8 +289,8 @@ TEST_F(GraphsGpu, RunnersReplayTheirActionsWithTheSameBits) {
       std::vector<Stage> all = model.stages();
       std::vector<Stage> own;
       own.push_back(std::move(all[transport.rank().position()]));
-      Runner runner(transport, source, std::move(own),
-                    {.loss = graph_loss, .seed = kGraphSeed, .graphs = graphs});
+      Runner runner(transport, std::move(own),
+                    {.source = source, .loss = graph_loss, .seed = kGraphSeed, .graphs = graphs});
       const auto meet = [&] { transport.barrier(Deadline::after(std::chrono::seconds(60))); };
       for (int step = 0; step < kSteps; ++step) {
         at::Tensor x;

@@ -166,8 +166,9 @@ TEST_F(RuntimeGpu, RanksOnStreamsOfTheirOwnHaveTheGradientsOfOneStream) {
       const bool is_first = owner(0) == transport.rank();
       const bool is_last = owner(placement.num_stages() - 1) == transport.rank();
       Runner runner(
-          transport, source, std::move(own),
-          {.loss = [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); },
+          transport, std::move(own),
+          {.source = source,
+           .loss = [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); },
            .seed = kSeed});
       runner.step(is_first ? Args{x} : Args{}, {}, is_last ? c10::IValue(target) : c10::IValue(),
                   {.microbatches = 8});

@@ -44,8 +44,9 @@ std::vector<std::vector<at::Tensor>> train_sharded(ShardKind kind, c10::Device d
           StageOptions{.device = device});
     }
     Runner runner(
-        transport, source, std::move(stages),
-        {.loss = [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); },
+        transport, std::move(stages),
+        {.source = source,
+         .loss = [](const at::Tensor& y, const at::Tensor& t) { return at::mse_loss(y, t); },
          .timeout = std::chrono::seconds(60),
          .seed = 7,
          .replicas = 2,

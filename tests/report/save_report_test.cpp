@@ -227,7 +227,7 @@ TEST(Runner, GathersARunOfAllRanks) {
     const MemoryEstimate estimate = runner.peak_memory_estimate(3);
     const std::lock_guard lock(mutex);
     peaks[r] = estimate.peak();
-    own[r] = runner.recording();
+    own[r] = runner.rank_recording();
     runs[r] = std::move(run);
   });
   ASSERT_TRUE(runs[0] && runs[1]);

@@ -238,8 +238,8 @@ TEST_F(ActionLaunch, WhereTheDeviceWaitsForOtherRanksItMustBeAskedFor) {
     const ScheduleSource source = ScheduleSource::named("1F1B", 1);
     LocalWorld world(1);
     DeviceTransport transport(world.transport(Rank(0)));
-    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
-                  runner_options(model, {.graphs = graphs}));
+    Runner runner(transport, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.source = source, .graphs = graphs}));
     for (int step = 0; step < 4; ++step) {
       runner.step(random_batch(2, 6, 5, 0), {.microbatches = 2});
       take_grads(model.bodies);

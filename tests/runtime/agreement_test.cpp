@@ -64,7 +64,8 @@ void run_setup(Transport& transport, const Setup& setup) {
   options.ties = setup.options.ties;
   options.timeout = std::chrono::seconds(10);
   if (!options.seed) options.seed = 7;
-  Runner runner(transport, source, stages_on(model, source.placement(), place), std::move(options));
+  options.source = source;
+  Runner runner(transport, stages_on(model, source.placement(), place), std::move(options));
   runner.set_completed_steps(setup.completed);
   const Microbatches batch =
       part_of(random_batch(setup.microbatches, 12, 6, 0), source.placement(), place);
@@ -125,8 +126,8 @@ TEST(Agreement, OnASchedulesActions) {
     const TestModel model = chain_model(2, 6);
     const auto named = ScheduleSource::named(transport.rank() == Rank(0) ? "1F1B" : "GPipe", 2);
     const auto source = ScheduleSource::fixed(*named.training(4, StageGraph::chain(2)));
-    Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
-                  runner_options(model, {.seed = 7}));
+    Runner runner(transport, stages_on(model, source.placement(), transport.rank()),
+                  runner_options(model, {.source = source, .seed = 7}));
     runner.step(part_of(random_batch(4, 12, 6, 0), source.placement(), transport.rank()),
                 {.microbatches = 4});
   });
@@ -186,8 +187,10 @@ TEST(Progress, ARankThatDoesNotComeIsSeenToBeElsewhere) {
   const ScheduleSource source = ScheduleSource::named("1F1B", 2);
   LocalWorld world(2);
   EXPECT_THROW(world.run([&](Transport& transport) {
-    Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
-                  runner_options(model, {.timeout = std::chrono::milliseconds(300), .seed = 7}));
+    Runner runner(
+        transport, stages_on(model, source.placement(), transport.rank()),
+        runner_options(model,
+                       {.source = source, .timeout = std::chrono::milliseconds(300), .seed = 7}));
     const Microbatches batch =
         part_of(random_batch(4, 8, 6, 0), source.placement(), transport.rank());
     runner.step(batch, {.microbatches = 4});

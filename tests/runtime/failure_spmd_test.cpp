@@ -42,12 +42,13 @@ class Ranks {
         options_{.microbatches = shape.microbatches, .outputs = OutputMode::kNone},
         world_(std::make_unique<LocalWorld>(shape.ranks, world)) {
     options = runner_options(model_, std::move(options));
+    options.source = source_;
     // Four times what counts as at once: a hang shows, and does not last.
     options.timeout = std::min<std::chrono::nanoseconds>(options.timeout, kTimeout);
     for (Rank rank(0); rank.value() < shape.ranks; ++rank) {
       ends_.push_back(std::make_unique<FaultyTransport>(world_->transport(rank)));
       runners_.push_back(std::make_unique<Runner>(
-          *ends_.back(), source_, stages_on(model_, source_.placement(), rank), options));
+          *ends_.back(), stages_on(model_, source_.placement(), rank), options));
     }
     expected_ = cut_grads(model_, batch_,
                           *source_.training(shape.microbatches, StageGraph::chain(shape.stages())));

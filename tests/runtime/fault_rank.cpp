@@ -67,8 +67,9 @@ void train_until_fault(Transport& transport, const Fault& fault,
   const Rank rank = transport.rank();
   const ScheduleSource source = fault.schedule.source();
   const TestModel model = chain_model(fault.schedule.stages(), 16);
-  Runner runner(transport, source, stages_on(model, source.placement(), rank),
-                runner_options(model, {.timeout = std::chrono::seconds(20), .seed = 7}));
+  Runner runner(
+      transport, stages_on(model, source.placement(), rank),
+      runner_options(model, {.source = source, .timeout = std::chrono::seconds(20), .seed = 7}));
   int32_t actions = 0;
   runner.callbacks().observe([&](Rank, Action, ActionPhase phase) {
     if (rank.value() != fault.victim || phase != ActionPhase::kBegin) return;

@@ -47,8 +47,9 @@ TEST(GlooPipeline, AStepThatDiffersIsTheSameErrorOnEveryRank) {
   const auto ends = run_gloo_ranks(3, {}, [&](Transport& transport) {
     const ScheduleSource source = ScheduleSource::named("1F1B", 3);
     const TestModel model = chain_model(3, 6);
-    Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
-                  runner_options(model, {.timeout = std::chrono::seconds(20), .seed = 7}));
+    Runner runner(
+        transport, stages_on(model, source.placement(), transport.rank()),
+        runner_options(model, {.source = source, .timeout = std::chrono::seconds(20), .seed = 7}));
     const auto step = [&](int32_t microbatches) {
       runner.step(
           part_of(random_batch(microbatches, 12, 6, 0), source.placement(), transport.rank()),
@@ -129,8 +130,9 @@ TEST(GlooPipeline, AStepNamesTheRankWhoseProcessEnded) {
   Processes processes(shape.ranks, [&](int32_t i) {
     const auto joined = join_gloo(world.options(i));
     const auto model = chain_model(shape.stages(), 6);
-    Runner runner(*joined, source, stages_on(model, source.placement(), Rank(i)),
-                  runner_options(model, {.timeout = std::chrono::seconds(20), .seed = 7}));
+    Runner runner(
+        *joined, stages_on(model, source.placement(), Rank(i)),
+        runner_options(model, {.source = source, .timeout = std::chrono::seconds(20), .seed = 7}));
     const auto step = [&] {
       runner.step(part_of(process_batch(shape, 0), source.placement(), Rank(i)),
                   {.microbatches = shape.microbatches});

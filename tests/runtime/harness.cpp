@@ -121,10 +121,11 @@ PipelineOptions runner_options(const TestModel& model, PipelineOptions options) 
 
 void run_spmd(const ScheduleSource& source, const TestModel& model, PipelineOptions options,
               const std::function<void(Runner& runner, Transport& transport)>& body) {
-  const PipelineOptions all = runner_options(model, std::move(options));
+  PipelineOptions all = runner_options(model, std::move(options));
+  all.source = source;
   LocalWorld world(source.placement().num_ranks());
   world.run([&](Transport& transport) {
-    Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()), all);
+    Runner runner(transport, stages_on(model, source.placement(), transport.rank()), all);
     body(runner, transport);
   });
 }

@@ -94,10 +94,11 @@ void run_world(const ReplicaWorld& world, const std::function<void(const Member&
   threads.run([&](Transport& transport) {
     const TestModel model = world.model();
     const Rank own(transport.rank().value() % world.shape.ranks);
-    Runner runner(
-        transport, source, stages_on(model, source.placement(), own),
-        runner_options(
-            model, {.timeout = std::chrono::seconds(20), .seed = 7, .replicas = world.replicas}));
+    Runner runner(transport, stages_on(model, source.placement(), own),
+                  runner_options(model, {.source = source,
+                                         .timeout = std::chrono::seconds(20),
+                                         .seed = 7,
+                                         .replicas = world.replicas}));
     body({runner, transport, model, source.placement(), own});
     transport.barrier(Deadline::after(std::chrono::seconds(20)));
   });
@@ -254,8 +255,8 @@ TEST(LocalGrads, SendNothingToOtherReplicas) {
     Counting transport(end, sends);
     const TestModel model = chain_model(2, 6);
     const Rank own(end.rank().value() % 2);
-    Runner runner(transport, source, stages_on(model, source.placement(), own),
-                  runner_options(model, {.seed = 7, .replicas = 2}));
+    Runner runner(transport, stages_on(model, source.placement(), own),
+                  runner_options(model, {.source = source, .seed = 7, .replicas = 2}));
     const Microbatches batch = part_of(random_batch(4, 8, 6, 0), source.placement(), own);
     runner.step(batch, {.microbatches = 4, .reduce_grads = false});
     EXPECT_EQ(sends, 0);

@@ -27,8 +27,8 @@ TEST(NcclPipeline, NeighboursAreConnectedBeforeTheFirstStep) {
   const auto ends = run_nccl_ranks(3, c10::kCPU, {}, [&](Transport& transport) {
     const TestModel model = chain_model(shape.stages(), 6);
     const auto source = shape.source();
-    Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
-                  runner_options(model, {.seed = 1}));
+    Runner runner(transport, stages_on(model, source.placement(), transport.rank()),
+                  runner_options(model, {.source = source, .seed = 1}));
     const auto batch = process_batch(shape, 0);
     runner.eval(part_of(batch, source.placement(), transport.rank()),
                 {.microbatches = shape.microbatches});

@@ -450,8 +450,7 @@ TEST(Runner, ResultsAreOnEveryRankThatAsks) {
     const int32_t rank = transport.rank().value();
     std::vector<Stage> own;
     own.emplace_back(StageId(rank), 3, stage_body([](const at::Tensor& x) { return at::tanh(x); }));
-    Runner runner(transport, ScheduleSource::named("1F1B", 3), std::move(own),
-                  {.loss = mean_square});
+    Runner runner(transport, std::move(own), {.schedule = "1F1B", .loss = mean_square});
     const StepOptions options{.microbatches = 2, .everywhere = rank == 0};
     results[static_cast<std::size_t>(rank)] = rank == 0
                                                   ? runner.step({at::ones({4, 2})}, {}, {}, options)
@@ -473,8 +472,7 @@ TEST(Runner, RanksThatCountOtherMicrobatchesSayWhy) {
     const int32_t rank = transport.rank().value();
     std::vector<Stage> own;
     own.emplace_back(StageId(rank), 2, stage_body([](const at::Tensor& x) { return at::tanh(x); }));
-    Runner runner(transport, ScheduleSource::named("GPipe", 2), std::move(own),
-                  {.loss = mean_square});
+    Runner runner(transport, std::move(own), {.schedule = "GPipe", .loss = mean_square});
     rank == 0 ? runner.step({at::ones({4, 2})}, {}, {}, {.microbatches = 4}) : runner.step(Args{});
   };
   EXPECT_ERROR(world.run(train), Error, "the number of microbatches is 4 on rank 0, 1 on rank 1");
@@ -486,8 +484,8 @@ TEST(Runner, ABatchThatIsRefusedLeavesTheGradientsOfTheStepBefore) {
   std::vector<Stage> own;
   own.emplace_back(StageId(0), 1,
                    stage_body([w](const at::Tensor& x) { return x * w; }, {{"w", w}}));
-  Runner runner(world.transport(Rank(0)), ScheduleSource::named("GPipe", 1), std::move(own),
-                {.loss = mean_square});
+  Runner runner(world.transport(Rank(0)), std::move(own),
+                {.schedule = "GPipe", .loss = mean_square});
   runner.step({at::randn({4, 3})}, {}, {}, {.microbatches = 2});
   const at::Tensor before = w.grad().clone();
   EXPECT_THROW(runner.eval({at::randn({2, 3})}, {}, {}, {.microbatches = 5}), ArgumentError);
@@ -499,20 +497,53 @@ TEST(Runner, ABatchThatIsRefusedLeavesTheGradientsOfTheStepBefore) {
 TEST(Runner, RefusesStagesThatAreNotItsOwn) {
   LocalWorld world(1);
   LocalWorld two(2);
-  EXPECT_ERROR(
-      Runner(two.transport(Rank(0)), ScheduleSource::named("1F1B", 2), make_stages({kTanh})),
-      ArgumentError, "stage 0 is one of 1, but the schedule has 2 stages");
-  EXPECT_ERROR(Runner(world.transport(Rank(0)), ScheduleSource::named("1F1B", 1), {}),
+  EXPECT_ERROR(Runner(two.transport(Rank(0)), make_stages({kTanh}),
+                      {.source = ScheduleSource::named("1F1B", 2)}),
+               ArgumentError, "stage 0 is one of 1, but the schedule has 2 stages");
+  EXPECT_ERROR(Runner(world.transport(Rank(0)), {}, {.source = ScheduleSource::named("1F1B", 1)}),
                ArgumentError, "the schedule places stages [0] here, got []");
+  EXPECT_ERROR(Runner(world.transport(Rank(0)), {}), ArgumentError,
+               "a Runner has at least one stage, got none");
 }
 
 TEST(Runner, RefusesOptionsThatContradictItsSchedule) {
   LocalWorld world(1);
   const ScheduleSource source = ScheduleSource::named("1F1B", 1);
-  EXPECT_ERROR(Runner(world.transport(Rank(0)), source, make_stages({kTanh}), {.source = source}),
-               ArgumentError, "a Runner has one schedule source");
-  EXPECT_ERROR(Runner(world.transport(Rank(0)), source, make_stages({kTanh}), {.ranks = 3}),
-               ArgumentError, "the schedule is for 1 ranks, but PipelineOptions::ranks is 3");
+  EXPECT_ERROR(
+      Runner(world.transport(Rank(0)), make_stages({kTanh}), {.ranks = 3, .source = source}),
+      ArgumentError, "the schedule is for 1 ranks, but PipelineOptions::ranks is 3");
+}
+
+// Code that takes a PipelineBase can make the calls of a world for threads, too.
+TEST(Pipeline, HasNothingToDoInCallsOfAWorld) {
+  Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2, .loss = mean_square});
+  PipelineBase& base = pipeline;
+  EXPECT_EQ(base.shards(), nullptr);
+  EXPECT_EQ(base.replica(), 0);
+  EXPECT_NO_THROW(base.recover());
+  EXPECT_NO_THROW(base.gather_weights());
+  bool is_called = false;
+  base.with_whole_parameters([&] { is_called = true; });
+  EXPECT_TRUE(is_called);
+  EXPECT_ERROR(base.fit_unshard_lookahead(), ArgumentError,
+               "weights that are not sharded are not gathered");
+}
+
+// The recording of a rank is its own; that of the pipeline has all ranks, and every rank gets it.
+TEST(Runner, ReportsAllRanksAndItsOwn) {
+  LocalWorld world(2);
+  world.run([&](Transport& transport) {
+    const int32_t rank = transport.rank().value();
+    std::vector<Stage> own;
+    own.emplace_back(StageId(rank), 2, stage_body([](const at::Tensor& x) { return at::tanh(x); }));
+    Runner runner(transport, std::move(own), {.schedule = "GPipe"});
+    runner.eval(rank == 0 ? Args{at::randn({4, 3})} : Args{}, {}, {}, {.microbatches = 2});
+    const Recording all = runner.recording();
+    ASSERT_EQ(all.ranks.size(), 2U);
+    EXPECT_EQ(all.ranks[transport.rank().position()].actions.size(),
+              runner.rank_recording().actions.size());
+    EXPECT_EQ(runner.report().ranks.size(), 2U);
+  });
 }
 
 TEST(Runner, SetsTheThreadsOfItsRank) {
@@ -522,8 +553,8 @@ TEST(Runner, SetsTheThreadsOfItsRank) {
     own.emplace_back(StageId(transport.rank().value()), 2,
                      stage_body([](const at::Tensor& x) { return at::tanh(x); }));
     const int32_t threads = 2 + transport.rank().value();
-    const Runner runner(transport, ScheduleSource::named("1F1B", 2), std::move(own),
-                        {.threads_per_rank = threads});
+    const Runner runner(transport, std::move(own),
+                        {.schedule = "1F1B", .threads_per_rank = threads});
     EXPECT_EQ(at::get_num_threads(), threads);
   });
 }

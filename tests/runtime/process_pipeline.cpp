@@ -46,8 +46,9 @@ void compare(Transport& transport, const ScheduleCase& shape, const TestModel& h
              const TestModel& there) {
   const Rank rank = transport.rank();
   const auto source = shape.source();
-  const PipelineOptions options = {.timeout = std::chrono::seconds(20), .seed = 7};
-  Runner runner(transport, source, stages_on(here, source.placement(), rank),
+  const PipelineOptions options = {
+      .source = source, .timeout = std::chrono::seconds(20), .seed = 7};
+  Runner runner(transport, stages_on(here, source.placement(), rank),
                 runner_options(here, options));
   const auto over_processes = train(runner, shape, here, rank);
   Outcome over_threads;
@@ -86,9 +87,10 @@ std::string compare(Transport& transport, const MatrixCase& c) {
   const Rank rank = transport.rank();
   const ScheduleSource source = c.schedule.source(c.ranks, c.stages_per_rank);
   const Placement& placement = source.placement();
-  const PipelineOptions options = {.timeout = std::chrono::seconds(20), .seed = 7};
+  const PipelineOptions options = {
+      .source = source, .timeout = std::chrono::seconds(20), .seed = 7};
   const TestModel here = c.shape.make(placement.num_stages());
-  Runner runner(transport, source, stages_on(here, placement, rank), runner_options(here, options));
+  Runner runner(transport, stages_on(here, placement, rank), runner_options(here, options));
   const Outcome over_processes = step_once(runner, c, here, rank, placement);
   const TestModel there = c.shape.make(placement.num_stages());
   Outcome over_threads;

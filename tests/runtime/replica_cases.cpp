@@ -73,10 +73,11 @@ void check_replicas(Transport& transport, const ReplicaCase& c) {
   const Placement& placement = source.placement();
   const Rank own(transport.rank().value() % c.schedule.ranks);
   const int32_t replica = transport.rank().value() / c.schedule.ranks;
-  Runner runner(
-      transport, source, stages_on(model, placement, own),
-      runner_options(model,
-                     {.timeout = std::chrono::seconds(20), .seed = kSeed, .replicas = c.replicas}));
+  Runner runner(transport, stages_on(model, placement, own),
+                runner_options(model, {.source = source,
+                                       .timeout = std::chrono::seconds(20),
+                                       .seed = kSeed,
+                                       .replicas = c.replicas}));
   EXPECT_EQ(runner.replica(), replica);
   Outcome outcome;
   for (int32_t step = 0; step < kSteps; ++step) {

@@ -124,8 +124,8 @@ TEST(Replicas, SetOutWhileOtherStagesCompute) {
     });
     const TestModel model = chain_model(4, 6);
     const Rank own(end.rank().value() % 2);
-    Runner runner(transport, source, stages_on(model, source.placement(), own),
-                  runner_options(model, {.seed = 7, .replicas = 2}));
+    Runner runner(transport, stages_on(model, source.placement(), own),
+                  runner_options(model, {.source = source, .seed = 7, .replicas = 2}));
     runner.callbacks().observe([&](Rank rank, Action action, ActionPhase phase) {
       const std::lock_guard lock(mutex);
       if (rank == Rank(0) && phase == ActionPhase::kEnd && makes_weight_gradients(action.type())) {
@@ -147,8 +147,8 @@ TEST(Replicas, AFailedStepChangesNoGradient) {
   world.run([&](Transport& transport) {
     const TestModel model = chain_model(2, 6);
     const Rank own(transport.rank().value() % 2);
-    PipelineOptions options = runner_options(model, {.seed = 7, .replicas = 2});
-    Runner runner(transport, source, stages_on(model, source.placement(), own), options);
+    PipelineOptions options = runner_options(model, {.source = source, .seed = 7, .replicas = 2});
+    Runner runner(transport, stages_on(model, source.placement(), own), options);
     const Microbatches batch = part_of(random_batch(4, 8, 6, 0), source.placement(), own);
     runner.step(batch, {.microbatches = 4});
     std::vector<at::Tensor> before;
@@ -187,8 +187,8 @@ TEST(Replicas, WhatIsTrainedMayChange) {
     const TestModel model = chain_model(1, 6);
     const auto parameters = parameters_of(model.bodies);
     parameters[0].tensor.requires_grad_(false);
-    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
-                  runner_options(model, {.seed = 7, .replicas = 2}));
+    Runner runner(transport, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.source = source, .seed = 7, .replicas = 2}));
     const auto seed = static_cast<uint64_t>(runner.replica());
     runner.step(random_batch(2, 4, 6, seed));
     EXPECT_FALSE(parameters[0].tensor.grad().defined());
@@ -206,8 +206,8 @@ TEST(Replicas, NeedAWorldOfAllOfThem) {
   const TestModel model = chain_model(2, 6);
   const ScheduleSource source = ScheduleSource::named("1F1B", 2);
   const auto make = [&](int32_t replicas) {
-    Runner(world.transport(Rank(0)), source, stages_on(model, source.placement(), Rank(0)),
-           runner_options(model, {.replicas = replicas}));
+    Runner(world.transport(Rank(0)), stages_on(model, source.placement(), Rank(0)),
+           runner_options(model, {.source = source, .replicas = replicas}));
   };
   EXPECT_ERROR(make(2), ArgumentError,
                "the schedule is for 2 ranks in each of 2 replicas, but the world has 3");

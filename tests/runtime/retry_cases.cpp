@@ -34,8 +34,8 @@ class RetryRank {
         source_(ScheduleSource::named(schedule, 2)),
         model_(probed_chain(2, probe_)),
         end_(transport),
-        runner_(end_, source_, stages_on(model_, source_.placement(), rank_),
-                runner_options(model_, {.timeout = kTenMinutes, .seed = 7})) {}
+        runner_(end_, stages_on(model_, source_.placement(), rank_),
+                runner_options(model_, {.source = source_, .timeout = kTenMinutes, .seed = 7})) {}
 
   bool is_first() const { return rank_ == Rank(0); }
   Probe& probe() { return *probe_; }

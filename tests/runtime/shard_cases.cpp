@@ -48,8 +48,9 @@ ShardOutcome train_sharded(Transport& transport, const ShardCase& c, ShardKind k
   const Placement& placement = source.placement();
   const Rank own(transport.rank().value() % c.schedule.ranks);
   const int32_t replica = transport.rank().value() / c.schedule.ranks;
-  Runner runner(transport, source, stages_on(model, placement, own),
-                runner_options(model, {.timeout = std::chrono::seconds(20),
+  Runner runner(transport, stages_on(model, placement, own),
+                runner_options(model, {.source = source,
+                                       .timeout = std::chrono::seconds(20),
                                        .seed = 7,
                                        .replicas = c.replicas,
                                        .shard = kind,

@@ -121,8 +121,9 @@ TEST(Sharding, FrozenParametersStayWhole) {
     const ScheduleSource source = c.schedule.source();
     const Rank own(transport.rank().value() % 2);
     const Runner runner(
-        transport, source, stages_on(model, source.placement(), own),
-        runner_options(model, {.seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
+        transport, stages_on(model, source.placement(), own),
+        runner_options(
+            model, {.source = source, .seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
     std::size_t sharded = 0;
     for (const at::Tensor& parameter : runner.parameters()) {
       sharded += runner.shards()->find_unit(parameter) != nullptr ? 1 : 0;
@@ -151,8 +152,9 @@ TEST(Sharding, RefusesWritesToParametersInPieces) {
     const TestModel model = chain_model(1, 20);
     const ScheduleSource source = schedule.source();
     Runner runner(
-        transport, source, stages_on(model, source.placement(), Rank(0)),
-        runner_options(model, {.seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
+        transport, stages_on(model, source.placement(), Rank(0)),
+        runner_options(
+            model, {.source = source, .seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
     const auto write = [&] {
       const at::NoGradGuard no_grad;
       runner.parameters().front().zero_();
@@ -217,8 +219,9 @@ TEST(Sharding, LocalGradientsAreAddedToReducedOnes) {
     world.run([&](Transport& transport) {
       const TestModel model = chain_model(1, 20);
       const ScheduleSource source = schedule.source();
-      Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
-                    runner_options(model, {.seed = 7, .replicas = 2, .shard = kind}));
+      Runner runner(
+          transport, stages_on(model, source.placement(), Rank(0)),
+          runner_options(model, {.source = source, .seed = 7, .replicas = 2, .shard = kind}));
       for (const uint64_t step : {0, 1, 2, 3}) {
         const auto seed = 10 * step + static_cast<uint64_t>(transport.rank().value());
         runner.step(part_of(random_batch(2, 6, 20, seed), source.placement(), Rank(0)),
@@ -246,8 +249,9 @@ TEST(Sharding, TheLookaheadIsSetByAllRanksAlike) {
   world.run([&](Transport& transport) {
     const TestModel model = chain_model(3, 20);
     const ScheduleSource source = schedule.source();
-    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
-                  runner_options(model, {.timeout = std::chrono::seconds(20),
+    Runner runner(transport, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.source = source,
+                                         .timeout = std::chrono::seconds(20),
                                          .seed = 7,
                                          .replicas = 2,
                                          .shard = ShardKind::kParameters}));
@@ -313,8 +317,9 @@ TEST(Sharding, AUnitThatNoStageHasIsAnError) {
   world.run([&](Transport& transport) {
     const TestModel model = chain_model(1, 20);
     const ScheduleSource source = schedule.source();
-    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
-                  runner_options(model, {.seed = 7,
+    Runner runner(transport, stages_on(model, source.placement(), Rank(0)),
+                  runner_options(model, {.source = source,
+                                         .seed = 7,
                                          .replicas = 2,
                                          .shard = ShardKind::kGradients,
                                          .shard_units = {"weight", "wieght"}}));
@@ -380,8 +385,9 @@ TEST(Sharding, ARankHoldsItsShare) {
     const ScheduleSource source = schedule.source();
     const Rank own(transport.rank().value() % 2);
     Runner runner(
-        transport, source, stages_on(model, source.placement(), own),
-        runner_options(model, {.seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
+        transport, stages_on(model, source.placement(), own),
+        runner_options(
+            model, {.source = source, .seed = 7, .replicas = 2, .shard = ShardKind::kParameters}));
     const int64_t whole = 2 * (256 * 256 + 256) * 4;  // bytes of two stages
     for (int i = 0; i < 2; ++i) {
       runner.step(part_of(random_batch(4, 12, 256, 0), source.placement(), own),
@@ -404,8 +410,9 @@ TEST(Sharding, AnotherKindIsAnErrorOnEveryRank) {
     const ScheduleSource source = schedule.source();
     const ShardKind kind =
         transport.rank() == Rank(0) ? ShardKind::kGradients : ShardKind::kParameters;
-    Runner runner(transport, source, stages_on(model, source.placement(), Rank(0)),
-                  runner_options(model, {.seed = 7, .replicas = 2, .shard = kind}));
+    Runner runner(
+        transport, stages_on(model, source.placement(), Rank(0)),
+        runner_options(model, {.source = source, .seed = 7, .replicas = 2, .shard = kind}));
     EXPECT_ERROR(runner.step(part_of(random_batch(2, 6, 20, 0), source.placement(), Rank(0)),
                              {.microbatches = 2}),
                  MetadataError, "what replicas shard is gradients on rank 0, parameters on rank 1");

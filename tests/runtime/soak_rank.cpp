@@ -51,8 +51,9 @@ std::string soak(Transport& transport, int64_t steps, uint64_t seed) {
   const ScheduleCase shape{"1F1B", transport.num_ranks(), 1, 4};
   const ScheduleSource source = shape.source();
   const TestModel model = chain_model(shape.stages(), kWidth);
-  Runner runner(transport, source, stages_on(model, source.placement(), transport.rank()),
-                runner_options(model, {.timeout = std::chrono::seconds(20), .seed = 7}));
+  Runner runner(
+      transport, stages_on(model, source.placement(), transport.rank()),
+      runner_options(model, {.source = source, .timeout = std::chrono::seconds(20), .seed = 7}));
   std::mt19937_64 random(seed);  // the same on all ranks
   std::vector<int64_t> memory;   // every few steps
   int64_t files = 0;

@@ -87,10 +87,10 @@ TEST(SharedWorld, ARunnerRecoversFromTheFailureOfAnother) {
   for (int32_t r = 0; r < 2; ++r) {
     ranks.push_back(std::async(std::launch::async, [&, r] {
       Transport& transport = world.transport(Rank(r));
-      Runner good(transport, source, stages_on(model, source.placement(), Rank(r)),
-                  runner_options(model));
-      Runner bad(transport, source, stages_on(broken, source.placement(), Rank(r)),
-                 runner_options(broken));
+      Runner good(transport, stages_on(model, source.placement(), Rank(r)),
+                  runner_options(model, {.source = source}));
+      Runner bad(transport, stages_on(broken, source.placement(), Rank(r)),
+                 runner_options(broken, {.source = source}));
       const Microbatches own = part_of(batch, source.placement(), Rank(r));
       EXPECT_NO_THROW(good.step(own, {.microbatches = 2}));
       EXPECT_THROW(bad.step(own, {.microbatches = 2}), Error);

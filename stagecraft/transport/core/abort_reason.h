@@ -17,4 +17,7 @@ struct AbortReason {
   bool is_lost = false;
 };
 
+/// The reason for a rank that failed with `error`: "rank 2: " and the text of the exception.
+AbortReason reason_for(Rank rank, const std::exception_ptr& error);
+
 }  // namespace stagecraft

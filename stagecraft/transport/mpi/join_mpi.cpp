@@ -115,7 +115,7 @@ class Joining {
     say({world_, goes_on ? Word::kGoesOn : Word::kGivesUp});
     if (!goes_on) {
       leave();
-      if (!difference.empty()) throw MetadataError("the ranks do not agree: " + difference);
+      require_agreement(difference);
       throw TimeoutError(fmt::format("rank {} waited {} for {} to join", me_,
                                      describe_wait(join_timeout()), name_ranks(missing)));
     }

@@ -45,9 +45,7 @@ void NcclLink::begin_epoch(Deadline deadline) {
   } catch (...) {
     pairs_.abort();
     if (!world_->abort_reason()) {
-      const auto error = std::current_exception();
-      world_->abort({world_->rank(),
-                     fmt::format("rank {}: {}", world_->rank().value(), describe(error)), error});
+      world_->abort(reason_for(world_->rank(), std::current_exception()));
     }
     throw;
   }

@@ -84,8 +84,7 @@ std::optional<Fingerprint> read_magic(ByteReader& in, Fingerprint mine) {
 }
 
 void require_same_fingerprints(const std::vector<Fingerprint>& by_rank) {
-  const auto difference = describe_mismatch(by_rank);
-  if (!difference.empty()) throw MetadataError("the ranks do not agree: " + difference);
+  require_agreement(describe_mismatch(by_rank));
 }
 
 }  // namespace stagecraft::detail

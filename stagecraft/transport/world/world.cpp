@@ -92,11 +92,7 @@ void World::run(const std::function<void(Transport&)>& body) {
   try {
     body(*end_);
   } catch (...) {
-    if (end_->abort_reason() == nullptr) {
-      end_->abort({rank_,
-                   fmt::format("rank {}: {}", rank_.value(), describe(std::current_exception())),
-                   std::current_exception()});
-    }
+    if (end_->abort_reason() == nullptr) end_->abort(reason_for(rank_, std::current_exception()));
     // Waits until the peers have received the reason: if this exception is not caught, the process
     // is about to end.
     end_.reset();
