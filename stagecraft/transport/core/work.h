@@ -16,8 +16,8 @@ class Work {
   /// a library may miss that for a message that was half-way through. One thread at a time may
   /// wait.
   virtual bool wait() = 0;
-  /// The same, for a thread that has nothing else to do and must not lose time: a library that must
-  /// be polled may be polled without a pause.
+  /// Like `wait`, for a thread that has nothing else to do and must not lose time. A library that
+  /// must be polled may be polled without pauses.
   virtual bool wait_busily() { return wait(); }
   /// Whether it is known to be done, without a wait.
   virtual bool is_done() const { return false; }
