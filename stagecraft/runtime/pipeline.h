@@ -19,13 +19,12 @@ class Pipe;
 ///   optimizer.step();
 ///
 /// A stage runs on the thread of its rank, one forward or backward at a time. Objects that several
-/// stages share must be thread-safe. The caller's thread state (autocast, ...) is set on the
-/// ranks' threads, too. With one rank there are no threads: stages run on the caller's.
+/// stages share must be thread-safe. The caller's thread state (autocast, ...) is set on the ranks'
+/// threads, too. With one rank there are no threads: stages run on the caller's thread.
 ///
 /// A failed step throws the error of the first rank that failed, a StageError or TimeoutError,
 /// after all ranks have ended. The pipeline is then as before the step: parameters that had no
 /// gradient have none. (Gradients of earlier steps may contain a part of the failed step.)
-///
 class Pipeline : public PipelineBase {
  public:
   /// All stages of the model, in any order. ArgumentError if stages, ranks, schedule and ports do
@@ -35,8 +34,8 @@ class Pipeline : public PipelineBase {
   /// options have their own.
   explicit Pipeline(const Pipe& pipe, PipelineOptions options = {});
 
-  /// What the ranks did in the last step, even if it failed, and how long it took. ArgumentError
-  /// before the first step.
+  /// The recording and the report of the last step, even if it failed. ArgumentError before the
+  /// first step.
   Recording recording() const;
   StepReport report() const;
 

@@ -19,8 +19,8 @@ namespace stagecraft {
 
 class PipelineCore;
 
-/// What a Pipeline, which has all ranks, and a Runner, which is one rank, have in common. Every
-/// rank of a world makes the same calls. Not thread-safe.
+/// The interface that a Pipeline, which has all ranks, and a Runner, which is one rank, have in
+/// common. Every rank of a world makes the same calls. Not thread-safe.
 class PipelineBase {
  public:
   virtual ~PipelineBase();
@@ -52,7 +52,7 @@ class PipelineBase {
   void set_completed_steps(uint64_t steps);
 
   const Placement& placement() const;
-  /// Of one replica.
+  /// The number of ranks of one replica.
   int32_t num_ranks() const;
   int32_t num_stages() const;
   /// ArgumentError for a stage that is not in this process.
@@ -63,15 +63,15 @@ class PipelineBase {
   /// The parameters of the stages in this process, stage by stage, for an optimizer. A tensor
   /// occurs once.
   std::vector<at::Tensor> parameters() const;
-  /// Called on the ranks' threads, by several at a time.
+  /// Handlers and observers of actions. They are called on the ranks' threads, several at a time.
   Callbacks& callbacks();
 
   /// How many steps and evals were run and how many were replayed as graphs
   /// (PipelineOptions::graphs).
   LaunchCounts launches() const;
 
-  /// What the ranks did in the last step, even if it failed, with everything else that a report
-  /// needs (report/save_report.h). Waits for the devices. ArgumentError before the first step.
+  /// The recording of the last step, even if it failed, with everything else that a report needs
+  /// (report/save_report.h). Waits for the devices. ArgumentError before the first step.
   RecordedRun recorded_run() const;
   /// The peak memory of a step with that number of microbatches, each as large as in the last step
   /// with StepOptions::measure_memory. ArgumentError before such a step.

@@ -82,7 +82,8 @@ class Runner::Impl final : public PipelineCore {
     const bool is_new = state_.is_new();
     has_trained_ = false;
     counter.next_id();
-    // From here on this rank takes part in the step. A failure on a different rank is one here.
+    // From here on this rank takes part in the step. A failure on a different rank is a failure
+    // here, too.
     state_.move_to(State::kPreparing);
     const FailUnlessEnded fail_unless_ended{state_, transport_};
     if (const auto reason = transport_.abort_reason()) {
@@ -156,7 +157,7 @@ class Runner::Impl final : public PipelineCore {
     if (!shards() || shards()->kind() != ShardKind::kParameters) return body();
     between_steps([&] {
       shards()->gather(transport_, deadline());
-      // No replica writes its parameters while another one reads its piece.
+      // No replica writes its parameters while a different one still reads its piece.
       transport_.barrier(deadline());
       body();
       shards()->keep();
@@ -224,7 +225,7 @@ class Runner::Impl final : public PipelineCore {
 
   Deadline deadline() const { return Deadline::after(options.timeout); }
 
-  // A failure on one rank is one on all, and the next step recovers.
+  // A failure on one rank is a failure on all ranks, and the next step recovers.
   void between_steps(c10::function_ref<void()> body) {
     try {
       body();
@@ -247,7 +248,7 @@ class Runner::Impl final : public PipelineCore {
                            "eval, recover or recorded_run");
   }
 
-  // Called in a catch block. Aborts the world, unless the other ranks know of the failure.
+  // Called in a catch block. Aborts the world, unless it is aborted already.
   void abandon() {
     executor_.abandon();
     if (transport_.abort_reason() != nullptr) return;
@@ -273,7 +274,8 @@ class Runner::Impl final : public PipelineCore {
     if (is_new) {
       const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin");
       compare_pipelines(transport_, *this, driver_->stages(), shards().get(), deadline());
-      // All ranks are connected before the first of them begins to execute: announce_step follows.
+      // All ranks are connected before the first of them executes, because announce_step waits for
+      // all.
       executor_.connect(deadline());
     }
     const std::shared_ptr<const Schedule> before = schedule;
@@ -289,7 +291,7 @@ class Runner::Impl final : public PipelineCore {
          .reduce_grads = step.reduce_grads || !is_training,
          .local_grads = is_training ? executor_.num_local_grads() : 0,
          .everywhere = step.everywhere,
-         // Ranks without graphs tell theirs to those that have some.
+         // Ranks without graphs announce their shapes, too, for ranks that have graphs.
          .shapes = options.graphs != GraphMode::kOff ? detail::checksum_of_shapes(batch, step) : 0,
          .rows = batch.rows.value_or(-1)},
         place_, deadline());
@@ -324,8 +326,8 @@ class Runner::Impl final : public PipelineCore {
     }
   }
 
-  // All ranks end a step together, so that a failure on one rank is one on all. Then the rank of
-  // the last stage has the losses of all replicas, and sends results to the ranks that asked for
+  // All ranks end a step together, so that a failure on one rank is a failure on all. Then the rank
+  // of the last stage has the losses of all replicas, and sends results to the ranks that asked for
   // them.
   void share(StepResult& result, const StepOptions& step, std::span<const StepAnnouncement> ranks) {
     state_.move_to(State::kEnding);
@@ -359,7 +361,8 @@ class Runner::Impl final : public PipelineCore {
       result = result_of(transport_.wait_receive(receive, deadline()).value);
       result.added_losses = std::move(added);
     }
-    // No rank continues, and perhaps fails the next step, while another rank takes its results.
+    // No rank continues, and perhaps fails the next step, while a different rank still takes its
+    // results.
     const bool any =
         std::any_of(ranks.begin(), ranks.end(), [](const auto& rank) { return rank.everywhere; });
     if (any) transport_.barrier(deadline());
@@ -393,7 +396,7 @@ class Runner::Impl final : public PipelineCore {
   std::unique_ptr<detail::ActionLauncher> launcher_;  // null: every step is run
   RunnerState state_;
   uint64_t schedule_checksum_ = 0;
-  bool has_trained_ = false;  // the last step, which was complete
+  bool has_trained_ = false;  // whether the last step trained and was complete
 };
 
 Runner::Runner(Transport& transport, const ScheduleSource& source, std::vector<Stage> stages,

@@ -58,12 +58,13 @@ class Runner : public PipelineBase {
   ///   runner.gather_weights();
   ///   runner.shards()->zero_grad();
   const std::shared_ptr<ParameterShards>& shards() const;
-  /// Makes an update of the pieces known to all replicas. With ShardKind::kParameters it does
-  /// nothing: the next step gathers the pieces. Called by all ranks, between steps. If it throws,
-  /// it can be called again after a recovery.
+  /// Sends an update of the pieces to all replicas. With ShardKind::kParameters it does nothing:
+  /// the next step gathers the pieces. Called by all ranks, between steps. If it throws, it can be
+  /// called again after a recovery.
   void gather_weights();
   /// Calls `body` while all parameters of this rank have their elements, on all ranks together,
-  /// between steps. What it writes takes effect; all replicas must write the same.
+  /// between steps. Changes that `body` makes to parameters take effect. All replicas must make the
+  /// same changes.
   void with_whole_parameters(const std::function<void()>& body);
 
   /// With ShardKind::kParameters, after a step: finds the smallest lookahead of each rank that
@@ -73,7 +74,7 @@ class Runner : public PipelineBase {
   /// between steps; all get the same result.
   ///
   /// ArgumentError without sharded parameters, unless the last step trained, and for a schedule
-  /// that says itself where stages are unsharded. If it throws, nothing has changed.
+  /// that contains UNSHARD or RESHARD itself. If it throws, nothing has changed.
   MeasuredLookahead fit_unshard_lookahead();
   /// Unshards that many stages ahead in later steps and evals, one number a rank, from 1 to
   /// LowerOptions::max_active_stages (ArgumentError). Called by all ranks, between steps, with the
@@ -82,7 +83,7 @@ class Runner : public PipelineBase {
 
   /// The replica that this rank belongs to.
   int32_t replica() const;
-  /// What this rank did in its last step. (recorded_run is about all ranks of its replica, on one
+  /// The recording of this rank's last step. (recorded_run has all ranks of its replica, on one
   /// clock.)
   const RankRecording& recording() const;
 
