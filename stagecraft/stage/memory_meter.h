@@ -63,10 +63,10 @@ class MemoryMeter {
   std::shared_ptr<detail::MemoryBlocks> blocks_;
 };
 
-/// While it lives, allocations of the calling thread count for `account`. Autograd's device
-/// threads inherit it for a backward that starts inside. Scopes nest, also those of different
-/// meters: the innermost counts what is allocated, and a free goes to the meter that knows the
-/// block. Must end on the thread that made it. The meter may be destroyed before it.
+/// While it lives, allocations of the calling thread count for `account`. Autograd's device threads
+/// inherit the scope for a backward that starts inside. Scopes nest, also those of different
+/// meters: the innermost one counts allocations, and a free counts for the meter that has the
+/// block. Must end on the thread that made it. The meter may be destroyed before the scope.
 class MemoryMeter::Scope {
  public:
   /// ArgumentError for an account that does not exist. Error inside a torch profiler of this

@@ -102,7 +102,7 @@ class Stage {
   c10::IValue forward(MicrobatchId microbatch, const Arguments& arguments,
                       const ForwardOptions& options = {});
 
-  /// Makes the backward of the microbatch start at this loss instead of the outputs.
+  /// Makes the backward of the microbatch start from this loss instead of the outputs.
   /// ArgumentError unless the loss has one element and the microbatch was forwarded.
   void set_loss(MicrobatchId microbatch, const at::Tensor& loss);
   /// The sum of the losses that forward passed to add_loss; undefined if there are none.

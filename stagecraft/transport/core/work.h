@@ -21,7 +21,7 @@ class Work {
   virtual bool wait_busily() { return wait(); }
   /// Whether it is known to be done, without a wait.
   virtual bool is_done() const { return false; }
-  /// Ends the current wait, or else the next one. The send or receive itself goes on.
+  /// Ends the current wait; without one, the next wait. The send or receive itself goes on.
   virtual void interrupt() = 0;
 };
 using WorkPtr = std::shared_ptr<Work>;

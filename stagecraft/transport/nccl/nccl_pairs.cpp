@@ -399,8 +399,8 @@ std::optional<AbortReason> NcclPairs::find_failure() const {
       if (!pair) continue;
       std::string failure = pair->life.failure();
       if (failure.empty()) {
-        // Without the mutex: a call that waits may hold it. Communicators are not ended meanwhile
-        // (ending_ of NcclLink).
+        // The mutex is not taken, because a call that waits may hold it. The caller holds ending_
+        // of NcclLink, so no communicator ends in the meantime.
         Result result = NcclLibrary::kSuccess;
         if (Comm comm = pair->comm) library_->comm_get_async_error(comm, &result);
         if (result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress) continue;

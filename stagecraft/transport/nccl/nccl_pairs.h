@@ -62,8 +62,7 @@ class NcclPairs {
 
   /// Ends all communicators. Those that are opened from now on belong to this epoch.
   void begin_epoch(uint64_t epoch);
-  /// Ends all transfers, complete or not. Pairs may be opened again, if the epoch is not
-  /// cancelled.
+  /// Ends all transfers, complete or not. Pairs may be opened again unless the epoch is cancelled.
   void abort();
   /// Like `abort`, but transfers in progress get the time `limit` to complete.
   void close(std::chrono::nanoseconds limit);

@@ -31,8 +31,8 @@ class PeerState {
   /// Whether this rank may close the connection: the peer has read everything, or cannot.
   bool may_close() const { return state() != State::kJoined; }
 
-  /// False, without a change, if the peer was in this state or in a final one.
-  /// REQUIRES next != kJoined.
+  /// Returns false, without a change, if the peer was in this state or in a final one. REQUIRES
+  /// next != kJoined.
   bool move_to(State next) {
     SC_ASSERT(next != State::kJoined);
     State known = state();
