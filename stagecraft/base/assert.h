@@ -3,9 +3,10 @@
 #include <cstdio>
 #include <cstdlib>
 
-/// Ends the process, with a message, unless `holds`. For preconditions that a header states: a bug
-/// of the calling code, never bad input of a user, which is one of our errors (check.h). On
-/// unless the library is configured with STAGECRAFT_ASSERTIONS=OFF; `holds` is not evaluated then.
+/// Ends the process with a message unless `holds`. For preconditions that a header states
+/// (REQUIRES): a violation is a bug of the calling code. Bad input of a user is one of our errors
+/// (check.h), never an assertion. Assertions are on unless the library is configured with
+/// STAGECRAFT_ASSERTIONS=OFF. Then `holds` is not evaluated.
 ///
 ///   SC_ASSERT(size >= 0);
 #ifdef STAGECRAFT_ASSERTIONS

@@ -22,7 +22,7 @@ uint64_t load(const std::byte* at, std::size_t size = sizeof(uint64_t)) {
 }  // namespace
 
 uint64_t checksum(std::span<const std::byte> bytes, uint64_t seed) {
-  // Four at a time, since each multiplication waits for the one before it.
+  // Four independent lanes, because each multiplication waits for the previous one of its lane.
   std::array<uint64_t, 4> lanes = {seed, seed + 1, seed + 2, seed + 3};
   const std::byte* at = bytes.data();
   std::size_t left = bytes.size();

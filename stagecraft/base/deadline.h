@@ -4,7 +4,7 @@
 
 namespace stagecraft {
 
-/// When a wait gives up. Every wait in Stagecraft has one.
+/// The moment at which a wait gives up. Every wait in Stagecraft has a deadline.
 ///
 ///   transport.barrier(Deadline::after(std::chrono::seconds(30)));
 class Deadline {
@@ -12,7 +12,7 @@ class Deadline {
   using Clock = std::chrono::steady_clock;
 
   explicit Deadline(Clock::time_point at) : at_(at) {}
-  /// That long from now, but at most the largest time that the clock can represent.
+  /// The moment `wait` from now, but at most the largest time that the clock can represent.
   static Deadline after(std::chrono::nanoseconds wait) {
     const Clock::time_point now = Clock::now();
     if (wait > Clock::time_point::max() - now) return Deadline(Clock::time_point::max());

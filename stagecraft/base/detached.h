@@ -38,8 +38,8 @@ auto start_detached(std::string name, Call call) {
   return result;
 }
 
-/// Starts `call` as above and waits for it. Returns its result, or nothing at the deadline;
-/// rethrows what it throws.
+/// Starts `call` like start_detached, and waits for it. Returns its result, or nothing if the
+/// deadline passes first. Rethrows an exception of `call`.
 template <typename Call>
 auto run_detached(std::string name, Call call, Deadline deadline)
     -> std::optional<std::invoke_result_t<Call&>> {

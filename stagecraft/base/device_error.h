@@ -12,7 +12,7 @@ namespace stagecraft {
 /// step is undone, and a step that needs less memory works.
 class OutOfMemoryError : public Error {
  public:
-  /// Bytes; -1: not known.
+  /// `asked` and `free` are in bytes; -1: not known.
   OutOfMemoryError(const std::string& message, int64_t asked, int64_t free)
       : Error(message), asked_(asked), free_(free) {}
 

@@ -18,7 +18,7 @@ std::string stage_message(const StageError::Place& place, const std::exception_p
   return text + ": " + describe(cause);
 }
 
-// A message that says "rank 4" itself, as those of StageError do, is not told twice.
+// A message that begins with "rank 4" itself, as those of StageError do, is not changed.
 std::string peer_message(const std::string& message, Rank peer) {
   const auto name = fmt::format("rank {}", peer.value());
   const bool named = message.starts_with(name) && message.size() > name.size() &&

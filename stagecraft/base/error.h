@@ -68,8 +68,8 @@ class ScheduleError : public Error {
 /// User code or an operator failed inside a stage.
 class StageError : public Error {
  public:
-  /// Where it happened; `action` is the schedule's text for it, such as "2F0". The message omits a
-  /// stage or microbatch of -1, and an empty action.
+  /// Where the failure happened. `action` is the action's text in the schedule, such as "2F0". The
+  /// message omits a stage or microbatch of -1, and an empty action.
   struct Place {
     Rank rank;
     StageId stage;
@@ -93,7 +93,7 @@ class StageError : public Error {
 class PeerError : public Error {
  public:
   /// `what()` starts with the peer: "rank 4: " is put before a message that does not name it.
-  /// `cause`: what was thrown there, if the peer is in this process.
+  /// `cause`: the peer's exception, if the peer is in this process.
   PeerError(const std::string& message, Rank peer, std::exception_ptr cause = nullptr);
 
   Rank peer() const { return peer_; }

@@ -46,7 +46,7 @@ std::string to_string(Index<Kind> index) {
 
 /// A member of the pipeline: a thread or a process that owns one or more stages.
 using Rank = Index<struct RankKind>;
-/// A piece of the model, numbered in the order of the forward pass.
+/// One part of the model, numbered in the order of the forward pass.
 using StageId = Index<struct StageKind>;
 /// A part of the batch of one step.
 using MicrobatchId = Index<struct MicrobatchKind>;

@@ -14,7 +14,7 @@ namespace stagecraft {
 ///   cost[StageId(3)] = 1;
 ///   cost[Rank(3)];           // does not compile
 ///
-/// REQUIRES of `[]`: contains(index).
+/// `operator[]` REQUIRES contains(index).
 template <typename Index, typename T>
 class IndexedVector {
  public:

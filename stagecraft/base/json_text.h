@@ -10,7 +10,7 @@ namespace stagecraft {
 /// JSON from text and to text. nlohmann's own `parse` and `dump` would be compiled anew in every
 /// source that calls them; these are compiled once.
 
-/// What nlohmann::json::parse gives or throws.
+/// Returns and throws the same as nlohmann::json::parse.
 nlohmann::json json_from_text(std::string_view text);
 nlohmann::ordered_json ordered_json_from_text(std::string_view text);
 
@@ -19,11 +19,11 @@ nlohmann::json try_json_from_text(std::string_view text);
 nlohmann::ordered_json try_ordered_json_from_text(std::string_view text);
 
 struct JsonStyle {
-  /// Blanks for each level; -1 puts all into one line.
+  /// Spaces for each level; -1 writes everything on one line.
   int indent = -1;
   /// Writes everything beyond ASCII as \u escapes.
   bool ascii = false;
-  /// Replaces what is not UTF-8; otherwise that throws nlohmann's type_error.
+  /// Replaces bytes that are not UTF-8. Without this, such bytes throw nlohmann's type_error.
   bool repair = false;
 };
 std::string json_to_text(const nlohmann::json& json, JsonStyle style = {});

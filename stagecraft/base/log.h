@@ -6,19 +6,20 @@
 
 namespace stagecraft {
 
-/// How much a log line matters.
+/// The severity of a log line.
 enum class LogLevel { kDebug, kInfo, kWarning, kError, kOff };
 
-/// Where log lines go. Called by one thread at a time; must not log itself.
+/// Receives log lines. Called by one thread at a time. Must not call `log`.
 using LogSink = std::function<void(LogLevel, std::string_view message)>;
 
 /// Hands `message` to the sink if `level` is enabled. Thread-safe. The level comes from the
 /// environment variable STAGECRAFT_LOG (debug, info, warning, error, off) when the first line is
-/// logged; without it nothing is logged. A value that is none of these logs everything and says so.
+/// logged. Without the variable nothing is logged. Any other value logs everything, after a warning
+/// that names the value.
 void log(LogLevel level, std::string_view message);
 
-/// Logs a line that a user must see by default: at level kError, even if STAGECRAFT_LOG is not set;
-/// but not if the level is "off".
+/// Logs a line that a user must see by default: at level kError, even if STAGECRAFT_LOG is not set.
+/// Level "off" suppresses it.
 void announce(std::string_view message);
 
 /// Whether `log(level, ...)` would do anything: ask before building an expensive message.

@@ -4,8 +4,8 @@
 
 namespace stagecraft {
 
-/// All bytes of a file, or of standard input for "-". FileError, naming the path and the cause,
-/// when it cannot be read.
+/// All bytes of a file, or of standard input for "-". FileError, which names path and cause, if the
+/// file cannot be read.
 std::string read_file(const std::string& path);
 
 }  // namespace stagecraft

@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// Reads a text from left to right and knows line and column, for the small parsers of this
+/// Reads a text from left to right and tracks line and column, for the small parsers of this
 /// library. The text must outlive the cursor. Every failure is a ParseError at the place of the
 /// failure.
 ///
@@ -28,17 +28,18 @@ class TextCursor {
 
   /// Skips spaces, tabs and line ends.
   void skip_space();
-  /// Passes `token` if it comes next; otherwise stays.
+  /// Consumes `token` and returns true if it comes next. Otherwise does nothing.
   bool accept(std::string_view token);
-  /// Passes `token` or fails, naming it and what came instead.
+  /// Consumes `token`. If it does not come next, fails with a message that names it and what came.
   void expect(std::string_view token);
   void expect_end() const;
 
-  /// Passes letters, digits and '_', the first not a digit; empty if none comes next.
+  /// Consumes a word of letters, digits and '_' that does not begin with a digit; empty if none
+  /// comes next.
   std::string_view read_word();
-  /// Passes characters for as long as they are among `characters`.
+  /// Consumes characters for as long as they are among `characters`.
   std::string_view read_all_of(std::string_view characters);
-  /// A decimal integer with an optional '-'. Fails on none and on overflow.
+  /// A decimal integer with an optional '-'. Fails without one, and on overflow.
   int64_t read_integer();
   /// A text in double quotes with the escapes that `quote` makes.
   std::string read_quoted();
@@ -53,7 +54,7 @@ class TextCursor {
   std::size_t position_ = 0;
 };
 
-/// ParseError at a byte of a text, with its line and column.
+/// Throws a ParseError with the line and column of the byte at `position`.
 [[noreturn]] void throw_parse_error(const std::string& message, std::string_view text,
                                     std::size_t position);
 

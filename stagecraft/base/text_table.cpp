@@ -10,7 +10,7 @@ namespace stagecraft {
 
 std::string format_number(double value) {
   if (!std::isfinite(value) || std::abs(value) >= 1e15) return fmt::format("{:g}", value);
-  // Sums of decimal fractions miss whole numbers by a few last bits.
+  // Rounding errors put sums of decimal fractions a few bits beside the integer.
   const double whole = std::round(value);
   if (std::abs(value - whole) <= 1e-9 * std::max(1.0, std::abs(value))) {
     return fmt::format("{:.0f}", whole == 0 ? 0.0 : whole);

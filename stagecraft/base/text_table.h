@@ -7,8 +7,8 @@
 
 namespace stagecraft {
 
-/// A number to read: 1456749, 0.25, 3.14159. Up to six significant digits, never an exponent
-/// below 10^15.
+/// A number for people to read: 1456749, 0.25, 3.14159. Up to six significant digits, and no
+/// exponent below 10^15. A value within 10^-9 of an integer is written as that integer.
 std::string format_number(double value);
 /// 0.2258 as "22.58 %".
 std::string format_percent(double share);
@@ -16,7 +16,7 @@ std::string format_percent(double share);
 /// "1 rank", "2 ranks".
 std::string format_count(long long count, std::string_view noun);
 
-/// A table with a header: text columns to the left, all others to the right.
+/// A table with a header. Text columns are aligned to the left, all others to the right.
 class TextTable {
  public:
   /// `text_columns`: the number of columns, from the left, that hold text.

@@ -2,11 +2,12 @@
 
 #include <string_view>
 
-/// The version of these headers, for the preprocessor. The one place of it: CMake reads it here.
+/// The version of these headers, for the preprocessor. It is only defined here: CMake reads this
+/// file.
 #define STAGECRAFT_VERSION_MAJOR 0
 #define STAGECRAFT_VERSION_MINOR 1
 #define STAGECRAFT_VERSION_PATCH 0
-/// As one number to compare: 0.1.0 is 100, 1.2.3 is 10203.
+/// The version as one number, for comparisons: 0.1.0 is 100, 1.2.3 is 10203.
 #define STAGECRAFT_VERSION \
   (STAGECRAFT_VERSION_MAJOR * 10000 + STAGECRAFT_VERSION_MINOR * 100 + STAGECRAFT_VERSION_PATCH)
 

@@ -7,21 +7,22 @@
 
 namespace stagecraft {
 
-/// The program was told to stop, by a signal for instance, or a stage ended it. The step fails on
-/// all ranks. On the rank itself this error is thrown as it is, not as StageError.
+/// The program was told to stop, for instance by a signal, or a stage ended it. The step fails on
+/// all ranks. The interrupted rank throws this error itself, not a StageError.
 class InterruptedError : public Error {
  public:
   using Error::Error;
 };
 
-/// While it lives, a function is called on this thread every 50 ms of each wait for other ranks,
-/// and between actions. It is for programs that must see something meanwhile, such as a signal:
+/// While it lives, a function is called on the thread that created it: every 50 ms while the thread
+/// waits for other ranks, and between actions. For programs that must notice events in the
+/// meantime, such as a signal:
 ///
 ///   const WaitTick tick([] { if (is_stopped) throw InterruptedError("interrupted"); });
 ///   runner.step(...);
 ///
-/// What the function throws ends the wait and fails the step. The function is called without any
-/// lock of Stagecraft. Scopes nest; the innermost counts.
+/// An exception of the function ends the wait and fails the step. No lock of Stagecraft is held
+/// during the call. If several ticks exist on a thread, only the innermost one is called.
 class WaitTick {
  public:
   static constexpr std::chrono::milliseconds kPeriod{50};
@@ -31,11 +32,11 @@ class WaitTick {
   WaitTick(const WaitTick&) = delete;
   WaitTick& operator=(const WaitTick&) = delete;
 
-  /// Whether this thread has a function.
+  /// Whether this thread has a tick.
   static bool is_set() { return current_ != nullptr; }
-  /// Calls it. REQUIRES that there is one.
+  /// Calls the function of this thread's tick. REQUIRES is_set().
   static void call();
-  /// Calls it if there is one and its period is over.
+  /// Calls the function of this thread's tick, if there is one and its period has passed.
   static void call_if_due() {
     if (is_set()) current_->look();
   }

@@ -26,7 +26,7 @@ using File = std::unique_ptr<std::FILE, CloseFile>;
   throw Error(fmt::format("cannot write {}: {}", path, std::strerror(error)));
 }
 
-/// 0, or the errno of what went wrong.
+/// The errno of the failure; 0 if there was none.
 int write_all(std::FILE* file, std::string_view text) {
   errno = 0;
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();
@@ -34,7 +34,7 @@ int write_all(std::FILE* file, std::string_view text) {
   return errno == 0 ? EIO : errno;
 }
 
-/// Devices and pipes take what comes; a new name in their place would be wrong.
+/// Renaming a new file to the name of a device or pipe would replace it by a regular file.
 void write_in_place(const std::string& path, std::string_view text) {
   File file(std::fopen(path.c_str(), "wb"));
   if (!file) fail(path, errno);

@@ -5,10 +5,10 @@
 
 namespace stagecraft {
 
-/// Writes all of `text` to a file, which appears whole or not at all: what was there before stays
-/// until then, with its permissions; a link is followed. Devices and pipes are written in place,
-/// and a pipe whose reader has gone is not an error. Error, naming the path and the cause, when it
-/// cannot be written.
+/// Replaces the content of a file by `text`, all at once: until then, and if writing fails, the
+/// file has its old content. The permissions of an existing file are kept, and a link is followed.
+/// Devices and pipes are written in place. A pipe that its reader has closed is not an error.
+/// Error, which names path and cause, if the file cannot be written.
 void write_file(const std::string& path, std::string_view text);
 
 }  // namespace stagecraft

@@ -82,28 +82,27 @@ class Comparer {
 
   std::vector<std::string> assumptions() const {
     std::vector<std::string> all = {
-        "Every microbatch of a stage takes the mean of what it took in this step; transfers take "
-        "no time."};
+        "Every microbatch of a stage takes the mean time of this step; transfers take no time."};
     if (costs_.has_halves) {
       all.push_back(
-          "The step ran whole backwards (B): where a schedule divides them, the gradients of "
-          "inputs and of weights are taken to cost half each.");
+          "The step ran full backwards (B): if a schedule splits them, the gradients of inputs and "
+          "of weights are assumed to cost half each.");
     }
     if (costs_.has_sums) {
       all.push_back(
-          "The step ran divided backwards: a whole one is taken to cost the sum of its parts.");
+          "The step ran split backwards: a full one is assumed to cost the sum of its parts.");
     }
     if (is_resplit_) {
       all.push_back(fmt::format(
-          "This run has {} stages. For schedules with another number, costs are spread evenly over "
-          "the model: a stage's is divided evenly, neighbours' are added.{}",
+          "This run has {} stages. For schedules with a different number, the cost of each stage "
+          "is spread evenly over its part of the model, and the parts of a new stage are added.{}",
           recording_.schedule.num_stages(),
           is_chain(recording_.graph) ? "" : " Skip connections are left out there."));
     }
     if (!memory_.empty()) {
       all.push_back(
-          "Peak memory is that of the fullest rank, estimated from what one microbatch of each "
-          "stage held; what lies at the borders of stages that are cut anew is approximate.");
+          "Peak memory is that of the rank with the most, estimated from the memory of one "
+          "microbatch of each stage; values at the boundaries of new stages are approximate.");
     }
     return all;
   }

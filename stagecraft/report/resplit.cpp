@@ -17,8 +17,8 @@ struct Piece {
   bool has_end = false;
 };
 
-/// The pieces of new stage `number` of `count`, in the order of the model. In whole numbers: the
-/// model is stages * count long.
+/// The pieces of new stage `number` of `count`, in the order of the model. Lengths are whole
+/// numbers: the length of the model is stages * count.
 std::vector<Piece> pieces_of(int64_t number, int64_t count, int64_t stages) {
   const int64_t begin = number * stages;
   const int64_t end = begin + stages;
@@ -37,7 +37,7 @@ int64_t scaled(int64_t bytes, double share) {
   return std::llround(static_cast<double>(bytes) * share);
 }
 
-/// `part` happens after what `whole` has so far.
+/// Appends an action that happens after those that `whole` has so far.
 void append(ActionMemory& whole, const ActionMemory& part, double share) {
   if (!part.is_measured) return;
   whole.is_measured = true;

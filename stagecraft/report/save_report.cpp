@@ -93,8 +93,8 @@ void add_stages(RunReport& report, const RecordedRun& run, const ReportOptions& 
 void add_plan(RunReport& report, const Recording& recording) {
   report.plan = simulate(recording.schedule, measured_costs(recording), recording.graph);
   report.plan_note =
-      "The plan under each lane: every action as long as it took, transfers taking no time.";
-  // The simulator counts activations; bytes are for add_memory to tell.
+      "The plan under each lane: actions take the recorded time, and transfers take no time.";
+  // The simulator counts activations. add_memory sets bytes instead.
   report.plan->memory.assign(report.plan->ranks.size(), {});
   report.plan->peak_memory = 0;
   for (RankStats& rank : report.plan->ranks) rank.peak_memory = 0;
@@ -118,8 +118,8 @@ void add_memory(RunReport& report, const RecordedRun& run) {
   }
   report.plan->peak_memory = static_cast<double>(estimate.peak());
   report.memory_note =
-      "The prediction goes through the schedule with what one microbatch of each stage kept and "
-      "freed in the last step that measured memory; gradients count from the start.";
+      "The prediction executes the schedule with the memory that one microbatch of each stage kept "
+      "and freed in the last step that measured memory; gradients count from the start.";
 }
 
 std::vector<ReportFact> report_facts(const RecordedRun& run, const ReportOptions& options) {

@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// What a report contains in addition to the recording of a step.
+/// The content of a report in addition to the recording of a step.
 struct ReportOptions {
   std::string title = {};    ///< by default the name of the schedule
   std::string command = {};  ///< the command that produced the run

@@ -15,7 +15,7 @@ namespace stagecraft {
 
 namespace {
 
-// A rank sends its progress every 200 ms. One that was silent for longer may be gone.
+// A rank sends its progress every 200 ms. A rank that was silent for three periods may be lost.
 constexpr std::chrono::milliseconds kHeardLately(600);
 
 }  // namespace

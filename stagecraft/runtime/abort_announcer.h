@@ -7,8 +7,8 @@
 
 namespace stagecraft {
 
-/// Prints where every rank is, when a deadline is missed or a rank is lost. Of all ranks that
-/// notice it, one prints, once.
+/// Prints a table of the positions of all ranks when a deadline is missed or a rank is lost. Only
+/// one rank prints it, once.
 class AbortAnnouncer {
  public:
   /// `transport` must outlive the object.
@@ -22,7 +22,7 @@ class AbortAnnouncer {
 
  private:
   Transport& transport_;
-  std::shared_ptr<const AbortReason> announced_;  // the loss of a rank that was printed
+  std::shared_ptr<const AbortReason> announced_;  // the reason that was printed last
 };
 
 }  // namespace stagecraft

@@ -30,7 +30,8 @@ class Executor;
 ///
 /// `part` selects one of the parts of an overlap.
 ///
-/// A handler may call it from a thread of its own, one call at a time, until the handler returns.
+/// A handler may use the context on a thread of its own, one call at a time, until the handler
+/// returns.
 class ActionContext {
  public:
   /// The action in the list; for an overlap, the overlap itself.
@@ -47,13 +48,15 @@ class ActionContext {
   void run(std::size_t part);
   void run_all();
 
-  /// For F: wait for the inputs; pass the result on and, on the last stage, compute the loss.
+  /// For F. take_inputs waits for the inputs. finish_forward passes the result on and, on the last
+  /// stage, computes the loss.
   Arguments take_inputs(std::size_t part = 0);
   void finish_forward(const c10::IValue& output, std::size_t part = 0);
   /// The same on the last stage, with a loss that the handler has computed. Undefined: no loss.
   /// ArgumentError on any other stage, or unless a loss has one element.
   void finish_forward(const c10::IValue& output, const at::Tensor& loss, std::size_t part);
-  /// For B and I: wait for the gradients of the outputs; pass the gradients of the inputs on.
+  /// For B and I. take_output_grads waits for the gradients of the outputs. finish_backward passes
+  /// the gradients of the inputs on.
   std::vector<c10::IValue> take_output_grads(std::size_t part = 0);
   void finish_backward(std::vector<c10::IValue> input_grads, std::size_t part = 0);
 
@@ -66,7 +69,7 @@ class ActionContext {
   Executor& executor_;
   Action action_;
   std::span<const Action> parts_;
-  std::size_t parts_offset_;  // where they start in the rank's list
+  std::size_t parts_offset_;  // where the parts start in the rank's list
 };
 
 /// Called on the thread of the action's rank.

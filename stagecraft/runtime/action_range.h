@@ -13,8 +13,8 @@
 namespace stagecraft {
 
 /// A range of torch's profiler around an action, named as in torch's pipelines: "PP:2F0",
-/// "PP:(0F1;1B0)OVERLAP_F_B". Without a profiler it costs one look for callbacks; the name is not
-/// made.
+/// "PP:(0F1;1B0)OVERLAP_F_B". Without a profiler it costs one check for callbacks, and the name is
+/// not made.
 class ActionRange {
  public:
   /// An action, or an overlap and its parts.

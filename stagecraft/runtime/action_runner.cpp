@@ -13,8 +13,8 @@ namespace stagecraft {
 
 namespace {
 
-// Without history and without spare memory. The result of a reduction may own the storage of its
-// input (that of mse_loss does), which would be kept until the end of the step.
+// The tensor without history and without unused memory. The result of a reduction may own the
+// storage of its input (that of mse_loss does), which would be kept until the end of the step.
 at::Tensor alone(const at::Tensor& scalar) {
   at::Tensor data = scalar.variable_data();
   return data.storage().nbytes() > data.nbytes() ? data.clone() : data;
@@ -93,7 +93,8 @@ void ActionRunner::run(Action action) {
 
 ForwardOptions ActionRunner::forward_options(Action action) const {
   if (options_.random == RandomSource::kProcess) return {.is_training = plan_.is_training};
-  // The numbers of one pipeline with the microbatches of all replicas.
+  // Microbatches are numbered over all replicas, so random numbers are those of one pipeline that
+  // runs the whole batch.
   const auto microbatch = static_cast<uint64_t>(
       place_.replica() * plan_.schedule->num_microbatches() + action.microbatch().value());
   const auto stage = static_cast<uint64_t>(action.stage().value());

@@ -38,14 +38,14 @@ class ActionRunner {
                const PipelineOptions& options, Router& router, ParameterExchange& exchange,
                detail::RankDevice& device);
 
-  /// A new step, without results. What `plan` points to must outlive the step.
+  /// Begins a step, without results. Everything that `plan` points to must outlive the step.
   void start(const StepPlan& plan);
   /// Runs any action but an overlap, which has parts.
   void run(Action action);
   /// REDUCE_GRAD and its wait do nothing in a step that leaves gradients local.
   bool is_skipped(Action action) const;
 
-  /// The parts of forward and backward: ActionContext.
+  /// The parts of forward and backward, as in ActionContext.
   Stage& stage(Action action) { return stages_[position(action)]; }
   ForwardOptions forward_options(Action action) const;
   Arguments take_inputs(Action action);
@@ -59,15 +59,16 @@ class ActionRunner {
   /// Runs a forward or a backward without its results, to find out whether a device can capture it.
   /// The part can then be computed.
   void rehearse(Action part);
-  /// What `compute` of forwards takes and changes, so that they can be computed again after a
-  /// failure.
+  /// The values that forwards take and change in `compute`, saved so that the forwards can be
+  /// computed again after a failure.
   struct Before {
     std::vector<Router::Taken> taken;  // by part
     std::vector<at::Tensor> added_losses;
   };
   Before save(std::span<const Action> parts);
   void restore(std::span<const Action> parts, const Before& before);
-  /// Instead of `compute`: the values that the part takes from other ranks are there.
+  /// Called instead of `compute`, when the values that the part takes from other ranks have
+  /// arrived.
   void mark_received(Action part);
 
   /// The results of the last step. A caller may take or replace them.

@@ -18,8 +18,8 @@ struct ArgumentOrigin {
   int32_t item = 0;   ///< index of the value in the edge
 };
 
-/// Builds the arguments of a stage. Values with a position of their own are placed first. The
-/// other values are appended in order, at the remaining positions.
+/// Builds the arguments of a stage. Values with a position of their own are placed first. All
+/// others are appended in order, at the remaining positions.
 class ArgumentBuilder {
  public:
   void place(const InputPort& to, const c10::IValue& value, ArgumentOrigin origin);

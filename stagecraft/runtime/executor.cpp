@@ -60,7 +60,8 @@ std::vector<double> Executor::weights() const {
 
 // The list ------------------------------------------------------------------------------------
 
-// A failure on this rank, or one that it learns of, ends the rank's step.
+// Runs a part of the step. A failure on this rank, or one that it is notified of, ends the rank's
+// step.
 template <typename Part>
 void Executor::guarded(Part&& part) {
   try {
@@ -83,7 +84,7 @@ void Executor::run(const StepPlan& plan) {
     } else if (exchange_.releases_weights()) {
       run_list();  // casts of weights would outlive the weights
     } else {
-      // Not if memory is measured: the casts would count for the first forward.
+      // Casts are not shared if memory is measured: they would count for the first forward.
       const SharedCasts casts(stages_);
       run_list();
     }

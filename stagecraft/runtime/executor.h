@@ -32,8 +32,8 @@
 namespace stagecraft {
 
 /// Executes the action list of a rank. Every action goes through one function, which records it,
-/// calls observers, labels exceptions, and checks whether the world is aborted. ActionRunner says
-/// what an action does.
+/// calls observers, labels exceptions, and checks whether the world is aborted. ActionRunner
+/// defines what an action does.
 class Executor {
  public:
   /// The arguments must outlive the executor. `stages` have the order of the wiring. `shards` may
@@ -50,22 +50,21 @@ class Executor {
   /// and everything that the step had in flight is released.
   void run(const StepPlan& plan);
 
-  /// The same in parts, for a thread that executes the lists of several ranks in turns: start, each
-  /// slot of the list in its order, send_ties of all ranks, finish. `offset` is the slot's place in
-  /// the list. A slot must not be executed before what it needs (schedule/needs.h) is done on the
-  /// other ranks.
+  /// The parts of `run`, for a thread that executes the lists of several ranks in turns: start,
+  /// each slot of the list in its order, send_ties of all ranks, finish. `offset` is the slot's
+  /// place in the list. A slot must not be executed before what it needs (schedule/needs.h) is done
+  /// on the other ranks.
   void start(const StepPlan& plan);
   void run_slot_at(std::size_t offset);
   void send_ties();
   void finish();
-  /// The same for a slot whose compute `work` does, instead of the stages. `work` may use
-  /// actions().
+  /// Runs a slot that `work` computes instead of the stages. `work` may use actions().
   void run_slot_as(std::size_t offset, const std::function<void()>& work);
 
   /// After the last action of a step: rethrows the exception that is being handled, as StageError
   /// if the device has failed.
   [[noreturn]] void rethrow_explained();
-  /// Keeps the gradients of the step. It is complete on all ranks.
+  /// Keeps the gradients of the step. Called when the step is complete on all ranks.
   void commit() { exchange_.commit(); }
   /// Drops the results of a step that failed on any rank, and resets the gradients of parameters
   /// that had none before the step. REQUIRES that no rank that shares a parameter is still in the
@@ -76,7 +75,7 @@ class Executor {
   AbortAnnouncer& announcer() { return announcer_; }
   /// The parameters of this rank whose gradients are local, after a step that did not reduce them.
   int32_t num_local_grads() const { return exchange_.num_local_grads(); }
-  /// Of the losses of the last step, by microbatch.
+  /// The weights of the losses of the last step, by microbatch.
   std::vector<double> weights() const;
   /// The memory of the last step, by stage of this rank. Empty if the step did not measure it.
   std::span<const StageMemory> memory() const { return memory_.stages(); }
@@ -85,10 +84,11 @@ class Executor {
   /// The recording of the last step, with the times and the memory of the rank's device. Waits for
   /// the device.
   const RankRecording& recorded();
-  /// The marks of the steps to come; without marks, those of the rank's device.
+  /// Sets the marks of later steps. A timeline without marks selects those of the rank's device.
   void set_timeline(detail::DeviceTimeline timeline) { device_.set_timeline(std::move(timeline)); }
   const detail::DeviceTimeline& timeline() const { return device_.timeline(); }
-  /// A step was launched at `zero` as one graph, whose capture had this recording and these marks.
+  /// Records that a step was launched at `zero` as one graph, whose capture had this recording and
+  /// these marks.
   void set_replayed(const RankRecording& capture, const detail::DeviceTimeline& timeline,
                     Recorder::Time zero);
 
@@ -132,8 +132,7 @@ class Executor {
   const Callbacks& callbacks_;
   AbortAnnouncer announcer_;
   Recorder recorder_;
-  const std::shared_ptr<ProgressMark>
-      progress_;  // the transport may read it after the executor is gone
+  const std::shared_ptr<ProgressMark> progress_;  // the transport may read it afterwards
   detail::RankDevice device_;
   Router router_;
   ParameterExchange exchange_;

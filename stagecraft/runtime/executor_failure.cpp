@@ -1,5 +1,5 @@
-// How a step of the executor fails: which error it throws, what it tells the other ranks, and what
-// it releases.
+// How a step of the executor fails: which error it throws, which reason it sends to the other
+// ranks, and what it releases.
 
 #include <exception>
 #include <string>

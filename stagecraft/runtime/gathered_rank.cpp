@@ -11,8 +11,8 @@
 namespace stagecraft {
 namespace {
 
-/// 100 ms. Ranks of one machine leave a barrier within less. Clocks of two machines count from
-/// their start, and differ by more.
+/// 100 ms. Ranks of one machine leave a barrier within less time. The clocks of two machines count
+/// from the start of each machine, and differ by more.
 constexpr int64_t kSameClock = 100'000'000;
 
 /// Reads the numbers in the order in which `write` wrote them.
@@ -182,7 +182,7 @@ void align(std::span<GatheredRank> ranks) {
   if (ranks.empty()) return;
   const int64_t met = ranks.front().met;
   for (GatheredRank& rank : ranks) {
-    // On the clock of the first rank.
+    // Moves the rank to the clock of the first rank.
     if (std::abs(rank.met - met) > kSameClock) rank.zero += met - rank.met;
   }
   const int64_t first =

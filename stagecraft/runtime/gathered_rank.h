@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// What a rank sends to the others about its last step.
+/// The data that a rank sends to the others about its last step.
 struct GatheredRank {
   RankRecording recording = {};
   /// On the rank's own clock, in nanoseconds: the begin of its recording, and a moment at which all

@@ -57,7 +57,8 @@ bool GradReducer::is_included(const Parameter& parameter, bool reduces) {
 
 void GradReducer::start(bool reduces) {
   if (place_.replicas == 1) return;
-  // Backward adds to a copy: the step may fail. A copy may fail, too, so all copies come first.
+  // Backward adds to a copy of the gradient, because the step may fail. Making a copy may fail,
+  // too, so all copies are made before anything is changed.
   std::vector<at::Tensor> copies(parameters_.size());
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
     const Parameter& parameter = parameters_[i];
@@ -190,7 +191,8 @@ void GradReducer::send(const Bundle& bundle, int32_t replica,
                                         tree::tuple(std::move(grads))));
 }
 
-// Of the phase: what this replica adds up comes from all, the sums from those that added them up.
+// Posts the receives of the phase. In kParts, all replicas send their gradients of the parameters
+// that this replica sums. In kSums, each replica sends its sums.
 void GradReducer::post_receives(Bundle& bundle) {
   bundle.receives.assign(static_cast<std::size_t>(place_.replicas), nullptr);
   const bool adds_up = !owned(bundle, place_.replica()).empty();
@@ -249,7 +251,8 @@ void GradReducer::add_up(Bundle& bundle, Deadline deadline) {
     }
   }
   for (std::size_t i = 0; i < which.size(); ++i) {
-    // Never in the memory of a gradient: it belongs to whom it was sent.
+    // The sum never uses the memory of a gradient, which belongs to the replica that it was sent
+    // to.
     parameters_[which[i]].tensor.mutable_grad() = sum_in_order(parts[i]);
     parts[i].clear();
   }
@@ -270,7 +273,7 @@ void GradReducer::take_sums(Bundle& bundle, Deadline deadline) {
     const std::vector<std::size_t> which = owned(bundle, r);
     std::vector<at::Tensor> sums = take(bundle, r, which, deadline);
     for (std::size_t i = 0; i < which.size(); ++i) {
-      // A copy of its own, where ranks share memory.
+      // A copy, because ranks that are threads share the memory of a sum.
       parameters_[which[i]].tensor.mutable_grad() =
           sums[i].defined() ? sums[i].clone() : at::Tensor();
     }

@@ -25,9 +25,9 @@ namespace stagecraft {
 /// a part of the parameters and sends the sums to the others, which is less traffic.
 ///
 /// A step may leave gradients local (StepOptions::reduce_grads). The sum over the replicas is then
-/// the gradient, and the next step that reduces adds to the local gradients and sends all of it. So
-/// that gradients of earlier, reduced steps count once, replica 0 alone keeps them, and of the
-/// copies of a tied weight the first one alone.
+/// the gradient, and the next step that reduces adds to the local gradients and sends all of it.
+/// Gradients of earlier steps that were reduced must count once. Therefore only replica 0 keeps
+/// them, and only in the first copy of a tied weight.
 class GradReducer final : public ReplicaReducer {
  public:
   /// The arguments must outlive the reducer. With one replica it does nothing.
@@ -51,12 +51,12 @@ class GradReducer final : public ReplicaReducer {
     int32_t missing = 0;        // holders that are not reduced yet
     int32_t owner = 0;          // the replica that sums it, if there are more than two
     bool is_tied = false;       // a copy of a tied weight
-    bool is_first_copy = true;  // the first of them, or no copy at all
+    bool is_first_copy = true;  // the first copy, or no copy at all
     bool is_local = false;      // its gradient is the sum over the replicas
     bool is_included = false;   // `earlier` is part of the step's gradient
     at::Tensor earlier = {};    // its gradient before the step
   };
-  /// Whether the gradient is a part of what the step leaves local, or reduces.
+  /// Whether the gradient before the step is a part of the step's gradient.
   static bool is_included(const Parameter& parameter, bool reduces);
   enum class Phase : uint8_t { kParts, kSums, kDone };
   /// Parameters that are sent together: those that are complete with one stage.
@@ -64,7 +64,7 @@ class GradReducer final : public ReplicaReducer {
     StageId stage;
     uint64_t step = 0;
     std::vector<std::size_t> parameters = {};
-    std::vector<PendingPtr> receives = {};  // of the phase, by replica; null for the own replica
+    std::vector<PendingPtr> receives = {};  // of this phase, by replica; null for the own replica
     Phase phase = Phase::kParts;
   };
 

@@ -26,19 +26,19 @@ std::size_t find_loss(const TreeSpec& output, const std::optional<c10::IValue>& 
 /// One line of the program that trains a pipe once: a stage is called, or its backward, or two
 /// gradients of one value are added.
 struct PipeStep {
-  /// What a line does.
+  /// The kind of a line.
   enum class Kind : uint8_t { kForward, kBackward, kAddGrads };
 
   Kind kind = Kind::kForward;
   StageId stage;
-  /// Of kBackward: by argument of the stage, where its gradient goes; nothing for arguments of the
-  /// model. Of kAddGrads: the value.
+  /// For kBackward: by argument of the stage, the value that its gradient belongs to; nothing for
+  /// arguments of the model. For kAddGrads: the value.
   std::vector<std::optional<OutputPort>> targets = {};
-  /// Of kAddGrads: the stage whose gradient is added.
+  /// For kAddGrads: the stage whose gradient is added.
   StageId from = {};
 };
 
-/// A pipe in short.
+/// A summary of a pipe.
 struct PipeInfo {
   std::string graph;  ///< the program, as text
   int32_t num_stages = 0;

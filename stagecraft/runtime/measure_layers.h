@@ -14,7 +14,7 @@
 
 namespace stagecraft {
 
-/// How layers are measured.
+/// Options for measuring layers.
 struct MeasureOptions {
   /// Threads that compute at the same time, as the ranks of the planned pipeline will: cores that
   /// work together slow each other.

@@ -22,7 +22,7 @@ constexpr int32_t kRounds = 15;
 /// The time of a value this small is all latency.
 constexpr int64_t kSmall = 64;
 
-/// One end of a ping-pong; both have the next receive posted before they send. Returns half the
+/// One side of a ping-pong. Both sides post the next receive before they send. Returns half the
 /// time of a median round, in milliseconds.
 double play(Transport& transport, Rank other, bool begins, int64_t bytes, Deadline deadline) {
   const auto id = [](int32_t round, bool there) {

@@ -9,10 +9,10 @@
 
 namespace stagecraft {
 
-/// What a transfer between neighbouring ranks takes: values of each of these sizes, in bytes, are
-/// sent both ways between every two neighbours, one pair after the other. Latency in milliseconds,
-/// bandwidth in bytes a millisecond, both the median over the pairs; no bandwidth where more bytes
-/// do not take longer. Free in a world of one rank.
+/// Measures the cost of a transfer between neighbouring ranks. Values of each of these sizes, in
+/// bytes, are sent both ways between every two neighbours, one pair after the other. Latency is in
+/// milliseconds, bandwidth in bytes a millisecond, both the median over the pairs. There is no
+/// bandwidth if more bytes do not take longer. In a world of one rank, transfers are free.
 ///
 /// Called by all ranks of the world, which get the same result. Throws as Transport does.
 LinkCost measure_link(Transport& transport, std::vector<int64_t> sizes, Deadline deadline);

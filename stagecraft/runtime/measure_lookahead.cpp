@@ -16,8 +16,8 @@
 namespace stagecraft {
 namespace {
 
-/// Gathers of each stage. The slowest counts: a lookahead that is too large costs memory, one that
-/// is too small costs time in every step.
+/// The number of gathers of each stage. The slowest one counts: a lookahead that is too large costs
+/// memory, but one that is too small costs time in every step.
 constexpr int kGathers = 3;
 
 // The device may still be copying when a gather returns.
@@ -39,9 +39,9 @@ double time_gather(const ShardedRank& rank, StageId stage) {
   return std::chrono::duration<double, std::micro>(end - begin).count();
 }
 
-// By stage, in microseconds, the slowest of all replicas. All replicas begin together, so no time
-// is that of waiting for a replica that computes. All ranks of a replica gather at the same time,
-// as in a step.
+// The times of gathers by stage, in microseconds, the slowest of all replicas. All replicas begin
+// together, so no time includes a wait for a replica that computes. All ranks of a replica gather
+// at the same time, as in a step.
 std::vector<double> gather_times(const ShardedRank& rank, const Placement& placement) {
   const auto own = placement.stages(rank.place.own());
   std::size_t rounds = 0;
@@ -92,7 +92,7 @@ MeasuredLookahead measure_lookahead(const ShardedRank& rank, const Recording& re
   rank.shards.release();
   MeasuredLookahead found{.max_active_stages = max_active_stages};
   found.costs = lookahead_costs(recording, gather_times(rank, computations.placement()));
-  // Times of replicas differ, but their schedules must not.
+  // Times of replicas differ, but their schedules must not, so rank 0 decides.
   c10::IValue told;
   if (rank.transport.rank() == Rank(0)) {
     const std::vector<int32_t> lookahead =
@@ -106,7 +106,7 @@ MeasuredLookahead measure_lookahead(const ShardedRank& rank, const Recording& re
     found.lookahead.push_back(static_cast<int32_t>(number));
   }
   set_numbers(found.costs, parts[1].toDoubleVector());
-  // No rank takes the numbers if another one has failed to get them.
+  // No rank uses the result before all ranks have received it.
   rank.transport.barrier(Deadline::after(rank.timeout));
   found.makespan = simulate(shard_stages(computations, max_active_stages, found.lookahead),
                             found.costs, recording.graph)

@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// What steps of a schedule took.
+/// The measured times and memory of a schedule.
 struct MeasuredRun {
   std::vector<MeasuredStage> stages;  ///< milliseconds and bytes, of one microbatch
   double step = 0;                    ///< milliseconds; the median of the steps
@@ -25,7 +25,7 @@ struct MeasuredRun {
 /// the order of the schedule. A time is the mean over the microbatches of medians over the steps,
 /// and includes the share of what the rank does between its actions.
 ///
-/// `recompute`: by stage. `transport`: that of this rank; then all ranks of the world call it, and
+/// `recompute`: by stage. `transport`: that of this rank. All ranks of its world make the call, and
 /// get the same result. Null: ranks are threads of this process. Changes gradients and buffers of
 /// the pipe. Throws what Pipeline::step throws.
 MeasuredRun measure_run(const Pipe& pipe, const Schedule& schedule,

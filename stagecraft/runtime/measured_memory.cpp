@@ -10,7 +10,7 @@ double change(const StageMemory& memory, ActionType type) {
   return static_cast<double>(memory.of(type).change);
 }
 
-/// The most that an action holds above the larger of what was there before it and after it.
+/// The most that an action holds above the larger of the bytes before it and after it.
 double beside(const StageMemory& memory, ActionType type) {
   const ActionMemory& action = memory.of(type);
   return std::max(0.0, static_cast<double>(action.peak - std::max<int64_t>(action.change, 0)));
@@ -34,7 +34,8 @@ void set_layer_memory(PlanLayer& layer, const StageMemory& memory) {
 }
 
 void set_run_memory(MeasuredStage& stage, const StageMemory& memory) {
-  // What F has made for the next stage is not held but is a part of the peak of F.
+  // The values that F has made for the next stage are not held by this stage, but are a part of the
+  // peak of F.
   const double sent = released(memory, ActionType::kSendForward);
   const double held = std::max(0.0, change(memory, ActionType::kForward) - sent);
   stage.memory_forward = held;

@@ -6,13 +6,13 @@
 
 namespace stagecraft::detail {
 
-/// The memory and the peaks of a layer from what its actions held while it ran alone. No value but
-/// what I frees is negative: an I that takes memory frees a negative amount.
+/// Sets the memory and the peaks of a layer from the memory of its actions while it ran alone. Only
+/// the memory that I frees can be negative: then I takes memory.
 void set_layer_memory(PlanLayer& layer, const StageMemory& memory);
 
-/// The memory and the peaks of a stage from what its actions held in a step. No value is negative.
-/// A send can only release: memory that a send of a busy rank was measured to add, for example a
-/// buffer of the transport, is not the stage's.
+/// Sets the memory and the peaks of a stage from the memory of its actions in a step. No value is
+/// negative. A send can only release: memory that a send of a busy rank was measured to add, for
+/// example a buffer of the transport, is not the stage's.
 void set_run_memory(MeasuredStage& stage, const StageMemory& memory);
 
 }  // namespace stagecraft::detail

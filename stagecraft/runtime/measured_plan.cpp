@@ -16,7 +16,7 @@
 namespace stagecraft {
 namespace {
 
-/// A prediction that is further off leads to a second search for a split.
+/// If the prediction differs from the measured time by a larger share, the split is searched again.
 constexpr double kAcceptedError = 0.03;
 /// A schedule without a name of its own must be better than a built-in one by this share.
 constexpr double kClearlyBetter = 0.005;
@@ -36,7 +36,8 @@ struct Trial {
   MeasuredRun run;
 };
 
-/// What a rank held beyond the prediction belongs to its layers, so that the next plan knows it.
+/// Adds the memory that a rank held beyond the prediction to its layers, so that the next plan
+/// includes it.
 void add_unexplained_memory(PlanProblem& problem, const PlanChoice& choice,
                             const std::vector<double>& predicted,
                             const std::vector<double>& measured) {
@@ -65,7 +66,7 @@ class MeasuredPlanner {
   MeasuredPlan run() {
     measure_model();
     share([&] { return first_plan(); });
-    // A run of the plan would hold whole replicas: nothing to compare a sharded plan with.
+    // A run of the plan would hold whole replicas, so a sharded plan could not be compared with it.
     if (problem_.sharding.replicas > 1) return std::move(result_);
     for (;;) {
       trials_.push_back(try_plan());
@@ -83,7 +84,7 @@ class MeasuredPlanner {
 
   void measure_model() {
     MeasureOptions how = options_.measure;
-    // Processes measure all layers each, at the same time.
+    // Each process measures all layers, at the same time as the others.
     how.ranks =
         options_.transport == nullptr ? problem_.num_ranks() * problem_.sharding.replicas : 1;
     problem_.layers =
@@ -139,7 +140,7 @@ class MeasuredPlanner {
     return trial;
   }
 
-  /// Sets what the plan's own costs say of its schedule; false if it does not fit.
+  /// Predicts the plan's schedule from the plan's own costs. False if it does not fit into memory.
   static bool predict(SavedPlan& plan) {
     const Evaluation now =
         evaluate_schedule(StageComposer(plan.problem), plan.choice, plan.schedule);
@@ -176,7 +177,7 @@ class MeasuredPlanner {
       if (!predict(plan)) continue;
       if (best == nullptr || trial.run.step < best->run.step) best = &trial;
     }
-    // No order that ran fits: look for one that does.
+    // No plan that ran fits into memory: search for one that does.
     if (best == nullptr) return search(trials_.back().plan.problem);
     SavedPlan plan = best->plan;
     order_again(plan);

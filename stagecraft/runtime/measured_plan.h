@@ -28,13 +28,13 @@ struct ModelToPlan {
   std::string graph = {};  ///< checksum, for the plan file
 };
 
-/// How plan_measured measures and looks.
+/// How plan_measured measures and searches.
 struct MeasuredPlanOptions {
   PlanOptions search = {};
-  /// `ranks` is set by the problem. `steps` also of the planned stages, at the most.
+  /// `ranks` is set by the problem. The other options also apply to runs of a plan.
   MeasureOptions measure = {};
-  /// That of this rank: all ranks of the world call plan_measured and get the same plan. Null:
-  /// ranks are threads of this process.
+  /// The transport of this rank. All ranks of its world call plan_measured and get the same plan.
+  /// Null: ranks are threads of this process.
   Transport* transport = nullptr;
 };
 
@@ -44,7 +44,7 @@ struct MeasuredPlan {
   SavedPlan saved;
   /// The last search for a split, with its table, on rank 0.
   std::optional<Plan> search = std::nullopt;
-  /// Of each plan that was run: what was predicted before, and what a step took, in milliseconds.
+  /// A plan that was run: the predicted and the measured time of a step, in milliseconds.
   struct Trial {
     double predicted = 0;
     double measured = 0;
@@ -53,8 +53,8 @@ struct MeasuredPlan {
 };
 
 /// Measures the layers of a model and what a transfer takes, plans, runs the plan for a few steps,
-/// and looks for the order of its actions again with the costs of the stages as they ran. If the
-/// step took more than 3 % more or less than predicted, or a rank more memory than it has, the
+/// and searches for the order of its actions again, with the costs of the stages as they ran. If
+/// the step took more than 3 % more or less than predicted, or a rank more memory than it has, the
 /// split is searched once more with these costs, and the plan whose steps are faster is taken.
 ///
 /// With replicas (PlanProblem::sharding), the world has the ranks of all of them, the time of

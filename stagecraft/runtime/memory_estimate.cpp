@@ -24,7 +24,7 @@ ActionMemory measured(const StageMemory& stage, ActionType type) {
   }
 }
 
-/// What a microbatch still holds after its last backward.
+/// The bytes that a microbatch still holds after its last backward.
 int64_t left_by(const StageMemory& stage, bool is_split) {
   const int64_t left = measured(stage, ActionType::kForward).change +
                        measured(stage, ActionType::kSendForward).change +

@@ -55,7 +55,7 @@ void ParameterExchange::start(const StepPlan& plan) {
   ties_.start();
 }
 
-// Before the reducer sets gradients of earlier steps aside.
+// Called before the reducer sets gradients of earlier steps aside.
 void ParameterExchange::note_missing_grads() {
   had_no_grad_.clear();
   if (!is_training_) return;
@@ -92,7 +92,8 @@ void ParameterExchange::wait_reduced(StageId stage) {
   waiting([&](Deadline deadline) { reducer_->wait(stage, deadline); });
 }
 
-// Replicas first, so that the copies of a tied weight have the same gradients in each of them.
+// Replicas are reduced first, so that the copies of a tied weight have the same gradients in each
+// replica.
 void ParameterExchange::finish() {
   waiting([&](Deadline deadline) { gathers_.finish(deadline); });
   if (!is_training_) return;

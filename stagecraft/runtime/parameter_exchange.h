@@ -27,9 +27,9 @@
 
 namespace stagecraft {
 
-/// What a rank exchanges with other ranks about its parameters: sharded weights (StageGathers),
-/// gradients of replicas (ReplicaReducer), and gradients of tied weights (TiedWeights). Every wait
-/// ends after PipelineOptions::timeout with a TimeoutError.
+/// Exchanges the parameters of a rank and their gradients with other ranks: sharded weights
+/// (StageGathers), gradients of replicas (ReplicaReducer), and gradients of tied weights
+/// (TiedWeights). Every wait ends after PipelineOptions::timeout with a TimeoutError.
 ///
 ///   start                             of a step
 ///   poll                              between actions: takes what has arrived, without waiting
@@ -59,13 +59,13 @@ class ParameterExchange {
   void reshard(StageId stage);
   void reduce(StageId stage) { reducer_->reduce(stage, step_); }
   void wait_reduced(StageId stage);
-  /// For a thread that is several ranks: sends the gradients of tied weights before `finish`.
+  /// For a thread that runs several ranks: sends the gradients of tied weights before `finish`.
   void send_ties() { ties_.send(step_); }
   void finish();
   /// Keeps the gradients of the step.
   void commit();
-  /// Instead of finish or commit: restores the gradients of earlier steps, and resets those of
-  /// parameters that had none before the step. REQUIRES that no rank that shares a parameter is
+  /// Called instead of finish or commit: restores the gradients of earlier steps, and resets those
+  /// of parameters that had none before the step. REQUIRES that no rank that shares a parameter is
   /// still in the step.
   void abandon();
 

@@ -25,7 +25,7 @@ int32_t PieceReducer::num_local() const {
   return static_cast<int32_t>(count);
 }
 
-// Backward adds to a copy of local gradients: the step may fail.
+// Backward adds to a copy of local gradients, because the step may fail.
 std::vector<at::Tensor> PieceReducer::copies_of_grads(const Reduction& reduction) const {
   std::vector<at::Tensor> copies;
   const ShardUnit& unit = *reduction.unit;

@@ -148,7 +148,7 @@ class Pipeline::Impl final : public PipelineCore {
       return result;
     } catch (...) {
       for (const auto& rank : ranks_) rank->executor().abandon();
-      // It merges the results.
+      // The rank of the last stage merges the results, so its executor explains the failure.
       driver(placement().get_rank(StageId(placement().num_stages() - 1)))
           .executor()
           .rethrow_explained();

@@ -17,13 +17,12 @@ class Pipe;
 ///   optimizer.step();
 ///
 /// A stage runs on the thread of its rank, one forward or backward at a time. Objects that several
-/// stages share must be thread-safe. The caller's thread state (autocast, ...) is set on the
-/// ranks' threads, too. With one rank there are no threads: stages run on the caller's.
+/// stages share must be thread-safe. The caller's thread state (autocast, ...) is set on the ranks'
+/// threads, too. With one rank there are no threads: stages run on the caller's thread.
 ///
 /// A failed step throws the error of the first rank that failed, a StageError or TimeoutError,
 /// after all ranks have ended. The pipeline is then as before the step: parameters that had no
 /// gradient have none. (Gradients of earlier steps may contain a part of the failed step.)
-///
 class Pipeline : public PipelineBase {
  public:
   /// All stages of the model, in any order. ArgumentError if stages, ranks, schedule and ports do

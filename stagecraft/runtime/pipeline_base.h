@@ -24,8 +24,8 @@ namespace stagecraft {
 class ParameterShards;
 class PipelineCore;
 
-/// What a Pipeline, which has all ranks, and a Runner, which is one rank, have in common. Every
-/// rank of a world makes the same calls. Not thread-safe.
+/// The interface that a Pipeline, which has all ranks, and a Runner, which is one rank, have in
+/// common. Every rank of a world makes the same calls. Not thread-safe.
 class PipelineBase {
  public:
   virtual ~PipelineBase();
@@ -57,7 +57,7 @@ class PipelineBase {
   void set_completed_steps(uint64_t steps);
 
   const Placement& placement() const;
-  /// Of one replica.
+  /// The number of ranks of one replica.
   int32_t num_ranks() const;
   int32_t num_stages() const;
   /// ArgumentError for a stage that is not in this process.
@@ -68,15 +68,15 @@ class PipelineBase {
   /// The parameters of the stages in this process, stage by stage, for an optimizer. A tensor
   /// occurs once.
   std::vector<at::Tensor> parameters() const;
-  /// Called on the ranks' threads, by several at a time.
+  /// Handlers and observers of actions. They are called on the ranks' threads, several at a time.
   Callbacks& callbacks();
 
   /// How many steps and evals were run and how many were replayed as graphs
   /// (PipelineOptions::graphs).
   LaunchCounts launches() const;
 
-  /// What the ranks did in the last step, even if it failed, with everything else that a report
-  /// needs (report/save_report.h). Waits for the devices. ArgumentError before the first step.
+  /// The recording of the last step, even if it failed, with everything else that a report needs
+  /// (report/save_report.h). Waits for the devices. ArgumentError before the first step.
   RecordedRun recorded_run() const;
   /// Of that run: what the ranks did, and how long it took.
   Recording recording() const;
@@ -103,12 +103,13 @@ class PipelineBase {
   ///   runner.gather_weights();
   ///   runner.shards()->zero_grad();
   const std::shared_ptr<ParameterShards>& shards() const;
-  /// Makes an update of the pieces known to all replicas. With ShardKind::kParameters it does
-  /// nothing: the next step gathers the pieces. Called by all ranks, between steps. If it throws,
-  /// it can be called again after a recovery.
+  /// Sends an update of the pieces to all replicas. With ShardKind::kParameters it does nothing:
+  /// the next step gathers the pieces. Called by all ranks, between steps. If it throws, it can be
+  /// called again after a recovery.
   void gather_weights();
   /// Calls `body` while all parameters of this rank have their elements, on all ranks together,
-  /// between steps. What it writes takes effect; all replicas must write the same.
+  /// between steps. Changes that `body` makes to parameters take effect. All replicas must make the
+  /// same changes.
   void with_whole_parameters(const std::function<void()>& body);
 
   /// With ShardKind::kParameters, after a step: finds the smallest lookahead of each rank that
@@ -118,7 +119,7 @@ class PipelineBase {
   /// between steps; all get the same result.
   ///
   /// ArgumentError without sharded parameters, unless the last step trained, and for a schedule
-  /// that says itself where stages are unsharded. If it throws, nothing has changed.
+  /// that contains UNSHARD or RESHARD itself. If it throws, nothing has changed.
   MeasuredLookahead fit_unshard_lookahead();
   /// Unshards that many stages ahead in later steps and evals, one number a rank, from 1 to
   /// LowerOptions::max_active_stages (ArgumentError). Called by all ranks, between steps, with the

@@ -20,13 +20,13 @@ namespace stagecraft {
 
 class ParameterShards;
 
-/// Where random operators in stages draw their numbers from.
+/// The source of the numbers that random operators in stages draw.
 enum class RandomSource : uint8_t {
   /// A stream for each microbatch and stage. Numbers do not depend on ranks and threads, and
   /// `seed`, step, stage and microbatch determine them.
   kPerMicrobatch,
   /// The generators of the process, as in a program without a pipeline: the number of draws and
-  /// their order matter. The seed is then the program's affair, and ranks may have different ones.
+  /// their order matter. The program then sets the seed, which may differ between ranks.
   kProcess,
 };
 
@@ -90,10 +90,10 @@ struct PipelineOptions {
   /// A Pipeline whose stages are all on one CUDA device captures a step as one graph, after two
   /// steps of the same shapes, and from then on replays it: one launch instead of one for each
   /// operator. Gradients, losses and random numbers keep their bits. Code on the host (forwards,
-  /// losses, hooks) runs in the capture only, so numbers that it computes are frozen:
-  /// docs/gpu.md. Steps that measure memory, and pipelines with handlers or observers of actions,
-  /// are run. A Runner whose stages are all on one CUDA device does so for each compute action, if
-  /// it has neither replicas nor ties; over NCCL only with kOn.
+  /// losses, hooks) runs in the capture only, so numbers that it computes are frozen (docs/gpu.md).
+  /// Steps that measure memory, and pipelines with handlers or observers of actions, are run. A
+  /// Runner whose stages are all on one CUDA device does so for each compute action, if it has
+  /// neither replicas nor ties; over NCCL only with kOn.
   GraphMode graphs = GraphMode::kAuto;
   /// The number of graphs that are kept, one for each set of shapes, number of microbatches and set
   /// of existing gradients. The least recently used graph is released first.

@@ -15,8 +15,8 @@ namespace stagecraft {
 /// The split at the layers where the plan's stages begin. ArgumentError if one of them has no name.
 Split planned_split(const Plan& plan);
 
-/// The options with the plan's schedule, and with its replicas if it has several: those are for a
-/// Runner.
+/// The options with the plan's schedule. If the plan has several replicas, the options have them,
+/// too, and are for a Runner.
 PipelineOptions planned_options(const Plan& plan, PipelineOptions options = {});
 
 /// Makes the stages of this process recompute as planned.

@@ -27,7 +27,7 @@ std::string seconds(std::chrono::milliseconds time) {
 Row row_of(std::size_t rank, const HeardProgress& heard) {
   Row row = {std::to_string(rank), "", "", "", "", heard.is_lost ? "lost" : ""};
   if (!heard.progress) {
-    row[1] = "(has said nothing)";
+    row[1] = "(nothing reported)";
     return row;
   }
   const RankProgress& said = *heard.progress;

@@ -43,7 +43,7 @@ class ProgressMark {
     finished_step_.store(step_.load(std::memory_order_relaxed), std::memory_order_relaxed);
     current_.store(outer);
   }
-  /// The step is over.
+  /// Marks the end of the step.
   void stop() {
     current_.store(Action());
     end_wait();
@@ -54,8 +54,8 @@ class ProgressMark {
  private:
   enum class Kind : uint8_t { kNothing, kTransfer, kAll };
 
-  /// An action in one atomic word. Of std::atomic<Action>, which is aligned to four bytes, clang
-  /// makes calls of libatomic.
+  /// An action in one atomic word. For std::atomic<Action>, which is aligned to four bytes, clang
+  /// would call libatomic.
   class AtomicAction {
    public:
     Action load() const { return std::bit_cast<Action>(bits_.load(std::memory_order_relaxed)); }

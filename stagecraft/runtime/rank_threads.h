@@ -24,8 +24,8 @@ class RankThreads {
 
   /// Calls `work` on every thread, and returns when all calls have ended: the exception of each
   /// rank, or null. If a tick of the caller's wait (base/wait_tick.h) throws, `on_interrupt` is
-  /// called with the exception, once, and must make the calls end; without it the wait has no
-  /// ticks. REQUIRES that it is not called from two threads at once, or from `work`.
+  /// called with the exception, once, and must make the calls end. Without `on_interrupt` the wait
+  /// has no ticks. REQUIRES that it is not called from two threads at once, or from `work`.
   std::vector<std::exception_ptr> run(
       const std::function<void(Rank)>& work,
       const std::function<void(std::exception_ptr)>& on_interrupt = {});

@@ -11,7 +11,7 @@
 
 namespace stagecraft {
 
-/// What a report says about a stage in addition to its actions.
+/// The properties of a stage that a report shows in addition to its actions.
 struct StageState {
   int64_t parameters = 0;  ///< number of elements
   int64_t parameter_bytes = 0;

@@ -37,7 +37,7 @@ class ReplicaReducer {
   /// Also reduces the stages for which `reduce` was not called.
   virtual void finish(uint64_t step, Deadline deadline) = 0;
   virtual void add_earlier() = 0;
-  /// Instead of finish or add_earlier: restores the gradients of earlier steps.
+  /// Called instead of finish or add_earlier: restores the gradients of earlier steps.
   virtual void abandon() = 0;
 };
 

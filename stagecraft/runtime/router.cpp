@@ -307,7 +307,7 @@ std::vector<c10::IValue> Router::take_output_grads(Action backward) {
   const StageWires& w = wires(backward);
   check_shared_outputs(backward.stage(), s);
   std::vector<c10::IValue> sums(s.num_outputs);
-  // Last reader first: the order in which the uncut model adds them up.
+  // Last reader first: the order in which the unsplit model adds the gradients.
   for (std::size_t e = w.out.size(); e-- > 0;) {
     const WireEdge& edge = w.out[e];
     Arrival& arrival = s.grads[e];

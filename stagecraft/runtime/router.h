@@ -56,14 +56,15 @@ class Router {
   void put_input_grads(Action backward, std::vector<c10::IValue> grads);
 
   /// Waits for what a compute action takes from other ranks, before its take_inputs or
-  /// take_output_grads, which then do not wait. By edge from a different rank: the values, which
-  /// may be replaced. A second call returns the same.
+  /// take_output_grads, which then do not wait. Returns, by edge from a different rank, the values,
+  /// which may be replaced. A second call returns the same.
   std::vector<std::vector<c10::IValue>*> receive_early(Action compute);
-  /// What a compute action that was executed gives to other ranks, by edge, until its SEND.
+  /// The values that an executed compute action gives to other ranks, by edge, until its SEND.
   std::vector<std::vector<c10::IValue>*> outgoing(Action compute);
 
-  /// What a compute action takes, so that it can be taken again: before and after its take_inputs
-  /// or take_output_grads. REQUIRES receive_early.
+  /// The values that a compute action takes. save_taken is called before take_inputs or
+  /// take_output_grads, restore_taken afterwards, so that the values can be taken again. REQUIRES
+  /// receive_early.
   struct Taken {
     std::vector<std::vector<c10::IValue>> values;  // by edge
     std::vector<bool> is_early;                    // likewise
@@ -73,7 +74,7 @@ class Router {
 
   void post_receives(Action receive);
   void send(Action send);
-  /// For WAIT_SEND_F and WAIT_SEND_B: waits for what that SEND posted.
+  /// For WAIT_SEND_F and WAIT_SEND_B: waits for the sends that the SEND posted.
   void wait_for_sends(Action wait) {
     transfers_.wait_for_sends(wait.with_type(send_of(wait.type())));
   }
@@ -81,12 +82,12 @@ class Router {
   /// Whether this rank waits for a different rank, or did so when an exception was thrown.
   bool is_waiting() const { return transfers_.is_waiting(); }
 
-  /// The weight of the microbatch's loss: from the batch, else from the values that arrived for the
-  /// microbatch, else 1 / (microbatches x replicas).
+  /// The weight of the microbatch's loss: from the batch, otherwise from the values that arrived
+  /// for the microbatch, otherwise 1 / (microbatches x replicas).
   double weight(MicrobatchId m) const;
 
  private:
-  // What arrives along an edge: values for an edge into the stage, gradients for an edge out of it.
+  // The arrivals along an edge: values for an edge into the stage, gradients for an edge out of it.
   struct Arrival {
     PendingPtr receive;
     std::vector<c10::IValue> values;

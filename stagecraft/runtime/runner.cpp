@@ -83,7 +83,8 @@ class Runner::Impl final : public PipelineCore {
     const bool is_new = state_.is_new();
     has_trained_ = false;
     counter.next_id();
-    // From here on this rank takes part in the step. A failure on a different rank is one here.
+    // From here on this rank takes part in the step. A failure on a different rank is a failure
+    // here, too.
     state_.move_to(State::kPreparing);
     const FailUnlessEnded fail_unless_ended{state_, transport_};
     if (const auto reason = transport_.abort_reason()) {
@@ -161,7 +162,7 @@ class Runner::Impl final : public PipelineCore {
     if (!shards() || shards()->kind() != ShardKind::kParameters) return body();
     between_steps([&] {
       shards()->gather(transport_, deadline());
-      // No replica writes its parameters while another one reads its piece.
+      // No replica writes its parameters while a different one still reads its piece.
       transport_.barrier(deadline());
       body();
       shards()->keep();
@@ -229,7 +230,7 @@ class Runner::Impl final : public PipelineCore {
 
   Deadline deadline() const { return Deadline::after(options.timeout); }
 
-  // A failure on one rank is one on all, and the next step recovers.
+  // A failure on one rank is a failure on all ranks, and the next step recovers.
   void between_steps(c10::function_ref<void()> body) {
     try {
       body();
@@ -282,7 +283,8 @@ class Runner::Impl final : public PipelineCore {
     if (is_new) {
       const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin");
       compare_pipelines(transport_, *this, driver_->stages(), shards().get(), deadline());
-      // All ranks are connected before the first of them begins to execute: announce_step follows.
+      // All ranks are connected before the first of them executes, because announce_step waits for
+      // all.
       executor_.connect(deadline());
     }
     const std::shared_ptr<const Schedule> before = schedule;
@@ -298,7 +300,7 @@ class Runner::Impl final : public PipelineCore {
          .reduce_grads = step.reduce_grads || !is_training,
          .local_grads = is_training ? executor_.num_local_grads() : 0,
          .everywhere = step.everywhere,
-         // Ranks without graphs tell theirs to those that have some.
+         // Ranks without graphs announce their shapes, too, for ranks that have graphs.
          .shapes = options.graphs != GraphMode::kOff ? detail::checksum_of_shapes(batch, step) : 0,
          .rows = batch.rows.value_or(-1)},
         place_, deadline());
@@ -340,7 +342,7 @@ class Runner::Impl final : public PipelineCore {
   std::unique_ptr<detail::ActionLauncher> launcher_;  // null: every step is run
   RunnerState state_;
   uint64_t schedule_checksum_ = 0;
-  bool has_trained_ = false;  // the last step, which was complete
+  bool has_trained_ = false;  // whether the last step trained and was complete
 };
 
 Runner::Runner(Transport& transport, std::vector<Stage> stages, PipelineOptions options)

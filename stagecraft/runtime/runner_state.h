@@ -6,7 +6,7 @@
 
 namespace stagecraft {
 
-/// How far a runner has got with its step.
+/// The state of a runner and its step.
 ///
 ///   kNew, kReady ---> kPreparing ---> kAgreeing ---> kExecuting ---> kEnding ---> kReady
 ///                         |               |              |              |
@@ -14,8 +14,8 @@ namespace stagecraft {
 ///
 ///   recover: kNew, kReady and kFailed become kNew
 ///
-/// Before the first step and after a recovery the ranks compare their pipelines (kNew): some ranks
-/// may not have completed the comparison.
+/// In kNew, before the first step and after a recovery, the next step compares the pipelines of the
+/// ranks: some ranks may not have completed an earlier comparison.
 class RunnerState {
  public:
   enum class State : uint8_t {

@@ -130,7 +130,7 @@ std::shared_ptr<const Schedule> ScheduleSource::get(int32_t microbatches, bool i
   if (lowering_) require_compute(made);
   if (!is_training) {
     made = keep_forwards(made);
-    options.mode = std::nullopt;  // it is that of training
+    options.mode = std::nullopt;  // the given mode is for training
   }
   auto schedule =
       std::make_shared<const Schedule>(at_level(std::move(made), Level::kLowered, graph, options));

@@ -29,7 +29,7 @@ namespace stagecraft {
 ///   ScheduleSource::named("1F1B", 4, 1, LowerOptions{.max_sends = 2})
 ///
 /// A schedule that is lowered already is executed unchanged. ArgumentError for options that do not
-/// fit the number of ranks, and for options beside a schedule that is lowered already.
+/// fit the number of ranks, and for options together with a schedule that is lowered already.
 class ScheduleSource {
  public:
   /// The schedules of a builder. By default each rank has the builder's default number of stages,
@@ -90,9 +90,9 @@ class ScheduleSource {
   std::shared_ptr<Cache> cache_ = std::make_shared<Cache>();
 };
 
-/// The schedules of a pipeline with `stages` stages: `source` if it is set, else those of the named
-/// builder, on `ranks` ranks, or on as many as the builder's default number of stages for each rank
-/// gives, and lowered as `lowering` says. ArgumentError for a number of ranks that does not fit.
+/// The schedules of a pipeline with `stages` stages: `source` if it is set, otherwise those of the
+/// named builder, lowered with `lowering`. Without `ranks`, every rank has the builder's default
+/// number of stages. ArgumentError for a number of ranks that does not fit.
 ScheduleSource source_for(const std::optional<ScheduleSource>& source, const std::string& name,
                           std::optional<int32_t> ranks, int32_t stages,
                           const std::optional<LowerOptions>& lowering = std::nullopt);

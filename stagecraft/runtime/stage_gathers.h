@@ -40,7 +40,7 @@ class StageGathers {
   /// ArgumentError if a weight was written in place.
   void reshard(StageId stage, Deadline deadline);
   void finish(Deadline deadline);
-  /// Instead of finish.
+  /// Called instead of finish: releases all weights.
   void abandon();
 
  private:

@@ -40,7 +40,8 @@ std::optional<int64_t> find_rows(const Arguments& arguments) {
   return std::nullopt;
 }
 
-// The same for a batch that was split here, in the dimension in which its parts differ from it.
+// The rows of the parts of a batch that was split here, counted in the dimension in which the parts
+// differ from the batch.
 std::vector<double> rows_of_parts(const c10::IValue& whole, std::span<const c10::IValue> parts) {
   const std::vector<c10::IValue> leaves = tree::leaves(whole);
   const std::vector<c10::IValue> first = tree::leaves(parts.front());

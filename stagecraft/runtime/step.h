@@ -47,20 +47,21 @@ struct StepOptions {
   ///
   /// Scaling does not depend on it: the losses of each step have the weights of that step, shares
   /// of its rows in all replicas for kMean. As in plain autograd, steps add up. K steps with kMean
-  /// give K times the mean over their rows if these are equally many; for the mean itself, pass
-  /// `weights`. Sums have the order of steps and microbatches on each replica, then that of the
-  /// replicas: the bits of one larger step that has the same weights, if its schedule runs the
-  /// backwards of a stage in this order.
+  /// give K times the mean over their rows if all steps have the same number of rows; for the mean
+  /// itself, pass `weights`. Sums have the order of steps and microbatches on each replica, then
+  /// that of the replicas: the bits of one larger step that has the same weights, if its schedule
+  /// runs the backwards of a stage in this order.
   ///
   /// Gradients that were reduced before are then held by replica 0 alone, so that they count once.
   /// If replicas shard gradients (ShardKind), pieces keep those that were reduced before, and the
   /// `.grad` of a parameter has those that are local. The next step that reduces adds their sum to
   /// the pieces.
+  ///
   /// Clear and scale gradients on all replicas, or on none. Only the runners know that gradients
   /// are local: keep them until a step has reduced the gradients. If one rank has replaced its
   /// runner, all ranks get a MetadataError that names it. In a step that does not reduce,
   /// REDUCE_GRAD and WAIT_REDUCE_GRAD call neither hooks of StageOptions nor handlers of Callbacks;
-  /// observers see them. `eval` ignores it.
+  /// observers see them. `eval` ignores this option.
   bool reduce_grads = true;
 
   OutputMode outputs = OutputMode::kMerged;

@@ -92,7 +92,8 @@ int64_t to_nanoseconds(Recorder::Time time) {
 PipelineOptions options_for(const Pipe& pipe, PipelineOptions options) {
   if (!options.ports) options.ports = pipe.ports();
   if (options.ties.empty()) options.ties = pipe.ties();
-  // A stage checks the guards on its own inputs. Guards on inputs of several stages are left.
+  // A stage checks the guards on its own inputs. Guards on inputs of several stages are checked
+  // here.
   if (!options.check_arguments && pipe.has_guards()) {
     options.check_arguments = [pipe](const Arguments& each) {
       pipe.check_arguments(each.args, each.kwargs);

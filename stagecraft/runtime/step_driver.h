@@ -53,7 +53,7 @@ class PipelineCore {
   /// Runs a step, or its forwards.
   virtual StepResult run(c10::function_ref<Microbatches()> make_batch, const StepOptions& step,
                          bool is_training) = 0;
-  /// The last step, of all ranks of a replica.
+  /// The recording of the last step, of all ranks of a replica.
   virtual RecordedRun recorded_run() = 0;
   /// How steps were executed.
   virtual LaunchCounts launches() const { return {.run = static_cast<int64_t>(counter.last_id())}; }
@@ -120,11 +120,11 @@ class StepDriver {
   /// Releases tensors that the stages keep from step to step. REQUIRES that no step is running.
   void release_kept();
 
-  /// The step is complete on all ranks: keeps its gradients and what it measured.
+  /// Called when the step is complete on all ranks: keeps its gradients and its measured memory.
   void commit(bool is_training);
 
-  /// What a report needs of the rank's last step. GatheredRank::met is the time of the call. Waits
-  /// for the device.
+  /// The data of the rank's last step that a report needs. GatheredRank::met is the time of the
+  /// call. Waits for the device.
   GatheredRank recorded();
 
  private:

@@ -22,7 +22,7 @@ void compare_pipelines(Transport& transport, const PipelineCore& core,
                        std::span<const Stage> stages, const ParameterShards* shards,
                        Deadline deadline);
 
-/// What a rank announces before it takes part in a step.
+/// The announcement of a rank that begins a step.
 struct StepAnnouncement {
   bool is_training = true;
   int32_t microbatches = 0;

@@ -30,7 +30,7 @@ void StepMemory::start(MemoryMeter& meter, int account, std::span<const Stage> s
   recorder_.start_memory(held_before);
 }
 
-// The bytes before the action.
+// Begins an action. Returns the bytes before it.
 int64_t StepMemory::begin() {
   peak_ = std::max(peak_, meter_->peak(account_));
   meter_->reset_peak(account_);

@@ -20,7 +20,7 @@ void StepTransfers::clear() {
 }
 
 void StepTransfers::wait_send(const PendingPtr& pending) {
-  const ProgressMark::Waiting waiting(progress_, "others to take what it sent");
+  const ProgressMark::Waiting waiting(progress_, "others to receive its values");
   is_waiting_ = true;
   transport_.wait_send(pending, deadline());
   is_waiting_ = false;

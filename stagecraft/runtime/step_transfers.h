@@ -40,7 +40,7 @@ class StepTransfers {
   }
   /// `send` is the SEND_F or SEND_B.
   void post_send(Action send, Rank to, const TransferId& id, std::vector<c10::IValue> values);
-  /// Waits for what `send` posted.
+  /// Waits for the sends that `send` posted.
   void wait_for_sends(Action send);
   /// Waits for a receive. ArgumentError if `pending` is null, MetadataError if the peer sent no
   /// tuple.

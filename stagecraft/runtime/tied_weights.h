@@ -43,12 +43,13 @@ class TiedWeights {
   /// Before a step: sets the gradients of earlier steps aside. With several replicas GradReducer
   /// has done so, and what it left is a part of the step's gradients.
   void start();
-  /// After the last action: sends the gradients of the step. `finish` does so itself, unless one
-  /// thread is several ranks: it sends those of all ranks before it finishes the first.
+  /// After the last action: sends the gradients of the step. `finish` calls it if it was not
+  /// called. A thread that runs several ranks calls it for all of them before it finishes the
+  /// first.
   void send(uint64_t step);
   /// After the last action: exchanges the gradients of the step and adds those of earlier steps.
   void finish(uint64_t step, std::chrono::nanoseconds timeout);
-  /// Instead of finish: restores the gradients of earlier steps.
+  /// Called instead of finish: restores the gradients of earlier steps.
   void abandon();
 
  private:

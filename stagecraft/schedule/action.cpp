@@ -18,7 +18,7 @@ constexpr std::array<std::string_view, 16> kWords = {"F",           "I",
                                                      "OVERLAP_F_B", ""};
 static_assert(kWords.size() == static_cast<std::size_t>(ActionType::kIdle) + 1);
 
-// A schedule has millions of them: no string for each.
+// A schedule has millions of numbers, so none gets a string of its own.
 void append_number(std::string& text, int32_t number) {
   std::array<char, 12> digits{};
   const auto [end, error] = std::to_chars(digits.begin(), digits.end(), number);

@@ -13,7 +13,7 @@
 
 namespace stagecraft {
 
-/// What a rank does. The comment is the word in a schedule's text.
+/// The types of actions. The comment is the word in a schedule's text.
 enum class ActionType : uint8_t {
   kForward,           ///< F
   kBackwardInput,     ///< I            gradients of the stage's inputs
@@ -29,7 +29,7 @@ enum class ActionType : uint8_t {
   kReshard,           ///< RESHARD      releases them
   kReduceGrad,        ///< REDUCE_GRAD  reduces a stage's gradients over replicas
   kWaitReduceGrad,    ///< WAIT_REDUCE_GRAD  waits until that reduction is complete
-  kOverlap,           ///< OVERLAP_F_B  the actions that follow run side by side
+  kOverlap,           ///< OVERLAP_F_B  the actions that follow run at the same time
   kIdle,              ///< (empty)      nothing, for one time step
 };
 
@@ -102,7 +102,7 @@ class Action {
     }
   }
   /// For UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD, which belong to a stage alone.
-  /// ArgumentError likewise.
+  /// ArgumentError as above, for the type and the stage.
   constexpr Action(StageId stage, ActionType type) : Action(stage.value(), type, -1) {
     if (type < ActionType::kUnshard || type > ActionType::kWaitReduceGrad || !is_stage(stage)) {
       refuse(stage, type, -1);
@@ -149,7 +149,7 @@ static_assert(sizeof(Action) == 8);
 
 /// "2F0", "1UNSHARD"; empty for idle; "OVERLAP_F_B" for an overlap without its parts.
 std::string to_string(Action action);
-/// The same, at the end of a longer text.
+/// Appends the same text.
 void append_text(std::string& text, Action action);
 std::ostream& operator<<(std::ostream& out, Action action);
 

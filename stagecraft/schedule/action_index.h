@@ -9,19 +9,20 @@
 
 namespace stagecraft {
 
-/// Where each action that has a microbatch is, by type, stage and microbatch. Places are numbered
-/// through all lists, rank after rank. The schedule must outlive it and have at most 2^32 - 2
-/// actions (ArgumentError).
+/// The place of each action that has a microbatch, by type, stage and microbatch. Places are
+/// numbered through all lists, rank after rank. The schedule must outlive it and have at most 2^32
+/// - 2 actions (ArgumentError).
 class ActionIndex {
  public:
   static constexpr uint32_t kNowhere = UINT32_MAX;
 
   explicit ActionIndex(const Schedule& schedule);
 
-  /// The first of a rank's places.
+  /// The first place of a rank.
   uint32_t first_place(std::size_t rank) const { return first_[rank]; }
 
-  /// Remembers a place. Returns false, and keeps the earlier one, when the action is there already.
+  /// Records a place. Returns false, and keeps the earlier place, if the action was recorded
+  /// before.
   bool add(Action action, uint32_t place) {
     uint32_t& entry = get_row(action.stage(), action.microbatch())
                           .places[static_cast<std::size_t>(action.type())];
@@ -29,15 +30,16 @@ class ActionIndex {
     entry = place;
     return true;
   }
-  /// Remembers the places of all actions that have a microbatch. Returns false, before all were
-  /// added, when an action is not on the rank of its stage or is there twice.
+  /// Records the places of all actions that have a microbatch. Returns false, before all were
+  /// added, if an action is not on the rank of its stage or occurs twice.
   bool add_all(const Schedule& schedule);
   /// The place of that action, or kNowhere.
   uint32_t find(ActionType type, StageId stage, MicrobatchId microbatch) const {
     const Row* row = find_row(stage, microbatch);
     return row == nullptr ? kNowhere : row->places[static_cast<std::size_t>(type)];
   }
-  /// The place of the action that makes the gradients of the stage's inputs: its B or else its I.
+  /// The place of the action that makes the gradients of the stage's inputs: its B, otherwise its
+  /// I.
   uint32_t find_gradient_maker(StageId stage, MicrobatchId microbatch) const {
     const uint32_t place = find(ActionType::kBackward, stage, microbatch);
     return place != kNowhere ? place : find(ActionType::kBackwardInput, stage, microbatch);

@@ -86,7 +86,7 @@ struct Span {
   int64_t last = 0;
 };
 
-// The lowest free slot for each, in the order of their begin.
+// The lowest free slot for each span, in the order of their begins.
 std::vector<int32_t> assign_slots(const std::vector<Span>& spans) {
   std::vector<std::size_t> order(spans.size());
   std::iota(order.begin(), order.end(), std::size_t{0});

@@ -9,14 +9,14 @@
 
 namespace stagecraft {
 
-/// What has a buffer of its own in activation_slots.
+/// What activation_slots gives a buffer.
 enum class SlotGranularity : uint8_t {
   kStageMicrobatch,  ///< each pair of a stage and a microbatch
   kMicrobatch,       ///< each microbatch, for all chosen stages together
 };
 
-/// Which activations of a rank can share a buffer. Buffers are numbered from 0; an activation has
-/// the same one from its F to its B or W.
+/// Buffers for the activations of a rank, which several activations can share. Buffers are numbered
+/// from 0. An activation has the same buffer from its F to its B or W.
 class ActivationSlots {
  public:
   /// A stage and microbatch, its buffer, and the slots of the rank's list (Slot::position) in which
@@ -38,7 +38,7 @@ class ActivationSlots {
   std::span<const Activation> activations() const { return activations_; }
   /// The number of buffers: the most activations that are alive at a time.
   int32_t num_slots() const { return num_slots_; }
-  /// ArgumentError for a pair that is not there.
+  /// ArgumentError for a pair without an activation.
   const Activation& get(StageId stage, MicrobatchId microbatch) const;
 
   friend bool operator==(const ActivationSlots&, const ActivationSlots&) = default;
@@ -49,11 +49,12 @@ class ActivationSlots {
 };
 
 /// Gives every activation of `stages` the lowest buffer that is free: one whose last activation
-/// ended in an earlier slot. I ends nothing, since W reads the activation too.
+/// ended in an earlier slot. An I ends no activation, because W reads it, too.
 ///
-/// ArgumentError for a rank that does not exist, no stage, a stage twice or one of another rank;
-/// for an F, I, B or W that comes twice, a W without an earlier I, a B or W before its F; and for a
-/// microbatch below the schedule's number without an F, or without a B or W, on one of the stages.
+/// ArgumentError for a rank that does not exist, no stage, a stage twice or one of a different
+/// rank; for an F, I, B or W that occurs twice, a W without an earlier I, a B or W before its F;
+/// and for a microbatch below the schedule's number without an F, or without a B or W, on one of
+/// the stages.
 ActivationSlots activation_slots(const Schedule& schedule, Rank rank,
                                  std::span<const StageId> stages,
                                  SlotGranularity granularity = SlotGranularity::kStageMicrobatch);

@@ -10,7 +10,7 @@ namespace {
 
 constexpr std::string_view kSlot = "an action, such as 2F0 or (0F1;1B0)OVERLAP_F_B";
 
-// "" between quotes is how CSV writes a field that is empty but there.
+// CSV writes a field that exists but is empty as two quotes.
 bool accept_quoted_idle(SlotReader& in) {
   if (!in.accept('"')) return false;
   if (!in.accept('"')) in.fail_expected("'\"': only an empty field is quoted");

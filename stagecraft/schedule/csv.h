@@ -9,8 +9,8 @@ namespace stagecraft {
 
 /// Reads a schedule as PyTorch writes it: one line a rank, slots separated by commas, an empty
 /// field for an idle slot, lines ended by "\n" or "\r\n", no header. Level and placement are
-/// inferred (infer_level, infer_placement). A line without any field is a rank without slots; a
-/// lone idle slot is written "" (two quotes), as CSV has it.
+/// inferred (infer_level, infer_placement). A line without any field is a rank without slots. A
+/// lone idle slot is written "" (two quotes), as CSV requires.
 ///
 /// ParseError, with line and column, for anything that is not such a text; ArgumentError for a text
 /// without any line. `verify` says whether the schedule can be executed.

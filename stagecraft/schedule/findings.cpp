@@ -16,7 +16,8 @@ void Findings::keep_at(FindingKind kind, std::size_t rank, std::size_t offset,
 }
 
 int64_t Findings::slot_position(std::size_t rank, std::size_t offset) const {
-  // Slots are found from the front: once for each list, not for each finding.
+  // Slots are counted from the front of a list. This is done once for each list, not for each
+  // finding.
   std::vector<int64_t>& positions = positions_[rank];
   if (positions.empty()) {
     for (const Slot& slot : SlotRange(schedule_.lists()[rank])) {

@@ -13,7 +13,7 @@
 
 namespace stagecraft {
 
-/// Collects what the parts of `verify` find, and looks up the place of an action for them.
+/// Collects the findings of the parts of `verify`, and looks up the places of actions for them.
 class Findings {
  public:
   Findings(const Schedule& schedule, std::size_t limit)

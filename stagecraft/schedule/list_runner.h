@@ -14,11 +14,11 @@
 
 namespace stagecraft {
 
-/// Executes the lists of a schedule in an order that respects Needs: each rank goes on until it has
-/// to wait, and is woken when the action that it waits for is done. Linear in the number of
+/// Executes the lists of a schedule in an order that respects Needs: each rank advances until it
+/// has to wait, and resumes when the action that it waits for is done. Linear in the number of
 /// actions. An action that is needed and not in the schedule counts as done.
 ///
-/// REQUIRES every action on the rank of its stage and in `index`, none twice.
+/// REQUIRES that every action is on the rank of its stage and in `index`, and none occurs twice.
 class ListRunner {
  public:
   /// The action that a rank waits for.
@@ -40,8 +40,8 @@ class ListRunner {
   }
 
   /// Calls execute(rank, offset, length) for each slot in turn; `length` is 1, or 1 + parts for an
-  /// overlap. Returns whether all lists came to their end. After finish_ahead it can be called
-  /// again and goes on.
+  /// overlap. Returns whether all lists were executed to their ends. After finish_ahead it can be
+  /// called again, and continues.
   template <typename Execute>
   bool run(Execute&& execute) {
     while (!ready_.empty()) {
@@ -69,7 +69,7 @@ class ListRunner {
   }
 
   /// After run() returned false: counts an action that a rank waits for as done ahead of its place.
-  /// The caller executes it; run() will pass over it.
+  /// The caller executes the action; run() will skip it.
   void finish_ahead(const Wait& wait) {
     ahead_.insert(place_of(wait.rank, wait.offset));
     wake(wait.rank);
@@ -78,7 +78,8 @@ class ListRunner {
   /// After run() returned false: the ranks whose head is before the end of their list wait.
   std::size_t head(std::size_t rank) const { return heads_[rank]; }
   const Wait& wait(std::size_t rank) const { return waits_[rank]; }
-  /// The rank that began to wait last, if no slot was executed since; otherwise any that waits.
+  /// The rank that began to wait last, if no slot was executed since; otherwise any rank that
+  /// waits.
   std::size_t last_waiting() const {
     if (last_waiting_ != kNone) return last_waiting_;
     std::size_t rank = 0;
@@ -114,7 +115,7 @@ class ListRunner {
     return true;
   }
 
-  // Whether an action was done. If not, `rank` sleeps until it was.
+  // Whether an action is done. If not, `rank` waits until it is.
   bool is_done_or_waits(ActionType type, StageId stage, MicrobatchId microbatch, std::size_t rank) {
     const uint32_t place = type == ActionType::kBackward
                                ? index_.find_gradient_maker(stage, microbatch)
@@ -124,7 +125,7 @@ class ListRunner {
     const std::size_t offset = place - index_.first_place(other);
     if (is_done(other, offset)) return true;
     waits_[rank] = {other, offset};
-    if (other != rank) {  // a later action of its own list never comes
+    if (other != rank) {  // otherwise an action that is later in its own list: it is never done
       sleepers_[other].push_back(rank);
       first_awaited_[other] = std::min(first_awaited_[other], offset);
     }

@@ -11,7 +11,7 @@
 
 namespace stagecraft {
 
-/// What load_schedule builds from and delivers.
+/// Options of load_schedule.
 struct LoadOptions {
   /// A schedule by name needs a shape; a file has its own.
   std::optional<ScheduleShape> shape = std::nullopt;
@@ -20,7 +20,8 @@ struct LoadOptions {
   LowerOptions lower = {};  ///< how a compute schedule is lowered, and the mode for verification
 };
 
-/// The schedule of that name or in that file, verified for a chain of stages. A name goes first.
+/// The schedule of that name or in that file, verified for a chain of stages. A schedule's name
+/// takes precedence over a file's.
 ///
 ///   load_schedule("1F1B", {.shape = ScheduleShape{.ranks = 4, .microbatches = 8}});
 ///   load_schedule("mine.csv", {.level = Level::kLowered});
@@ -29,22 +30,22 @@ struct LoadOptions {
 Schedule load_schedule(const std::string& name_or_file, const LoadOptions& options = {});
 
 /// The schedule of that name or in that file. Does not verify. Throws what ScheduleKind::build and
-/// read_schedule throw; ArgumentError when `name_or_file` is neither, for a name without a shape,
-/// and for a file with one.
+/// read_schedule throw; ArgumentError if `name_or_file` is neither, for a name without a shape, and
+/// for a file with one.
 Schedule get_schedule(const std::string& name_or_file,
                       const std::optional<ScheduleShape>& shape = std::nullopt);
 
 /// Reads a schedule from text: JSON if the first character is '{', CSV otherwise. ParseError or
-/// ArgumentError when the text is not a schedule with at least one action. Does not verify.
+/// ArgumentError if the text is not a schedule with at least one action. Does not verify.
 Schedule parse_schedule(std::string_view text);
 
-/// The same for a file, or for standard input if the path is "-". Error when the file cannot be
-/// read; ScheduleError, which begins with the file's name, when its text is not a schedule.
+/// The same for a file, or for standard input if the path is "-". Error if the file cannot be read;
+/// ScheduleError, which begins with the file's name, if its text is not a schedule.
 Schedule read_schedule(const std::string& path);
 
-/// The schedule at that level (without one, at its own), verified for a stage graph. A compute
-/// schedule is lowered as `options` say; options.mode says what it has to be complete for.
-/// ScheduleError when the schedule cannot be executed, ArgumentError when kCompute is asked of a
+/// The schedule at `level` (without a value, at its own level), verified for a stage graph. A
+/// compute schedule is lowered with `options`; options.mode defines when it is complete.
+/// ScheduleError if the schedule cannot be executed, ArgumentError if kCompute is requested for a
 /// lowered schedule.
 Schedule at_level(Schedule schedule, std::optional<Level> level, const StageGraph& graph,
                   const LowerOptions& options = {});

@@ -8,7 +8,7 @@
 
 namespace stagecraft {
 
-/// The actions that have to be done before an action can start: the one place that says so. All of
+/// The actions that have to be done before an action can start. They are defined only here. All of
 /// them have the microbatch of the action.
 ///
 ///           on the same rank       other rank, compute    other rank, lowered
@@ -34,7 +34,7 @@ class Needs {
     kSends,    ///< a send lasts, and so does its wait
   };
 
-  /// The arguments must outlive it.
+  /// The arguments must outlive the object.
   Needs(const Schedule& schedule, const StageGraph& graph, Blocks blocks)
       : graph_(graph),
         rank_of_(schedule.placement().ranks()),

@@ -18,7 +18,7 @@ static_assert(kMicrobatchTypes <= 16);
 /// A few bits for each stage and microbatch of a schedule.
 class PairFlags {
  public:
-  /// ArgumentError, beginning with `who`, the caller, when the table would be far larger than the
+  /// ArgumentError, which begins with `who`, the caller, if the table would be far larger than the
   /// schedule, because few of its stages and microbatches have an action.
   PairFlags(const Schedule& schedule, std::string_view who);
 

@@ -11,7 +11,7 @@
 
 namespace stagecraft {
 
-/// Which rank holds which stages. Immutable, a value.
+/// Which rank holds which stages. An immutable value.
 ///
 ///   Placement::loop(4, 8);   // 0 1 2 3 0 1 2 3
 ///   Placement::v(4, 8);      // 0 1 2 3 3 2 1 0
@@ -36,7 +36,7 @@ class Placement {
   /// The stages of a rank, ascending. ArgumentError for a rank that does not exist.
   std::span<const StageId> stages(Rank rank) const;
 
-  /// One entry a stage, -1 where no rank holds it; fast to look up in loops.
+  /// The rank of each stage, -1 if no rank holds the stage. Fast to look up in loops.
   std::span<const int32_t> ranks() const { return rank_of_; }
 
   friend bool operator==(const Placement&, const Placement&) = default;

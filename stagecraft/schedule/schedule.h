@@ -12,25 +12,25 @@
 
 namespace stagecraft {
 
-/// What one rank does, in order.
+/// The actions of one rank, in the order of execution.
 using ActionList = std::vector<Action>;
 
-/// How much of a rank's work a schedule contains.
+/// The part of a rank's work that a schedule contains.
 enum class Level : uint8_t {
-  /// What each rank computes, in which order. Values travel between ranks by themselves, and idle
+  /// The computations of each rank, in their order. Transfers between ranks are implied, and idle
   /// slots show where a rank waits. UNSHARD, RESHARD, REDUCE_GRAD and WAIT_REDUCE_GRAD may be there
   /// already.
   kCompute,
-  /// All that a rank does, transfers included; no idle slots.
+  /// All actions of a rank, transfers included; no idle slots.
   kLowered,
 };
 
 /// "compute" or "lowered".
 std::string_view to_string(Level level);
 
-/// What every rank does in one step: a list of actions a rank, and where the stages are. Immutable,
-/// a value. Made by a builder, a pass or the reader of a file. `verify` (schedule/verify.h) says
-/// whether it can be executed.
+/// The actions of all ranks in one step: a list for each rank, and the placement of the stages. An
+/// immutable value, made by a builder, a pass or the reader of a file. `verify` (schedule/verify.h)
+/// says whether it can be executed.
 class Schedule {
  public:
   /// One list for each rank of `placement`. ArgumentError unless every overlap is followed by its
@@ -49,7 +49,7 @@ class Schedule {
   /// The rank's list. An overlap is followed by its parts. ArgumentError for a rank that does not
   /// exist.
   std::span<const Action> actions(Rank rank) const;
-  /// The same, an overlap and its parts taken together.
+  /// The same list as slots, in which an overlap and its parts are one.
   SlotRange slots(Rank rank) const { return SlotRange(actions(rank)); }
   const std::vector<ActionList>& lists() const { return lists_; }
 
@@ -63,8 +63,8 @@ class Schedule {
   int64_t num_actions_ = 0;
 };
 
-/// Level and placement of lists that come from outside: the level is lowered if a transfer or
-/// a wait for a send occurs; a stage is on the first rank that has an action of it.
+/// Level and placement of lists that come from outside. The level is lowered if a transfer or a
+/// wait for a send occurs. A stage is on the first rank that has an action of it.
 Level infer_level(std::span<const ActionList> lists);
 Placement infer_placement(std::span<const ActionList> lists);
 

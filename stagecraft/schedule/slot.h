@@ -14,14 +14,15 @@ namespace stagecraft {
 /// an overlap with its parts. A view; the list must outlive it.
 class Slot {
  public:
-  /// `actions`: one action, or an overlap and its parts. `position`: which slot of its list this
-  /// is, from 0; `offset`: where it starts among the list's actions.
+  /// `actions`: one action, or an overlap and its parts. `position`: the number of the slot in its
+  /// list, from 0. `offset`: where it starts among the list's actions.
   Slot(std::span<const Action> actions, int64_t position, std::size_t offset)
       : actions_(actions), position_(position), offset_(offset) {}
 
   bool is_idle() const { return actions_.front().is_idle(); }
   bool is_overlap() const { return actions_.front().is_overlap(); }
-  /// What the slot does: the parts of an overlap, the action itself, or nothing when idle.
+  /// The actions that the slot executes: the parts of an overlap, the action itself, or none if it
+  /// is idle.
   std::span<const Action> parts() const {
     return actions_.subspan(is_overlap() || is_idle() ? 1 : 0);
   }
@@ -40,7 +41,7 @@ class Slot {
 
 /// "2F0", "(0F7;7B3)OVERLAP_F_B", or nothing for idle.
 std::string to_string(const Slot& slot);
-/// The same, at the end of a longer text.
+/// Appends the same text.
 void append_text(std::string& text, const Slot& slot);
 
 /// The slots of a well-formed list:

@@ -18,7 +18,7 @@ bool is_word(char c) {
   return (c >= 'A' && c <= 'Z') || c == '_';
 }
 
-// The common types without a search.
+// Finds the common types without a search.
 std::optional<ActionType> type_of(std::string_view word) {
   if (word.size() == 1) {
     switch (word[0]) {

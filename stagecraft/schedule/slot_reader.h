@@ -17,16 +17,16 @@ class SlotReader {
 
   bool at_end() const { return position_ == text_.size(); }
   char peek() const { return at_end() ? '\0' : text_[position_]; }
-  /// Passes `c` if it comes next; otherwise stays.
+  /// Consumes `c` and returns true if it comes next. Otherwise does nothing.
   bool accept(char c);
-  /// Passes "\n" or "\r\n".
+  /// Consumes "\n" or "\r\n" if it comes next.
   bool accept_line_end();
-  /// Passes blanks and tabs.
+  /// Consumes blanks and tabs.
   void skip_blanks();
 
-  /// Passes one action that is not an overlap; ParseError if none comes next.
+  /// Consumes one action that is not an overlap. ParseError if none comes next.
   Action read_action();
-  /// Passes an action or an overlap and appends it to `list`.
+  /// Consumes an action or an overlap and appends it to `list`.
   void read_slot(ActionList& list);
   /// True where a slot starts: at a digit or '('.
   bool at_slot() const;

@@ -11,7 +11,7 @@
 
 namespace stagecraft {
 
-/// A stage whose output another stage reads.
+/// A stage, and a later stage that reads its output.
 struct StageEdge {
   StageId from;
   StageId to;
@@ -19,8 +19,9 @@ struct StageEdge {
   friend bool operator==(const StageEdge&, const StageEdge&) = default;
 };
 
-/// Who reads whose output: forward, values go along the edges; backward, gradients come back along
-/// them. Immutable, a value. The usual model is a chain; a skip connection is one more edge.
+/// Which stage reads the output of which stage. In the forward, values go along the edges; in the
+/// backward, gradients come back along them. An immutable value. The usual model is a chain; a skip
+/// connection is one more edge.
 ///
 ///   StageGraph::chain(4).with_edges(parse_edges("0-2,0-3"));
 class StageGraph {
@@ -30,7 +31,7 @@ class StageGraph {
   /// These edges alone. ArgumentError for an edge that does not lead from an earlier stage to a
   /// later one, leaves [0, stages) or comes twice.
   static StageGraph of(int32_t stages, std::vector<StageEdge> edges);
-  /// One more edge each; those that are there already are kept once.
+  /// Adds edges. Edges that exist already are kept once.
   StageGraph with_edges(std::span<const StageEdge> edges) const;
 
   int32_t num_stages() const { return static_cast<int32_t>(first_consumer_.size()) - 1; }

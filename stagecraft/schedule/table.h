@@ -6,7 +6,8 @@
 
 namespace stagecraft {
 
-/// A table to read: one line a time step, one column a rank, '.' for an idle slot.
+/// A table for people to read: a line for each time step, a column for each rank, '.' for an idle
+/// slot.
 ///
 ///   step  rank 0  rank 1
 ///      0  0F0     .

@@ -17,8 +17,8 @@ Action parse_action(std::string_view text);
 /// fine. The inverse of to_string(SlotRange).
 ActionList parse_actions(std::string_view text);
 
-/// The slots joined by ','. No slots and one idle slot both print as nothing; a CSV tells them
-/// apart.
+/// The slots joined by ','. No slots and one idle slot both give an empty text. A CSV distinguishes
+/// them.
 std::string to_string(const SlotRange& slots);
 
 }  // namespace stagecraft

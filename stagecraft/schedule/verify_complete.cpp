@@ -26,8 +26,9 @@ class Completeness {
         has_waits_(
             has_any(schedule, {ActionType::kWaitSendForward, ActionType::kWaitSendBackward})) {}
 
-  // A text may name stage 10^7 or microbatch 10^9 with a handful of actions: then most are missing,
-  // and the first ones tell as much as all of them. `limit` bounds how many are looked at.
+  // A text may name stage 10^7 or microbatch 10^9 with a handful of actions. Then most actions are
+  // missing, and the first findings say as much as all of them. `limit` bounds the number of pairs
+  // that are checked.
   void check_pairs(int64_t limit) {
     for (int32_t s = 0; s < schedule_.num_stages() && limit > 0; ++s) {
       set_stage(StageId(s));
@@ -38,7 +39,7 @@ class Completeness {
     }
   }
 
-  // Only those that have an action, each at the first of its types.
+  // Checks only pairs that have an action, each at the first of its types.
   void check_occurring() {
     for (std::size_t r = 0; r < schedule_.lists().size(); ++r) {
       const ActionList& list = schedule_.lists()[r];
@@ -109,7 +110,8 @@ class Completeness {
     if (has_waits_) check_wait(ActionType::kSendBackward, stage, m);
   }
 
-  // A schedule has a wait for each of its sends, or none at all. A piece of one may have either.
+  // A schedule has a wait for each of its sends, or none at all. A part of a schedule may have
+  // either.
   void check_wait(ActionType send, StageId stage, MicrobatchId m) {
     if (mode_ == VerifyMode::kPartial) return;
     const bool is_sent = find(send, stage, m) != kNotFound;
@@ -138,8 +140,8 @@ class Completeness {
     }
   }
 
-  // Whether a piece of a schedule makes a value and reads it on another rank. Then the send belongs
-  // to the same piece, although its receive may have been posted before.
+  // Whether a part of a schedule makes a value and reads it on a different rank. Then the send
+  // belongs to the same part, although its receive may have been posted before.
   bool is_awaited(ActionType send, StageId stage, MicrobatchId m) const {
     if (send != ActionType::kSendForward && send != ActionType::kSendBackward) return false;
     const bool is_forward = send == ActionType::kSendForward;

@@ -5,7 +5,7 @@
 namespace stagecraft {
 namespace {
 
-// What a forward-only schedule may have.
+// Whether a forward-only schedule may have actions of this type.
 bool is_forward_type(ActionType type) {
   switch (type) {
     case ActionType::kForward:

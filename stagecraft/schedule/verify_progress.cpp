@@ -8,8 +8,8 @@
 namespace stagecraft {
 namespace {
 
-// Every rank that waits waits for a rank that waits, too. So following the waits from any of them
-// leads into a cycle.
+// Every waiting rank waits for a rank that waits, too. Following the waits from any of them
+// therefore leads into a cycle.
 class CycleFinder {
  public:
   CycleFinder(const Schedule& schedule, const ListRunner& runner, Findings& findings)
@@ -78,7 +78,7 @@ class CycleFinder {
 
 void verify_progress(const Schedule& schedule, const StageGraph& graph, const ActionIndex& index,
                      Findings& findings) {
-  // In a schedule with waits, the wait says when a send must be complete. The send only posts.
+  // In a schedule with waits, a send only posts. The wait defines when the send must be complete.
   const bool has_waits =
       has_any(schedule, {ActionType::kWaitSendForward, ActionType::kWaitSendBackward});
   const Needs needs(schedule, graph, has_waits ? Needs::Blocks::kWaits : Needs::Blocks::kSends);

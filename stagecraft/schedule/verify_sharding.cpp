@@ -26,7 +26,7 @@ struct StageState {
   bool is_unsharded = false;
 };
 
-// How many stages of the list may be unsharded at once.
+// The number of stages of the list that may be unsharded at once.
 int32_t most_active(const ActionList& list, const VerifyOptions& options) {
   if (!options.max_active_stages) return INT32_MAX;
   int32_t parts = 1;
@@ -36,8 +36,8 @@ int32_t most_active(const ActionList& list, const VerifyOptions& options) {
   return *options.max_active_stages - 1 + parts;
 }
 
-// Whether as many stages as the lookahead are used after `place` before `stage` is. `used` is
-// memory that is used again.
+// Whether at least `lookahead` different stages are used after `place` before `stage` is. `used` is
+// scratch memory.
 bool is_too_early(const ActionList& list, std::size_t place, StageId stage, int32_t lookahead,
                   std::vector<StageId>& used) {
   used.clear();
@@ -76,7 +76,7 @@ class ShardingVerifier {
   }
 
  private:
-  // Messages are made only for findings that are kept.
+  // Formats the message only if the finding is kept.
   template <typename Text>
   void add(FindingKind kind, Text&& text) {
     findings_.add_at(kind, rank_, place_, std::forward<Text>(text));

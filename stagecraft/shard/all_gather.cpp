@@ -76,7 +76,7 @@ void AllGather::place(int64_t chunk, Deadline deadline) {
   if (chunk + kShardWindow < num_chunks_) post(chunk + kShardWindow);
 }
 
-// Until all chunks before `end` are placed.
+// Places chunks in order, up to `end`, as long as they have arrived.
 void AllGather::place_arrived(int64_t end) {
   const Deadline deadline(Deadline::Clock::time_point::max());
   while (placed_ < end && has_arrived(placed_)) {

@@ -22,7 +22,7 @@ inline constexpr int64_t kShardWindow = 4;
 inline constexpr int32_t kShardMaxChunks = 4096;
 
 /// Gathers the pieces of all members of a group into a buffer. It is a set of transfers, so it
-/// works over every transport, beside other transfers and collectives.
+/// works over every transport, at the same time as other transfers and collectives.
 ///
 ///   AllGather gather(transport, group, id, whole, own);   // posts, does not wait
 ///   gather.advance();                                     // between computations
@@ -32,15 +32,16 @@ class AllGather {
  public:
   /// `whole` has the pieces by member; `own` is the piece of this rank. It must not change until
   /// the sends are done: the transport reads it. All members name the same `id`; its microbatch is
-  /// the number of the collective among those with the same stages. `places_late`: see advance; by
-  /// default on devices other than the CPU.
+  /// the number of the collective among those with the same stages. `places_late`: see `advance`;
+  /// by default true on devices other than the CPU.
   AllGather(Transport& transport, const ShardGroup& group, const TransferId& id, at::Tensor whole,
             const at::Tensor& own, int64_t chunk_bytes = kShardChunkBytes,
             std::optional<bool> places_late = std::nullopt);
 
   /// Places chunks that have arrived, and posts the next ones. On a device, placing a chunk makes
   /// the current stream wait for its transfer, and with the stream all computations that are
-  /// launched later. There only as many chunks are placed as it takes to post all of them.
+  /// launched later. With `places_late`, only as many chunks are placed as it takes to post all of
+  /// them.
   void advance();
   /// Places the chunks that have arrived. Returns whether all have.
   bool poll();

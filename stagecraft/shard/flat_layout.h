@@ -6,12 +6,13 @@
 
 namespace stagecraft {
 
-/// Elements. Parameters begin, and pieces begin and end, at multiples of it. An operator that
-/// processes a vector of elements at a time then treats every element of a piece as it would in the
-/// whole parameter, and sums over blocks of a parameter do not depend on the pieces.
+/// A number of elements. Parameters begin, and pieces begin and end, at multiples of it. An
+/// operator that processes a vector of elements at a time then treats every element of a piece as
+/// it would in the whole parameter, and sums over blocks of a parameter do not depend on the
+/// pieces.
 inline constexpr int64_t kShardBlock = 256;
 
-/// A part of a parameter that lies in a piece. Elements are counted as they lie in memory.
+/// A part of a parameter that lies in a piece. Elements are counted in the order of memory.
 struct ShardSegment {
   std::size_t parameter = 0;
   int64_t begin = 0;  ///< in the parameter
@@ -34,7 +35,7 @@ class FlatLayout {
   std::size_t num_parameters() const { return numels_.size(); }
   int64_t offset(std::size_t parameter) const { return offsets_[parameter]; }
 
-  /// What lies in elements [begin, end) of a member's piece, in order.
+  /// The parts of parameters in elements [begin, end) of a member's piece, in order.
   std::vector<ShardSegment> segments(int32_t member, int64_t begin, int64_t end) const;
   std::vector<ShardSegment> segments(int32_t member) const { return segments(member, 0, piece_); }
 

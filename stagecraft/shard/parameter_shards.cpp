@@ -37,7 +37,7 @@ std::size_t module_of(std::string_view name, const std::vector<std::string>& mod
   return found;
 }
 
-// One for each parameter, with the stages that hold it.
+// A draft for each parameter, with the stages that hold it.
 std::vector<Draft> drafts_of(std::span<const Stage> stages,
                              const std::function<bool(StageId, const std::string&)>& is_tied,
                              const std::vector<std::string>& modules) {

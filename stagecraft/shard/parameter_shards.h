@@ -26,8 +26,8 @@ namespace stagecraft {
 /// hold, and copies of tied weights, are units of their own. Frozen parameters and buffers stay
 /// whole.
 ///
-/// Runners over the same parameters, such as one for evaluation, share it. Used by one thread at a
-/// time.
+/// Runners over the same parameters, such as one for evaluation, share this object. Used by one
+/// thread at a time.
 class ParameterShards {
  public:
   /// Moves the parameters of the stages into flat buffers. `is_tied`: whether a parameter of a
@@ -51,7 +51,7 @@ class ParameterShards {
   /// Whether a tensor shares the memory of a flat buffer.
   bool is_part_of(const at::Tensor& tensor) const;
 
-  /// Before a step: ArgumentError, which names the parameter, if the data of a parameter was
+  /// Called before a step. ArgumentError, which names the parameter, if the data of a parameter was
   /// replaced, or if a parameter that is whole has become trainable.
   void check(std::span<const Stage> stages) const;
 
@@ -60,7 +60,7 @@ class ParameterShards {
   /// has them until `release`. Called by the group's ranks together, between steps. Throws as
   /// transfers do; then it can be called again.
   void gather(Transport& transport, Deadline deadline);
-  /// The same for the parameters of one stage, which its UNSHARD gathers.
+  /// The same for the parameters of one stage: those that its UNSHARD gathers.
   void gather_stage(StageId stage, Transport& transport, Deadline deadline);
   /// With kParameters: copies this replica's pieces from parameters that were written, after
   /// `gather`.

@@ -14,7 +14,7 @@ namespace stagecraft {
 
 at::Tensor sum_in_order(const std::vector<at::Tensor>& tensors) {
   at::Tensor sum;
-  bool is_own = false;  // in memory of its own
+  bool is_own = false;  // the sum has memory of its own
   for (const at::Tensor& each : tensors) {
     if (!each.defined()) continue;
     if (!sum.defined()) {
@@ -22,7 +22,8 @@ at::Tensor sum_in_order(const std::vector<at::Tensor>& tensors) {
     } else if (is_own) {
       sum.add_(each);
     } else {
-      // Two halves are added in float32 and rounded once, too, but three would be rounded twice.
+      // Halves are added in float32 and rounded once at the end. Adding three halves directly would
+      // round twice.
       const bool is_half = at::isReducedFloatingType(each.scalar_type());
       sum = is_half ? sum.to(at::kFloat).add_(each) : at::add(sum, each);
       is_own = true;

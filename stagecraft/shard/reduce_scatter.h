@@ -15,18 +15,18 @@
 
 namespace stagecraft {
 
-/// The sum of tensors of one type, in their order; undefined tensors do not count. Sums of half
-/// types are made in float32 and rounded once. It is undefined without a defined tensor, otherwise
-/// a new tensor.
+/// The sum of tensors of one type, in their order, as a new tensor. Undefined tensors do not count;
+/// without a defined tensor the sum is undefined. Sums of half types are made in float32 and
+/// rounded once.
 at::Tensor sum_in_order(const std::vector<at::Tensor>& tensors);
 
 /// Sums the gradients of all members of a group, in the order of the members, and leaves each
-/// member its piece of the sums. As AllGather, it is a set of transfers.
+/// member its piece of the sums. Like AllGather, it is a set of transfers.
 class ReduceScatter {
  public:
-  /// `grads`: by parameter of the layout, as they lie in memory, in one dimension; undefined
-  /// without a gradient. They must not change before all members are done. `sums` is this rank's
-  /// piece.
+  /// `grads`: the gradients by parameter of the layout, in the order of memory, in one dimension;
+  /// undefined without a gradient. They must not change before all members are done. `sums` is this
+  /// rank's piece.
   ReduceScatter(Transport& transport, const ShardGroup& group, const TransferId& id,
                 FlatLayout layout, std::vector<at::Tensor> grads, at::Tensor sums,
                 int64_t chunk_bytes = kShardChunkBytes);

@@ -14,7 +14,7 @@
 
 namespace stagecraft {
 
-/// The elements of a dense tensor as they lie in memory, in one dimension, without history.
+/// The elements of a dense tensor in the order of memory, in one dimension, without history.
 at::Tensor in_memory_order(const at::Tensor& tensor);
 
 /// Parameters that are sharded together. They have one type and device and lie in one flat buffer.
@@ -22,10 +22,10 @@ at::Tensor in_memory_order(const at::Tensor& tensor);
 /// their names and shapes, and are views of the buffer.
 ///
 /// With ShardKind::kParameters the piece has memory of its own, and the buffer has memory only
-/// while it is allocated. Without it, an access to the elements of a parameter throws an error of
-/// torch that names the stage and the parameters (with torch 2.11 the memory is null). With the
-/// other kinds the buffer is always there, and the piece is a part of it, so that writes to
-/// parameters take effect.
+/// while it is allocated. While it has none, an access to the elements of a parameter throws an
+/// error of torch that names the stage and the parameters (with torch 2.11 the memory is null).
+/// With the other kinds the buffer always has memory, and the piece is a part of it, so that writes
+/// to parameters take effect.
 class ShardUnit {
  public:
   /// A parameter of the unit.
@@ -35,9 +35,9 @@ class ShardUnit {
   };
 
   /// `holders`: the stages of this rank that hold the parameters. `is_tied`: the only parameter is
-  /// a copy of a tied weight. Moves the parameters into the buffer. REQUIRES at least one, with
-  /// elements, all of one type and device. ArgumentError for a parameter whose elements are not
-  /// dense in memory.
+  /// a copy of a tied weight. Moves the parameters into the buffer. REQUIRES at least one
+  /// parameter, with elements, all of one type and device. ArgumentError for a parameter whose
+  /// elements are not dense in memory.
   ShardUnit(std::vector<StageId> holders, int32_t number, std::vector<Parameter> parameters,
             bool is_tied, const ShardGroup& group, ShardKind kind);
   ShardUnit(const ShardUnit&) = delete;
@@ -67,7 +67,8 @@ class ShardUnit {
 
   /// Whether the buffer has memory.
   bool is_allocated() const { return is_allocated_; }
-  /// With kParameters: gives the buffer memory with this replica's piece in it, and takes it away.
+  /// With kParameters. `allocate` gives the buffer memory and copies this replica's piece into it,
+  /// `release` releases the memory.
   void allocate();
   void release();
   /// With kParameters: copies this replica's part of the buffer into the piece.

@@ -6,7 +6,8 @@
 #include <c10/core/StorageImpl.h>
 #include <torch/version.h>
 
-// torch 2.11 cannot end the error of accesses that it has begun. There, released memory is null.
+// torch 2.11 cannot make accesses valid again after it was told to refuse them. There, released
+// memory is null.
 #define SC_TORCH_HAS_STORAGE_SWAP \
   (TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 12))
 

@@ -15,7 +15,8 @@ void release_memory(const at::Tensor& tensor, std::string message);
 /// Whether an access to released memory throws: from torch 2.12 on.
 bool is_access_refused();
 
-/// Gives a storage that was released memory of that size. Its elements are undefined.
+/// Gives memory of that size to the storage of a tensor after `release_memory`. The elements are
+/// undefined.
 void allocate_memory(const at::Tensor& tensor, std::size_t bytes);
 
 }  // namespace stagecraft

@@ -109,7 +109,7 @@ Clock::Readiness Clock::ready(Action action) const {
   };
   const MicrobatchId m = action.microbatch();
   if (action.type() == ActionType::kBackwardWeight)
-    return ready;  // its I comes before it on the rank
+    return ready;  // the I of a W comes before it on the rank
   const bool is_forward = action.type() == ActionType::kForward;
   const Direction direction = is_forward ? Direction::kForward : Direction::kBackward;
   const auto ends =
@@ -163,8 +163,8 @@ void Clock::compute(std::size_t rank, std::size_t offset, std::size_t length) {
   if (!is_lowered_) send_results(rank, first, end);
 }
 
-// In the order of time, in which a link sends: the parts of an overlap may end in a different order
-// than they have in the list.
+// Results are sent in the order of time, as a link does: the parts of an overlap may end in a
+// different order than they have in the list.
 void Clock::send_results(std::size_t rank, std::size_t first, std::size_t end) {
   leaving_.clear();
   for (std::size_t i = first; i < end; ++i) {
@@ -203,7 +203,7 @@ void Clock::account_memory(std::size_t rank, std::size_t first, std::size_t end)
     if (makes_weight_gradients(type)) freed += cost.memory_freed_by_weight;
     if (freed > 0) changes_.push_back({timeline[i].end, -freed, i});
   }
-  if (changes_.size() > 1) {  // the parts of an overlap: frees memory before taking any
+  if (changes_.size() > 1) {  // the parts of an overlap: memory is freed before any is taken
     std::stable_sort(changes_.begin(), changes_.end(), [](const Change& a, const Change& b) {
       return std::pair(a.time, a.amount) < std::pair(b.time, b.amount);
     });

@@ -17,7 +17,7 @@
 
 namespace stagecraft {
 
-/// Costs, looked up by action.
+/// The costs of actions.
 class CostTable {
  public:
   CostTable(const CostModel& costs, int32_t stages);
@@ -42,7 +42,7 @@ class CostTable {
 /// The state of a simulation while the lists run: everything an executed slot changes.
 class Clock {
  public:
-  /// The arguments must outlive it.
+  /// The arguments must outlive the object.
   Clock(const Schedule& schedule, const StageGraph& graph, const CostModel& costs,
         const ActionIndex& index);
 
@@ -71,9 +71,10 @@ class Clock {
   void send(std::size_t rank, std::size_t offset);
   void wait_for_send(std::size_t rank, std::size_t offset);
   void unshard(std::size_t rank, std::size_t offset);
-  // When all readers' transfers of a SEND have left; nothing if it has no reader elsewhere.
+  // When all transfers of a SEND have left; nothing if it has no reader on a different rank.
   std::optional<double> time_left(Action send) const;
-  // Takes the memory of a value that is sent, until it has left or until the wait for it.
+  // Counts the memory of a value that is sent, until the value has left or until the wait for its
+  // send.
   void hold_sent(std::size_t rank, std::size_t offset, Action send, double now);
   void release_until(std::size_t rank, double time);
   void account_memory(std::size_t rank, std::size_t first, std::size_t end);
@@ -95,7 +96,7 @@ class Clock {
   std::vector<double> weights_at_;     // by stage: when its weights are there
   std::vector<Change> changes_;
   std::vector<bool> is_over_cap_;  // by rank
-  // By rank: values that have been sent and that no wait releases. The first to leave is on top.
+  // By rank: values that were sent and that no wait releases. The first one to leave is on top.
   std::vector<std::priority_queue<std::pair<double, double>, std::vector<std::pair<double, double>>,
                                   std::greater<>>>
       leaving_values_;

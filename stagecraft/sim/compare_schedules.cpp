@@ -9,7 +9,7 @@
 namespace stagecraft {
 namespace {
 
-// A list of reasons has the schedule's name already.
+// The reason without the schedule's name, which a list of reasons shows anyway.
 std::string without_name(std::string_view message, std::string_view name) {
   const std::string prefix = std::string(name) + ": ";
   return std::string(message.substr(message.starts_with(prefix) ? prefix.size() : 0));
@@ -21,7 +21,7 @@ std::vector<int32_t> stages_to_try(const ScheduleKind& kind, std::optional<int32
   return all;
 }
 
-/// Nothing, with the reason, if it cannot be built.
+/// The schedule. Nothing, with the reason, if it cannot be built.
 std::optional<Schedule> try_build(const ScheduleKind& kind, const ScheduleShape& shape,
                                   std::string& reason) {
   try {

@@ -19,7 +19,7 @@ struct ComparedSchedule {
   Simulation result;  ///< without timeline, memory samples and critical path
 };
 
-/// A schedule that cannot have the shape, and why.
+/// A schedule that does not support the shape, and the reason.
 struct UnfitSchedule {
   std::string name;
   int32_t stages_per_rank = 1;
@@ -32,8 +32,9 @@ struct ScheduleComparison {
   std::vector<UnfitSchedule> unfit = {};
 };
 
-/// The costs of one stage where they are given for a rank's whole part of the model, which is cut
-/// into `parts` stages. ArgumentError unless they are the same for all stages and microbatches.
+/// The costs of one stage, from costs that are given for a rank's whole part of the model, which is
+/// split into `parts` stages. ArgumentError unless they are the same for all stages and
+/// microbatches.
 CostModel divide_costs(CostModel costs, int32_t parts);
 
 /// Runs a schedule of the comparison. ScheduleError for one that does not fit.
@@ -41,8 +42,8 @@ using RunSchedule = std::function<Simulation(std::string_view name, const Schedu
                                              int32_t stages_per_rank)>;
 
 /// Builds and runs every schedule that trains, for the ranks and microbatches of the shape: with
-/// its default number of stages a rank and, where given, with `shape.stages_per_rank`. A schedule
-/// that cannot be built, or for which `run` throws ScheduleError, is unfit, unless it fits with the
+/// its default number of stages a rank and, if given, with `shape.stages_per_rank`. A schedule that
+/// cannot be built, or for which `run` throws ScheduleError, is unfit, unless it fits with the
 /// other number of stages. Other exceptions of `run` are passed on.
 ScheduleComparison compare_schedules(const ScheduleShape& shape, const RunSchedule& run);
 

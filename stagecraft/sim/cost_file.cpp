@@ -29,7 +29,7 @@ int32_t get_index(const Json& object, const char* key, const std::string& where)
   return found->get<int32_t>();
 }
 
-// The elements of an array of objects, `set(where, key, value)` for each member.
+// Visits the elements of an array of objects: `each(object, where)`.
 template <typename Each>
 void for_each_object(const Json& array, const std::string& name, Each&& each) {
   require<ArgumentError>(array.is_array(), "\"{}\": expected an array of objects", name);
@@ -105,7 +105,7 @@ CostModel parse_cost_file(std::string_view text) {
   take_units(json);
   check_synonyms(json, "the cost file");
   CostModel costs;
-  // Costs for all stages come first, since the lists refine them.
+  // Costs for all stages are read first, because the lists refine them.
   for (const auto& [key, value] : json.items()) {
     if (key == "stages" || key == "microbatches" || key == "links") continue;
     if (key == "BYTES") {

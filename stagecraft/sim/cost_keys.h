@@ -11,7 +11,7 @@ namespace stagecraft {
 /// not one of its own.
 bool set_stage_cost(StageCost& cost, std::string_view key, double value);
 bool set_link_cost(LinkCost& cost, std::string_view key, double value);
-/// One number for the whole model; stage and link keys included.
+/// Sets one number for the whole model; the keys of stages and links are included.
 bool set_cost(CostModel& costs, std::string_view key, double value);
 
 /// "F, I (or B), W, ..." for messages.

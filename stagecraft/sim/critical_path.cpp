@@ -50,7 +50,8 @@ class PathTracer {
     return std::nullopt;
   }
 
-  // Slots are found from the front, and a path goes through many: remember where each list's start.
+  // Slots are counted from the front of a list, and a path goes through many slots. So the places
+  // of all slots of a list are computed once.
   Slot slot_around(const Place& place) {
     if (slot_of_.empty()) slot_of_.resize(schedule_.lists().size());
     std::vector<uint32_t>& slot_of = slot_of_[place.rank];
@@ -68,7 +69,7 @@ class PathTracer {
     return {std::span(list).subspan(first, length), 0, first};
   }
 
-  // The action that the slot had to wait for, and why.
+  // The action that the slot had to wait for, and the cause.
   std::optional<Place> before(std::size_t rank, const Slot& slot, PathStep::Cause& cause) {
     const double start = interval(rank, slot.offset()).start;
     if (const std::optional<Place> previous = previous_on_rank(rank, slot.offset(), start)) {
@@ -105,7 +106,7 @@ class PathTracer {
     return std::nullopt;
   }
 
-  // The compute before `offset` if it ended at `time`; of an overlap, the part that did.
+  // The compute before `offset` if it ended at `time`. For an overlap, the part that ended then.
   std::optional<Place> previous_on_rank(std::size_t rank, std::size_t offset, double time) {
     const ActionList& list = schedule_.lists()[rank];
     while (offset-- > 0) {
@@ -139,7 +140,7 @@ class PathTracer {
     return std::nullopt;
   }
 
-  // Whether an action of the same rank makes what the slot needs.
+  // Whether an action of the same rank makes a value that the slot needs.
   bool feeds(Action action, const Slot& slot) const {
     return std::any_of(slot.parts().begin(), slot.parts().end(), [&](Action part) {
       if (action.microbatch() != part.microbatch()) return false;

@@ -6,7 +6,7 @@
 
 namespace stagecraft {
 
-/// What a unit measures.
+/// The kind of a unit.
 enum class QuantityKind : uint8_t { kPlain, kTime, kMemory };
 
 /// A number with a unit.
@@ -21,7 +21,7 @@ struct Quantity {
 /// text, for anything else and for a number that is negative or not finite.
 Quantity parse_quantity(std::string_view text);
 
-/// Bytes to read: "214.3 MiB", "7.90 GiB", "512 B".
+/// Bytes for people to read: "214.3 MiB", "7.90 GiB", "512 B".
 std::string format_bytes(double bytes);
 
 }  // namespace stagecraft

@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// When an action ran. Actions without a cost have start == end; one that did not run, in the
+/// When an action ran. Actions without a cost have start == end. An action that did not run, in the
 /// recording of a step that failed, has end < start.
 struct Interval {
   double start = 0;
@@ -32,13 +32,13 @@ struct MemorySample {
   friend bool operator==(const MemorySample&, const MemorySample&) = default;
 };
 
-/// What one rank did in a simulation.
+/// The results of one rank in a simulation.
 struct RankStats {
   double first_start = 0;  ///< of compute
   double last_end = 0;
   double busy = 0;              ///< time spent computing
   double bubble = 0;            ///< 1 - busy / makespan; 0 when the makespan is 0
-  double exposed_transfer = 0;  ///< time it was idle only because a transfer was under way
+  double exposed_transfer = 0;  ///< time it was idle only because a transfer was in progress
   double exposed_gather = 0;    ///< time it was idle only because weights were not there yet
   double peak_memory = 0;       ///< weights included
   int64_t transfers_sent = 0;
@@ -51,8 +51,8 @@ struct PathStep {
     kStart,     ///< it started at time 0
     kRank,      ///< its rank was busy with the step before
     kValue,     ///< it needed the result of the step before, on the same rank
-    kTransfer,  ///< it needed the result of the step before, from another rank, or its rank waited
-                ///< until that result was sent
+    kTransfer,  ///< it needed the result of the step before, from a different rank, or its rank
+                ///< waited until that result was sent
     kGather,    ///< the weights of its stage were not there yet
   };
   Rank rank;
@@ -60,7 +60,7 @@ struct PathStep {
   Cause cause = Cause::kStart;
 };
 
-/// Where a rank first went over the memory cap.
+/// The place where a rank first exceeded the memory cap.
 struct OverCap {
   Rank rank;
   std::optional<std::size_t> offset = std::nullopt;  ///< of the action; nothing for weights alone
@@ -75,7 +75,7 @@ struct Simulation {
   double bubble = 0;    ///< share of all ranks' time until the makespan without compute
   double exposed_transfer = 0;  ///< over all ranks
   double exposed_gather = 0;    ///< over all ranks
-  int64_t transfers = 0;        ///< values and gradients that went to another rank
+  int64_t transfers = 0;        ///< values and gradients that went to a different rank
   double peak_memory = 0;       ///< the highest of any rank
 
   std::vector<RankStats> ranks;
@@ -88,13 +88,14 @@ struct Simulation {
   std::vector<OverCap> over_cap;  ///< at most one a rank; empty without a cap
 };
 
-/// Runs the schedule on a clock. A rank does its actions in order; a compute action waits for the
-/// values it needs, a transfer goes on beside compute, and a value that stays on its rank arrives
-/// at once. A wait for a send ends when the last byte has left. UNSHARD starts the gather of a
-/// stage's weights, for which the stage's compute waits. Linear in the number of actions.
+/// Runs the schedule on a clock. A rank executes its actions in order. A compute action waits for
+/// the values that it needs, a transfer runs at the same time as compute, and a value that stays on
+/// its rank arrives at once. A wait for a send ends when the last byte has left. UNSHARD starts the
+/// gather of a stage's weights, for which the stage's compute waits. Linear in the number of
+/// actions.
 ///
-/// ScheduleError when the schedule cannot be executed (`verify` says why), ArgumentError for costs
-/// that do not fit it.
+/// ScheduleError if the schedule cannot be executed (with the findings of `verify`), ArgumentError
+/// for costs that do not fit the schedule.
 Simulation simulate(const Schedule& schedule, const CostModel& costs, const StageGraph& graph);
 /// For a chain of stages.
 Simulation simulate(const Schedule& schedule, const CostModel& costs = {});

@@ -13,7 +13,7 @@
 namespace stagecraft {
 namespace {
 
-// Ranks, taken out in ascending order while others are put in.
+// A set of ranks that are removed in ascending order while others are inserted.
 class RankSet {
  public:
   explicit RankSet(std::size_t ranks) : words_((ranks + 63) / 64, 0) {}
@@ -22,7 +22,7 @@ class RankSet {
   bool is_empty() const {
     return std::all_of(words_.begin(), words_.end(), [](uint64_t word) { return word == 0; });
   }
-  // Takes the ranks out in ascending order and calls visit for each. A rank that visit puts in
+  // Removes the ranks in ascending order and calls `visit` for each. A rank that `visit` inserts
   // below the current one stays for the next pass.
   template <typename Visit>
   void take_all(Visit&& visit) {
@@ -81,7 +81,7 @@ class LockStep {
       RankSet first = std::exchange(first_pass_, RankSet(queues_.size()));
       current_ = &first;
       first.take_all([&](std::size_t r) { visit(r); });
-      // Put in while the pass was beyond them: they waited in it.
+      // Ranks that were inserted after the pass had gone beyond them have waited in it.
       first.take_all([&](std::size_t r) { second_pass_.insert(r); });
       current_ = &second_pass_;
       second_pass_.take_all([&](std::size_t r) { visit(r); });
@@ -98,7 +98,7 @@ class LockStep {
   };
 
   void visit(std::size_t r) {
-    // One slot a step.
+    // A rank executes one slot in each step.
     if (last_step_[r] == step_) {
       first_pass_.insert(r);
       return;
@@ -160,7 +160,7 @@ class LockStep {
     check(send, *std::find_if(sources.begin(), sources.end(), is_elsewhere));
   }
 
-  // If not, `r` sleeps until it is.
+  // Whether the action is done. If not, `r` waits until it is.
   bool is_done(ActionType type, StageId stage, MicrobatchId m, std::size_t r) {
     uint16_t wanted = type_bit(type);
     if (type == ActionType::kBackward) wanted |= type_bit(ActionType::kBackwardInput);
@@ -188,12 +188,12 @@ class LockStep {
   Needs needs_;
   PairFlags present_;
   PairFlags done_;
-  std::vector<std::vector<Slot>> queues_;  // what takes a step
+  std::vector<std::vector<Slot>> queues_;  // the slots that take a step
   std::vector<std::size_t> heads_;
   std::vector<int64_t> last_step_;  // in which the rank acted
   std::vector<Wait> waits_;
   std::vector<std::vector<std::size_t>> sleepers_;
-  RankSet first_pass_;   // to be looked at in the next step
+  RankSet first_pass_;   // to be visited in the next step
   RankSet second_pass_;  // and at the end of this one
   RankSet* current_ = nullptr;
   std::size_t unfinished_ = 0;

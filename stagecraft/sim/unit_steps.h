@@ -9,8 +9,8 @@
 
 namespace stagecraft {
 
-/// A lock-step run in which every action takes one step, transfers too, as PyTorch's simulator of
-/// lowered schedules does it.
+/// A run in lock-step in which every action takes one step, transfers included, as in PyTorch's
+/// simulator of lowered schedules.
 struct UnitSteps {
   /// A slot of a rank's list (Slot::position) and the step in which the rank did it, from 0.
   struct Done {
@@ -28,11 +28,11 @@ struct UnitSteps {
 /// UNSHARD, RESHARD, REDUCE_GRAD, its wait and idle slots take no step; an overlap takes one. A
 /// receive waits for its send, and a wait for a send waits for the receives of that send. A receive
 /// of several values, which PyTorch does not have, does not wait: the compute after it does. In one
-/// step a rank sees what ranks of lower number did in the same step, and a rank that could not act
-/// gets a second chance after all others. ScheduleError when the ranks wait for each other.
+/// step a rank sees the actions of ranks with lower numbers in the same step, and a rank that could
+/// not act gets a second chance after all others. ScheduleError if the ranks wait for each other.
 ///
-/// REQUIRES a schedule that `verify` finds good in kPartial mode (ScheduleError). With kYes the
-/// caller has found it good, possibly with VerifyOptions::mixed_backward.
+/// REQUIRES a schedule that `verify` finds good in kPartial mode (ScheduleError). kYes: the caller
+/// has verified it, possibly with VerifyOptions::mixed_backward.
 UnitSteps simulate_unit_steps(const Schedule& schedule, const StageGraph& graph,
                               Verified verified = Verified::kNo);
 /// For a chain of stages.

@@ -14,7 +14,7 @@ std::vector<int32_t> find_unshard_lookahead(const Schedule& schedule, const Cost
   const auto makespan = [&] {
     return simulate(shard_stages(schedule, max_active_stages, lookahead), costs, graph).makespan;
   };
-  // A little tolerance: sums of times in a different order are not the same number.
+  // The tolerance is needed because sums of times in a different order differ in their last bits.
   const double best = makespan() * (1 + 1e-9);
   for (int32_t& own : lookahead) {
     const int32_t full = own;

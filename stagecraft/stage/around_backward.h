@@ -14,7 +14,7 @@ enum class BackwardKind : uint8_t {
   kWeight,  ///< W
 };
 
-/// Which backward a scope is around.
+/// The backward that a scope surrounds.
 struct BackwardInfo {
   StageId stage;
   MicrobatchId microbatch;

@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// Which forward a scope is around.
+/// The forward that a scope surrounds.
 struct ForwardInfo {
   StageId stage;
   MicrobatchId microbatch;

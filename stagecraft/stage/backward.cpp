@@ -89,8 +89,9 @@ class ReleaseHook : public torch::autograd::FunctionPostHook {
   GradNode* node_;
 };
 
-// Notes the gradients that arrive at a border node, for W to start from: after the hooks that the
-// user put on its tensors, which a capture by the autograd engine would come before.
+// Notes the gradients that arrive at a border node, from which W starts. The hook runs after the
+// user's hooks on the tensors of the node. A capture by the autograd engine would come before
+// those.
 class BorderHook : public torch::autograd::FunctionPreHook {
  public:
   explicit BorderHook(std::shared_ptr<variable_list> arrived) : arrived_(std::move(arrived)) {}
@@ -103,7 +104,8 @@ class BorderHook : public torch::autograd::FunctionPreHook {
   std::shared_ptr<variable_list> arrived_;
 };
 
-// A node of the spine with edges that leave it. It is held, since the spine will be cut.
+// A node of the spine with edges that leave it. The node is kept alive, because the spine will be
+// cut.
 struct Border {
   GradNodePtr node;
   std::shared_ptr<variable_list> arrived = std::make_shared<variable_list>();
@@ -154,7 +156,7 @@ std::vector<at::Tensor> leaves_below(GradNode* node) {
   return leaves;
 }
 
-// One entry for each node; its roots have different outputs.
+// Adds a root to the entry of its node. Roots of one node may belong to different outputs.
 void add_border(std::vector<BorderWork>& borders, GradRoot root) {
   auto found = std::find_if(borders.begin(), borders.end(), [&](const BorderWork& border) {
     return border.node == root.edge.function;
@@ -175,7 +177,7 @@ void release_inner_nodes_as_they_finish(const GradWalk& walk) {
   }
 }
 
-// I, before its results are put where they belong.
+// The results of I, before they are handed out.
 struct SplitBackward {
   std::vector<at::Tensor> input_grads;  // empty if no root leads to an input
   std::vector<Border> borders;

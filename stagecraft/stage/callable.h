@@ -15,7 +15,7 @@
 #include "stagecraft/stage/convert.h"
 #include "stagecraft/tree/stage_body.h"
 
-/// From anything callable to a StageBody:
+/// Makes a StageBody from anything callable:
 ///
 ///   stage_body(torch::nn::Linear(16, 16));                              a module, by its forward
 ///   stage_body(block, {"x", "mask"});                                   its kwargs by these names
@@ -24,9 +24,8 @@
 ///
 /// A parameter may be a tensor, number, bool, string, c10::IValue, or a std::optional or
 /// std::vector of these. A missing tensor is undefined, a missing optional is empty. Any other
-/// missing argument, or a wrong type, is an ArgumentError. The result may be a tensor, a tuple or
-/// vector
-/// of them, or any c10::IValue.
+/// missing argument, or a wrong type, is an ArgumentError. The result may be a tensor, a tuple or a
+/// vector of them, or any c10::IValue.
 namespace stagecraft {
 
 namespace detail {

@@ -9,7 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/core/ivalue.h>
 
-// From a value of a tree to a parameter of an ordinary function.
+// Converts a value of a tree to a parameter of an ordinary function.
 namespace stagecraft::detail {
 
 [[noreturn]] void refuse_value(std::size_t parameter, const char* expected, const c10::IValue& got);

@@ -78,7 +78,7 @@ void ForwardState::put_back() const {
     same.set_state(state);
   }
   const c10::NoGradGuard no_grad;
-  // Past the version counter: other microbatches' graphs may hold the buffer.
+  // The version counter is bypassed, because graphs of other microbatches may hold the buffer.
   for (const auto& [buffer, elements] : buffers_) buffer.variable_data().copy_(elements);
 }
 

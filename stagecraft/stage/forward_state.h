@@ -28,7 +28,7 @@ class ForwardState {
   /// Drops the buffers that still have the same elements, and returns the others.
   std::vector<at::Tensor> keep_changed_buffers();
 
-  /// The same parts of the current state.
+  /// Saves the same parts of the current state.
   ForwardState now() const;
   void put_back() const;
 

@@ -11,10 +11,10 @@ namespace stagecraft {
 using GradEdge = torch::autograd::Edge;
 /// A node of the autograd graph.
 using GradNode = torch::autograd::Node;
-/// The pointer type differs between versions of libtorch.
+/// A pointer to a node. Its type differs between versions of libtorch.
 using GradNodePtr = decltype(GradEdge::function);
 
-/// Invalid if the tensor is undefined or requires no gradient.
+/// The edge of a tensor. Invalid if the tensor is undefined or requires no gradient.
 GradEdge grad_edge_of(const at::Tensor& tensor);
 
 }  // namespace stagecraft

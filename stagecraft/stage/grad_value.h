@@ -20,8 +20,8 @@ c10::IValue make_grad_value(bool is_tensor, std::vector<at::Tensor> grads);
 /// The inverse: one tensor for each of `num_tensors`. MetadataError for a different number.
 std::vector<at::Tensor> grads_of(const c10::IValue& grad, std::size_t num_tensors);
 
-/// a + b, tensor by tensor; if only one of them has a gradient, that gradient. The order matters
-/// for the last bits: `a` is the earlier sum.
+/// a + b, tensor by tensor. If only one of two tensors has a gradient, the sum is that gradient.
+/// The order matters for the last bits: `a` is the earlier sum.
 c10::IValue add_grad_values(const c10::IValue& a, const c10::IValue& b);
 
 }  // namespace stagecraft

@@ -17,8 +17,8 @@
 namespace stagecraft {
 namespace detail {
 
-/// The accounts and the blocks on them. An address is enough to know a block: those of CUDA devices
-/// and of the host lie in one space.
+/// The accounts and the blocks on them. A block is identified by its address: addresses of CUDA
+/// devices and of the host are in one space.
 class MemoryBlocks {
  public:
   explicit MemoryBlocks(std::size_t accounts) : accounts_(accounts) {}
@@ -98,8 +98,8 @@ namespace {
 using detail::MemoryBlocks;
 namespace profiler = torch::profiler::impl;
 
-/// A profiler that is disabled but for its memory: torch takes whatever lies in this slot for a
-/// profiler and asks it whether it is on.
+/// A profiler that is disabled except for memory. torch treats any object in this slot as a
+/// profiler, and asks it whether it is on.
 class Listener final : public profiler::ProfilerStateBase {
  public:
   Listener(std::shared_ptr<MemoryBlocks> blocks, std::size_t account, const Listener* around)

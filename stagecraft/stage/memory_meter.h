@@ -27,52 +27,51 @@ class MemoryBlocks;
 /// until `take_over`. Only threads with a scope are counted, so every thread that frees blocks
 /// needs a scope of any account. A block that is freed on a thread without a scope stays counted
 /// until its address is used again under a scope: `forget` it before. A block that was allocated
-/// without a scope is never counted; when
-/// it is freed under one, torch logs a warning ("allocated before the profiling started") for the
-/// first and then for every thousandth.
-/// Memory that operators take past the allocators (scratch space of libraries, pinned buffers) or
-/// on intra-op threads is not seen.
+/// without a scope is never counted. When it is freed under one, torch logs a warning ("allocated
+/// before the profiling started") for the first and then for every thousandth such block.
 ///
-/// All functions may be called by any thread. Costs only what is allocated under a scope, about
-/// 0.2 us for a block and its free, for which threads take turns.
+/// Memory that operators take without these allocators (scratch space of libraries, pinned buffers)
+/// or on intra-op threads is not counted.
+///
+/// All functions may be called by any thread. Only allocations under a scope cost time: about 0.2
+/// us for a block and its free, for which threads take turns.
 class MemoryMeter {
  public:
   class Scope;
 
-  /// Accounts are numbered from 0. Throws ArgumentError unless there is at least one.
+  /// Accounts are numbered from 0. ArgumentError unless there is at least one.
   explicit MemoryMeter(int accounts);
 
   int accounts() const;
 
-  /// Bytes on the account now, and the most there have been since the start or the last reset,
-  /// which sets the peak to the present. Throw ArgumentError for an account that does not exist.
+  /// The bytes on the account now, and their maximum since the start or the last reset_peak, which
+  /// sets the peak to the current bytes. ArgumentError for an account that does not exist.
   int64_t current(int account) const;
   int64_t peak(int account) const;
   void reset_peak(int account);
 
   /// Moves the whole memory of a tensor, which other tensors may share, to a different account, as
   /// for a tensor received from a different rank. Does nothing and returns false for memory that is
-  /// not counted. Throws ArgumentError for a tensor without storage.
+  /// not counted. ArgumentError for a tensor without storage.
   bool take_over(const at::Tensor& tensor, int account);
 
   /// Removes the memory of a tensor from its account, as for a result that a thread without a scope
-  /// will free. False for memory that is not counted. Throws ArgumentError for a
-  /// tensor without storage.
+  /// will free. False for memory that is not counted. ArgumentError for a tensor without storage.
   bool forget(const at::Tensor& tensor);
 
  private:
   std::shared_ptr<detail::MemoryBlocks> blocks_;
 };
 
-/// While it lives, allocations of the calling thread count for `account`. Autograd's device
-/// threads inherit it for a backward that starts inside. Scopes nest, also those of different
-/// meters: the innermost counts what is allocated, and a free goes to the meter that knows the
-/// block. Must end on the thread that made it. The meter may be destroyed before it.
+/// While it lives, allocations of the calling thread count for `account`. Autograd's device threads
+/// inherit the scope for a backward that starts inside. Scopes nest, also those of different
+/// meters: the innermost one counts allocations, and a free counts for the meter that has the
+/// block. Must end on the thread that made it. The meter may be destroyed before the scope.
 class MemoryMeter::Scope {
  public:
-  /// Throws ArgumentError for an account that does not exist, and Error inside a torch profiler of
-  /// this thread, which would take the reports for its own. A profiler started inside the scope
-  /// hides what happens until it stops.
+  /// ArgumentError for an account that does not exist. Error inside a torch profiler of this
+  /// thread, which would take the reports for its own. While a profiler that was started inside the
+  /// scope runs, nothing is counted.
   Scope(const MemoryMeter& meter, int account);
 
  private:

@@ -51,7 +51,8 @@ class Ports {
   /// ArgumentError for a stage that does not exist, a connection that does not lead from an earlier
   /// stage to a later one, an input that is already connected or fed, or a negative index.
   Ports& connect(OutputPort from, InputPort to);
-  /// A positional argument of the model, an argument by name. One may be fed to several stages.
+  /// Feeds an argument of the model, by position or by name. An argument may be fed to several
+  /// stages.
   Ports& feed(int32_t argument, InputPort to);
   Ports& feed(std::string name, InputPort to);
 

@@ -10,7 +10,7 @@
 
 namespace stagecraft::detail {
 
-/// The seed of a scope. If it was derived (mix_seed(base, 0, 0, place)), also from what.
+/// The seed of a scope, and its origin if it was derived with mix_seed(base, 0, 0, place).
 struct ScopeSeed {
   struct Derivation {
     uint64_t base = 0;
@@ -22,7 +22,7 @@ struct ScopeSeed {
 };
 
 /// Gives generators to the scopes of a thread while its operators are captured for a replay. A
-/// sequence is what one scope draws. A replay gives every sequence a new seed.
+/// sequence is the numbers that one scope draws. A replay gives every sequence a new seed.
 class CapturedDraws {
  public:
   virtual ~CapturedDraws() = default;
@@ -38,7 +38,7 @@ class CapturedDraws {
   virtual at::Tensor seeds_of(std::size_t first, std::size_t count) = 0;
 };
 
-/// What the scopes of the calling thread draw from; null outside a CapturedDrawsGuard.
+/// The CapturedDraws of the scopes of the calling thread; null outside a CapturedDrawsGuard.
 CapturedDraws* find_captured_draws();
 
 /// Makes the scopes of the calling thread draw from `draws` while the guard lives.

@@ -25,6 +25,7 @@
 namespace stagecraft::detail {
 namespace {
 
+// A spare dispatch key: RandomOperators checks that no other library uses it.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 /// Operators whose CUDA kernels draw from the device's default generator and take no other.
@@ -40,7 +41,7 @@ constexpr std::array<std::string_view, 9> kWithoutGenerator = {
     "aten::_triton_scaled_dot_attention",
 };
 
-/// What of an operator's arguments says where it draws; positions in the schema.
+/// The arguments that decide whether and where an operator draws, by position in the schema.
 struct Arguments {
   explicit Arguments(const c10::FunctionSchema& schema) : count(schema.arguments().size()) {
     static const c10::TypePtr maybe_generator =
@@ -58,8 +59,8 @@ struct Arguments {
     return *(stack.end() - static_cast<std::ptrdiff_t>(count - i));
   }
 
-  /// Where the result is: on the device asked for, else on that of the tensors, among which numbers
-  /// on the CPU may be mixed.
+  /// The device of the result: the one asked for, otherwise that of the tensors. Numbers on the CPU
+  /// may be mixed with tensors of the device.
   c10::Device place(torch::jit::Stack& stack) const {
     if (device && at(stack, *device).isDevice()) return at(stack, *device).toDevice();
     for (const std::size_t i : tensors) {
@@ -142,7 +143,7 @@ class ExchangeDefault final : public Kernel {
 
   void operator()(const c10::OperatorHandle& op, c10::DispatchKeySet keys,
                   torch::jit::Stack* stack) const {
-    // They call one another.
+    // These operators call each other. Only the outermost one exchanges the state.
     static thread_local bool exchanged = false;
     const c10::Device device = arguments_.place(*stack);
     const bool draws =
@@ -193,7 +194,7 @@ c10::RegistrationHandleRAII pass_others(c10::DispatchKey key) {
                                      "stagecraft random scope");
 }
 
-/// Made once and never undone: operators may be called as long as the process lives.
+/// Registered once and never removed: operators may be called as long as the process lives.
 struct Taught {
   Taught() {
     try {

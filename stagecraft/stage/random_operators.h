@@ -11,7 +11,7 @@ namespace stagecraft::detail {
 /// while `key` is on. Other operators are not affected. The destructor removes the kernels.
 class RandomOperators {
  public:
-  /// Throws Error, and changes nothing, if `key` is already in use.
+  /// Error, without a change, if `key` is already in use.
   explicit RandomOperators(c10::DispatchKey key);
 
   /// The number of operators with such a kernel.
@@ -23,8 +23,8 @@ class RandomOperators {
 };
 
 /// The key that switches the scope on. The kernels are registered once, before `main` if possible,
-/// because the dispatcher's tables must not change while a different thread calls operators. Throws
-/// Error if the registration failed.
+/// because the dispatcher's tables must not change while a different thread calls operators. Error
+/// if the registration failed.
 c10::DispatchKey random_dispatch_key();
 
 }  // namespace stagecraft::detail

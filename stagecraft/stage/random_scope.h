@@ -19,23 +19,24 @@ namespace stagecraft {
 /// nest: the innermost scope draws, and when it ends, the scope around it continues.
 ///
 /// Only the thread that made it is affected. It must end on that thread. Operators that start
-/// threads of
-/// their own (intra-op, autograd's device threads) are covered as far as they draw on the calling
-/// thread, which all of aten's do in forward; a backward that draws on a CUDA device does not.
+/// threads of their own, such as intra-op threads and autograd's device threads, are covered as far
+/// as they draw on the calling thread. All of aten's operators do so in forward, but a backward
+/// that draws on a CUDA device does not.
 ///
 /// CUDA operators that take no generator (native_dropout, fused attention with dropout) are run
 /// with the state of the device's default generator exchanged for the scope's, and put back. Scopes
-/// take turns at it; a thread without a scope that draws from that default generator at that very
-/// moment takes numbers of the scope. cuDNN's recurrent layers with dropout, which keep a state of
-/// their own, are not covered. Nor are captures of CUDA graphs, except those of a pipeline
+/// take turns. A thread without a scope that draws from the default generator at that moment takes
+/// numbers of the scope. cuDNN's recurrent layers with dropout, which keep a state of their own,
+/// are not covered. Nor are captures of CUDA graphs, except those of a pipeline
 /// (PipelineOptions::graphs).
 ///
-/// It costs nothing for other operators, about 0.4 us for one that draws and one more for the first
-/// of them, which seeds; the program starts about 10 ms later.
+/// Other operators cost nothing. An operator that draws costs about 0.4 us. The first one in a
+/// scope also seeds the generator, which costs about 1 us more. The program starts about 10 ms
+/// later.
 class RandomScope {
  public:
-  /// Throws Error if its dispatch key (DeferredInit) is used by a different library or a second
-  /// copy of this one.
+  /// Error if its dispatch key (DeferredInit) is used by a different library or a second copy of
+  /// this one.
   explicit RandomScope(uint64_t seed);
   /// The same as RandomScope(mix_seed(base, 0, 0, place)). A step that is replayed as a graph
   /// (PipelineOptions::graphs) derives the seed again if `base` is StageContext::draw.
@@ -54,7 +55,7 @@ class RandomScope {
 /// given numbers never changes: saved runs rely on it.
 uint64_t mix_seed(uint64_t seed, uint64_t step, uint64_t microbatch, uint64_t place);
 
-/// The number for what all stages have in common.
+/// The `place` for numbers that all stages have in common.
 inline constexpr uint64_t kWholeModel = ~uint64_t{0};
 
 }  // namespace stagecraft

@@ -27,7 +27,7 @@ class Recomputation {
   /// Drops the buffers that the forward did not change, and returns the others.
   std::vector<at::Tensor> keep_changed_buffers() { return state_.keep_changed_buffers(); }
 
-  /// The output with tensors that require gradients; their gradients are collected here.
+  /// Returns the output with tensors that require gradients. Their gradients are collected here.
   c10::IValue cut(const c10::IValue& output);
   std::span<const StageInput> ends() const { return ends_; }
   std::size_t num_outputs() const { return outputs_.size(); }

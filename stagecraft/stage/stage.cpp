@@ -127,7 +127,7 @@ void Stage::set_loss(MicrobatchId microbatch, const at::Tensor& loss) {
   }
   run.has_loss = true;
   run.outputs.clear();
-  // Ahead of what forward added, as in `loss + added`.
+  // This loss comes before the losses that forward added, as in `loss + added`.
   std::vector<detail::LossEdge> added = std::exchange(run.losses, {});
   run.add_loss(loss);
   for (detail::LossEdge& edge : added) run.losses.push_back(std::move(edge));
@@ -137,7 +137,7 @@ at::Tensor Stage::added_loss(MicrobatchId microbatch) const {
   return get_run(microbatch, "added loss").added_loss;
 }
 
-// Runs the forward again where the first run has kept nothing.
+// Runs the forward again if its first run has kept no graph.
 std::vector<GradRoot> Stage::make_roots(Run& run, MicrobatchId microbatch,
                                         const std::vector<c10::IValue>& output_grads,
                                         double loss_weight) {

@@ -102,7 +102,7 @@ class Stage {
   c10::IValue forward(MicrobatchId microbatch, const Arguments& arguments,
                       const ForwardOptions& options = {});
 
-  /// Makes the backward of the microbatch start at this loss instead of the outputs.
+  /// Makes the backward of the microbatch start from this loss instead of the outputs.
   /// ArgumentError unless the loss has one element and the microbatch was forwarded.
   void set_loss(MicrobatchId microbatch, const at::Tensor& loss);
   /// The sum of the losses that forward passed to add_loss; undefined if there are none.
@@ -122,13 +122,14 @@ class Stage {
                                           double loss_weight = 1);
   void backward_weight(MicrobatchId microbatch);
 
-  /// Runs what `backward` runs, and leaves the microbatch as it is: its backward can still be run.
-  /// Adds to the .grad of the parameters, too. For finding out whether a device can capture it.
+  /// Runs the same as `backward`, but leaves the microbatch unchanged: its backward can still be
+  /// run. Adds to the .grad of the parameters, too. For finding out whether a device can capture
+  /// it.
   void rehearse_backward(MicrobatchId microbatch, const std::vector<c10::IValue>& output_grads,
                          double loss_weight);
 
-  /// How many backwards that end a microbatch (B or W) follow in the step, so that
-  /// BackwardInfo::is_last is known. The runtime calls it at the begin of a step.
+  /// Sets the number of backwards that end a microbatch (B or W) in the step, from which
+  /// BackwardInfo::is_last follows. The runtime calls it at the begin of a step.
   void expect_backwards(std::size_t count) { backwards_left_ = count; }
 
   /// Tells the body that a step begins (OwnBackward). The runtime calls it.
@@ -146,7 +147,7 @@ class Stage {
   std::size_t num_pending() const;
   /// Discards all microbatches in flight.
   void reset();
-  /// Discards one, if it is in flight.
+  /// Discards one microbatch, if it is in flight.
   void discard(MicrobatchId microbatch);
   /// Releases tensors that are kept from one microbatch to the next, to save their creation.
   void release_kept();

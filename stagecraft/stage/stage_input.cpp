@@ -32,7 +32,8 @@ Ptr make_node() {
   }
 }
 
-// As detach() does, but past the dispatcher: it is done for every input of every microbatch.
+// The same as detach(), but without the dispatcher, because it is done for every input of every
+// microbatch.
 at::Tensor detached(const at::Tensor& source) {
   return at::Tensor(source.unsafeGetTensorImpl()->shallow_copy_and_detach(
       /*version_counter=*/torch::autograd::impl::version_counter(source),

@@ -26,7 +26,8 @@ class StageInput {
   const GradEdge& edge() const { return edge_; }
   /// Returns and drops the gradient of the last backward; undefined if there is none.
   at::Tensor take_grad() const;
-  /// A backward that captures gradients calls this instead of the node.
+  /// Sets the gradient. Called by a backward that captures gradients, in which the node does not
+  /// run.
   void keep_grad(at::Tensor grad) const;
 
  private:

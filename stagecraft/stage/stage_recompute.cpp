@@ -23,7 +23,8 @@ namespace stagecraft {
 
 namespace {
 
-// Weights that are cast without gradients must not be found by a forward with them.
+// Turns off autocast's cache: a forward with gradients must not find weights that were cast without
+// gradients.
 class NoCastCache {
  public:
   NoCastCache() : was_enabled_(at::autocast::is_autocast_cache_enabled()) {
@@ -49,7 +50,7 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
     if (tensor.device() == device()) return leaf;
     return detail::copied(tensor.detach(), device()).requires_grad_(tensor.requires_grad());
   };
-  // What the forward sees this time has no history that it could put a hook on.
+  // The tensors that the forward sees in this run have no history on which it could put a hook.
   auto plain = [](const c10::IValue& leaf) -> c10::IValue {
     return leaf.isTensor() && leaf.toTensor().requires_grad() ? leaf.toTensor().detach() : leaf;
   };

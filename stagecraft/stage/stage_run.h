@@ -34,7 +34,7 @@ struct LossGrad {
   const at::Tensor& get(const LossEdge& loss, double wanted);
 };
 
-/// What a stage keeps of one microbatch from its forward to the end of its backward.
+/// The data that a stage keeps of one microbatch from its forward to the end of its backward.
 struct StageRun {
   /// Which of `inputs` each tensor of an argument became, or kNoInput.
   struct ValueInputs {
@@ -52,7 +52,7 @@ struct StageRun {
   at::Tensor added_loss;
   WeightWork weight;
   std::function<void()> own_weight_work;
-  std::unique_ptr<Recomputation> again;  // where the forward has kept nothing
+  std::unique_ptr<Recomputation> again;  // set if the forward kept no graph
   ForwardOptions options;                // of that forward
 
   /// Releases everything, so that the object can be used for a different microbatch.
@@ -74,8 +74,8 @@ struct StageRun {
   at::Tensor enter_tensor(const at::Tensor& tensor, c10::Device device, ValueInputs& entry);
 };
 
-/// A copy on `device`. A copy to the host is waited for: nothing else would keep it from being read
-/// too early.
+/// A copy on `device`. A copy to the host waits for the device: nothing else would prevent a read
+/// that comes too early.
 at::Tensor copied(const at::Tensor& tensor, c10::Device device);
 
 }  // namespace stagecraft::detail

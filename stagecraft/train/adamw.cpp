@@ -19,7 +19,7 @@
 
 namespace stagecraft {
 
-/// What one call of torch's fused AdamW updates together.
+/// The tensors that one call of torch's fused AdamW updates.
 struct AdamW::Batch {
   c10::Device device;
   c10::ScalarType dtype;
@@ -46,15 +46,16 @@ Batch& find_or_add(std::vector<Batch>& batches, const at::Tensor& parameter, boo
       Batch{parameter.device(), parameter.scalar_type(), decays, {}, {}, {}, {}, {}, {}});
 }
 
-/// Elements of the parameter that were written since the last update.
+/// Copies elements of the parameter that were written since the last update to the float32 copy.
 void take_writes(const at::Tensor& parameter, const at::Tensor& master) {
   const at::Tensor rounded = master.to(parameter.scalar_type());
-  // A device is not asked: the host would wait.
+  // Elements on a device are not compared first, because the host would wait for the result.
   if (parameter.is_cpu() && at::equal(rounded, parameter)) return;
   master.copy_(at::where(at::ne(rounded, parameter), parameter.to(at::kFloat), master));
 }
 
-/// torch walks all tensors of a parameter in step, as they lie in memory.
+/// The gradient with the strides of the parameter: torch's fused AdamW processes all tensors of a
+/// parameter in the order of memory.
 at::Tensor laid_out_like(const at::Tensor& parameter, const at::Tensor& grad) {
   if (grad.strides() == parameter.strides()) return grad;
   return at::empty_like(parameter).copy_(grad);

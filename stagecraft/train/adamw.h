@@ -50,7 +50,7 @@ class AdamW {
     at::Tensor is_skipped;    ///< 1: nothing is updated; 0 otherwise
     at::Tensor divisor = {};  ///< of the gradients, which are changed; undefined: none
   };
-  /// The same without a number that the host must know.
+  /// The same update with numbers that the host need not know.
   void step(const OnDevice& numbers);
   /// Releases all gradients.
   void zero_grad();

@@ -59,13 +59,13 @@ std::optional<int64_t> step_of(const fs::path& path) {
   return step;
 }
 
-/// Of an index without its own checksum.
+/// The checksum of an index that does not contain its checksum yet.
 std::string index_checksum(const Json& index) {
   const std::string text = json_to_text(index);
   return hex(detail::checksum(std::as_bytes(std::span(text))));
 }
 
-/// With all above it; those that are new are on the disk, too.
+/// Creates a folder and all folders above it. New folders are on the disk when this returns.
 void make_folder(const fs::path& path) {
   std::error_code error;
   if (fs::is_directory(path, error)) return;
@@ -86,8 +86,8 @@ std::string unfinished_name(const Checkpoint& checkpoint) {
   return fmt::format("{}-{}-{}", kUnfinished, hex(checkpoint.part->run), checkpoint.step);
 }
 
-/// What those left who were killed. Only for who has the lock. Parts of this run may belong to the
-/// next checkpoint, which other ranks have begun.
+/// Removes what killed processes have left. REQUIRES the lock of the folder. Parts of this run
+/// stay: they may belong to the next checkpoint, which other ranks have begun.
 void remove_leftovers(const fs::path& folder, const Checkpoint& checkpoint) {
   std::error_code ignored;
   fs::remove_all(folder / kRemoved, ignored);
@@ -142,7 +142,7 @@ void write_all(const fs::path& folder, const Checkpoint& checkpoint) {
   write_index(folder, std::move(index));
 }
 
-// A part is complete when its note is there: notes are renamed into place.
+// A part is complete when its note exists: a note is written under a different name, then renamed.
 fs::path note_of(const fs::path& folder, int32_t part) {
   return folder / fmt::format("part-{}.json", part);
 }
@@ -177,7 +177,7 @@ void write_part(const fs::path& folder, const Checkpoint& checkpoint) {
               {"pieces", std::move(pieces)}});
 }
 
-// What a rank that could not write its part leaves for rank 0, if it can write that much.
+// The note of a rank that could not write its part, for rank 0. Writing the note may fail, too.
 void write_failure(const fs::path& folder, int32_t part, const std::string& cause) {
   try {
     write_note(folder, part, {{"failed", cause}});
@@ -204,7 +204,7 @@ Json wait_for_note(const fs::path& folder, int32_t part,
   return note;
 }
 
-// Rank 0: all parts, then the index.
+// Called on rank 0: waits for all parts, then writes the index.
 void write_parts(const fs::path& folder, const Checkpoint& checkpoint) {
   write_part(folder, checkpoint);
   Json index = index_of(checkpoint, kPartsFormat);
@@ -341,7 +341,7 @@ std::string save_checkpoint(const std::string& folder, const Checkpoint& checkpo
     const std::vector<std::string> all = list_checkpoints(folder);
     for (std::size_t i = 0; i + static_cast<std::size_t>(keep) < all.size(); ++i) {
       if (all[i] == path.string()) continue;
-      // Renamed first: a checkpoint that is half removed must not look complete.
+      // The checkpoint is renamed first: if it is half removed, it must not look complete.
       std::error_code error;
       fs::rename(all[i], removed, error);
       if (!error) fs::remove_all(removed, error);

@@ -23,7 +23,7 @@ struct CheckpointWriter::State {
 
 namespace {
 
-// The trainer changes its tensors in place in the next update.
+// The tensors are copied, because the trainer changes them in place in the next update.
 void copy_tensors(Checkpoint& checkpoint) {
   const at::NoGradGuard no_grad;
   for (auto& sections : checkpoint.stages) {

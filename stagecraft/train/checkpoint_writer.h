@@ -25,12 +25,12 @@ class CheckpointWriter {
   CheckpointWriter(const CheckpointWriter&) = delete;
   CheckpointWriter& operator=(const CheckpointWriter&) = delete;
 
-  /// Copies the tensors into memory of the host and begins to write them. Calls finish() first, so
-  /// it throws what the previous write has thrown, and nothing is started then. With
-  /// `is_elsewhere`, nothing is copied or written.
+  /// Copies the tensors into memory of the host and begins to write them. Calls finish() first. If
+  /// the previous write has failed, throws its error and starts nothing. With `is_elsewhere`,
+  /// nothing is copied or written.
   void start(Checkpoint checkpoint);
 
-  /// Waits until nothing is being written. Throws what save_checkpoint has thrown, once.
+  /// Waits until nothing is being written. Throws an exception of save_checkpoint, once.
   void finish();
 
   /// Whether a checkpoint is being written, or has been since the last call of finish().

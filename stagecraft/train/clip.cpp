@@ -87,7 +87,8 @@ std::vector<at::Tensor> read_scalars(const std::vector<at::Tensor>& scalars) {
 
 namespace {
 
-/// The order of the sum is fixed here, not by the number of threads or the length of a vector.
+/// The code fixes the order of the sum. It does not depend on the number of threads or the length
+/// of a vector.
 template <typename T>
 double sum_of_squares(const T* values, int64_t count) {
   constexpr int64_t kLanes = 8;

@@ -21,7 +21,7 @@ std::vector<at::Tensor> norms_of_grads(const std::vector<ModelState>& states);
 double norm_of(const std::vector<at::Tensor>& norms);
 
 /// Norms in a form that several replicas can put together, each from its piece of a gradient: the
-/// sums of the squares of blocks of kShardBlock elements, as they lie in memory, in float64 on the
+/// sums of the squares of blocks of kShardBlock elements, in the order of memory, in float64 on the
 /// CPU. `grad` has one dimension, and begins where a block of the parameter begins.
 at::Tensor block_squares(const at::Tensor& grad);
 /// The norm of a gradient from the sums of all its blocks, in their order.

@@ -21,7 +21,8 @@ namespace stagecraft::detail {
 
 namespace {
 
-// Gradients of a few shapes of the batch, and of the steps that share an update.
+// The number of sets of gradients that are kept: a few shapes of the batch, and steps that share an
+// update.
 constexpr std::size_t kMaxUpdates = 8;
 
 }  // namespace
@@ -107,7 +108,7 @@ at::Tensor DeviceUpdate::run(double learning_rate) {
   const Key gradients = key();
   Captured* update = graphs_.find(gradients);
   if (update == nullptr) {
-    // Gradients of steps that are run are elsewhere in every update.
+    // The gradients of steps that are run have different memory in every update.
     if (seen_.find(gradients) == nullptr) {
       seen_.add(gradients, true);
       return compute();

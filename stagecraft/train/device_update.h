@@ -18,8 +18,8 @@ namespace stagecraft::detail {
 
 /// Clips and updates all parameters on their device, without waiting for it: the norm of the
 /// gradients, the factor of the clipping and the learning rate stay there. If the norm is not
-/// finite, nothing is updated. After an update with the same gradients (their memory) it is
-/// captured as a graph and from then on replayed.
+/// finite, nothing is updated. The second update with the same gradients (the same memory) is
+/// captured as a graph, which is replayed from then on.
 class DeviceUpdate {
  public:
   /// Null unless all trained parameters are on one device, other than the CPU. `optimizer` must
@@ -34,8 +34,8 @@ class DeviceUpdate {
   /// device, valid until the next update.
   at::Tensor run(double learning_rate);
 
-  /// The exception that is being handled, as OutOfMemoryError or DeviceError if the device has
-  /// failed.
+  /// Rethrows the exception that is being handled, as OutOfMemoryError or DeviceError if the device
+  /// has failed.
   [[noreturn]] void rethrow_explained();
 
   /// Updates that were replayed.

@@ -21,7 +21,7 @@ namespace stagecraft::detail {
 
 namespace {
 
-/// Checksums go from block to block of this size, however the bytes come.
+/// Checksums are computed in blocks of this size, so they do not depend on the sizes of writes.
 constexpr std::size_t kBlock = 1U << 20U;
 
 [[noreturn]] void fail(const std::string& path, const char* what, int error) {
@@ -42,7 +42,7 @@ class OpenFile {
   int file_;
 };
 
-/// As many bytes as there are, up to the size of the block.
+/// Reads until the block is full or the file ends. Returns the number of bytes.
 std::size_t read_block(const OpenFile& file, const std::string& path, std::span<std::byte> block) {
   std::size_t got = 0;
   while (got < block.size()) {
@@ -129,7 +129,7 @@ void replace_folder(const std::string& from, const std::string& to, const std::s
     if (std::rename(from.c_str(), to.c_str()) == 0) return;
     fail(to, "written", errno);
   }
-  // One atomic exchange, so that there is a complete folder under the name at any time.
+  // The exchange is atomic, so a complete folder has the name at any time.
   if (::renameat2(AT_FDCWD, from.c_str(), AT_FDCWD, to.c_str(), RENAME_EXCHANGE) == 0) {
     std::filesystem::remove_all(from, ignored);
     return;
@@ -145,7 +145,7 @@ FolderLock::FolderLock(const std::string& path, std::chrono::seconds wait)
   if (folder_ < 0) fail(path, "read", errno);
   const auto deadline = std::chrono::steady_clock::now() + wait;
   while (::flock(folder_, LOCK_EX | LOCK_NB) != 0) {
-    // Some file systems have no locks; there the only guard is that folders get a name at once.
+    // Some file systems have no locks. There, only the atomic renaming of folders protects them.
     if (errno != EWOULDBLOCK && errno != EINTR) return;
     if (std::chrono::steady_clock::now() > deadline) {
       ::close(folder_);

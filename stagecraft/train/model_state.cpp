@@ -23,7 +23,7 @@ std::vector<ModelState> model_states(const Pipe& pipe) {
       if (place == places.end()) continue;
       ModelState& whole = states[place->second];
       if (whole.copies.empty()) whole.stage = StageId(s);
-      // A tensor that stages share as it is stands there once.
+      // A tensor that several stages share is listed once.
       const bool is_known =
           std::any_of(whole.copies.begin(), whole.copies.end(),
                       [&](const auto& copy) { return copy.is_same(state.tensor); });

@@ -21,9 +21,9 @@ struct ModelState {
   /// that is shared by copies (SharedParameter::kReplicate) and for a buffer that several stages
   /// read.
   std::vector<at::Tensor> copies = {};
-  /// Of a replica's piece of a parameter (TrainerOptions::shard): the copies are the elements of
-  /// the parameter from `begin` on, as they lie in memory, in one dimension. The parameter has
-  /// `dims`.
+  /// For a replica's piece of a parameter (TrainerOptions::shard): the copies are the elements of
+  /// the parameter from `begin` on, in the order of memory, in one dimension. The parameter has
+  /// `dims` dimensions.
   int64_t begin = 0;
   std::optional<int64_t> dims = std::nullopt;
 

@@ -22,7 +22,7 @@ namespace stagecraft {
 
 namespace {
 
-/// Every name of a state in the uncut model.
+/// Every name of a state in the unsplit model.
 std::vector<std::string> names_of(const Pipe& pipe, const ModelState& state) {
   std::vector<std::string> names = {state.name};
   const GraphState* whole = pipe.graph().find_state(state.name);

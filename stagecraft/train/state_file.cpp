@@ -27,7 +27,7 @@ std::span<const std::byte> bytes_of(const void* data, std::size_t size) {
   return {static_cast<const std::byte*>(data), size};
 }
 
-/// A tensor whose storage holds nothing else, on the CPU.
+/// The tensor on the CPU, with a storage that contains nothing else.
 at::Tensor alone(const at::Tensor& tensor) {
   at::Tensor data = tensor.detach().cpu();
   if (data.storage().nbytes() != data.nbytes()) data = data.clone();
@@ -60,13 +60,14 @@ NamedTensors named_tensors(const c10::IValue& dict) {
 
 void write_archive(DurableFile& file, const c10::IValue& value) {
   std::string text;
-  // Without tags of types, which only TorchScript knows.
+  // The pickle has no tags of types, because only TorchScript understands them.
   torch::jit::Pickler pickler([&](const char* data, std::size_t size) { text.append(data, size); },
                               nullptr, nullptr, nullptr, nullptr, /*tag_aggregates=*/false);
   pickler.protocol();
   pickler.pushIValue(value);
   pickler.stop();
-  // The writer cannot be left half way: it takes all, and what went wrong is thrown at the end.
+  // The archive writer must not be interrupted by an exception. After a failure it drops the bytes,
+  // and the failure is thrown at the end.
   std::exception_ptr failure;
   caffe2::serialize::PyTorchStreamWriter archive([&](const void* data, std::size_t size) {
     try {
@@ -106,7 +107,7 @@ c10::IValue read_file(const std::string& path) {
     return torch::jit::readArchiveAndTensors("data", "", "", std::nullopt, std::nullopt,
                                              std::nullopt, reader);
   } catch (const std::exception&) {
-    // To torch's reader an OrderedDict is None.
+    // torch's reader reads an OrderedDict as None.
     const std::string message = describe(std::current_exception());
     if (message.find("Expected GenericDict but got None") == std::string::npos) throw;
     throw Error("it is an OrderedDict, as state_dict() returns it; save dict(...) of it instead");

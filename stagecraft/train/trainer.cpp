@@ -240,7 +240,7 @@ class Trainer::Impl {
     SavedState kept_;
   };
 
-  // The pipe, if the options are good.
+  // Checks the options. Returns the pipe.
   const Pipe& checked(const Loss& loss) const {
     check(options_.learning_rate);
     require<ArgumentError>(static_cast<bool>(loss), "a Trainer needs a loss");
@@ -270,8 +270,8 @@ class Trainer::Impl {
     return pipe_;
   }
 
-  /// After an update of pieces. If the other replicas cannot be reached, the update stands, and the
-  /// next call tries again.
+  /// Called after an update of pieces. If the other replicas cannot be reached, the update is kept,
+  /// and the next call tries again.
   void share_weights() {
     if (!world_.shards()) return;
     is_stale_ = true;
@@ -284,7 +284,7 @@ class Trainer::Impl {
     }
   }
 
-  /// In `together`.
+  /// Called in `together`.
   void refresh_weights() {
     if (is_stale_) world_.gather_weights();
     is_stale_ = false;

@@ -26,7 +26,7 @@
 
 namespace stagecraft {
 
-/// How a Trainer trains.
+/// Options of a Trainer.
 struct TrainerOptions {
   /// As in PipelineOptions.
   std::string schedule = "1F1B";
@@ -53,15 +53,15 @@ struct TrainerOptions {
   /// By default the trained model.
   std::optional<Pipe> evaluation = std::nullopt;
 
-  /// This rank's transport. Every rank of its world has a trainer. Null: all ranks are threads of
-  /// this trainer. Must outlive the trainer.
+  /// This rank's transport, which must outlive the trainer. Every rank of its world has a trainer.
+  /// Null: all ranks are threads of this trainer.
   Transport* transport = nullptr;
   /// The number of pipelines that train the model, each with a share of every batch. The world has
   /// the ranks of all of them. An update has accumulate * replicas * microbatches microbatches.
   int32_t replicas = 1;
-  /// What the replicas divide among themselves (PipelineOptions::shard). Losses and weights have
-  /// the same bits with every kind. A parameter that is sharded (ShardKind::kParameters) has its
-  /// elements in steps, and after gather_weights until the next step. docs/sharding.md.
+  /// What the replicas shard (PipelineOptions::shard). Losses and weights have the same bits with
+  /// every kind. A parameter that is sharded (ShardKind::kParameters) has its elements in steps,
+  /// and after gather_weights until the next step. docs/sharding.md.
   ShardKind shard = ShardKind::kNone;
   /// Modules whose parameters are sharded as units of their own (PipelineOptions::shard_units).
   std::vector<std::string> shard_units = {};
@@ -134,14 +134,15 @@ class Trainer {
   int32_t num_ranks() const;
   /// In the order of the unsplit model.
   const std::vector<ModelState>& states() const;
-  /// What all ranks of this replica did in the last step. Called by all ranks. ArgumentError before
-  /// the first step.
+  /// The recording of all ranks of this replica in the last step. Called by all ranks.
+  /// ArgumentError before the first step.
   RecordedRun recorded_run();
 
   /// With ShardKind::kParameters, after a step: finds from the times of the last step, and from
   /// gathers that are measured here, the smallest number of stages that each rank has to unshard
   /// ahead for a step to take no longer. Later steps and evaluations unshard that many. Losses and
-  /// weights keep their bits. Called by all ranks. ArgumentError as Runner::fit_unshard_lookahead.
+  /// weights keep their bits. Called by all ranks. ArgumentError as from
+  /// Runner::fit_unshard_lookahead.
   MeasuredLookahead fit_unshard_lookahead();
 
   /// Everything that is needed to continue, with `notes`. It shares the tensors: save it before the
@@ -161,8 +162,8 @@ class Trainer {
   };
   Memory memory() const;
   /// Releases the weights of stages that are not on this rank. They are neither used nor updated.
-  /// The program must have no use for them: no other rank of this process may have been made from
-  /// the same pipe. gather_weights gives rank 0 their elements again.
+  /// The program must not use them: no other rank of this process may be made from the same pipe.
+  /// gather_weights gives rank 0 their elements again.
   void release_other_stages();
   /// Copies the weights and buffers of all stages to the pipe of rank 0, for saving them
   /// (state_dict.h). Called by all ranks. Ranks that are threads of this trainer share one pipe, so

@@ -23,7 +23,7 @@ namespace stagecraft {
 
 namespace {
 
-/// What updates depend on and steps do not compare.
+/// The options that updates depend on and that steps do not compare.
 Fingerprint update_facts(const TrainerOptions& options) {
   const LearningRate& rate = options.learning_rate;
   const AdamWOptions& adamw = options.adamw;
@@ -132,7 +132,7 @@ bool TrainerWorld::has_stage(StageId stage) const {
 void TrainerWorld::together(const std::function<void()>& body) {
   if (transport_ == nullptr) return body();
   if (must_recover_) {
-    // Both, because either of them may have failed.
+    // Both recover, because either of them may have failed.
     pipeline_->recover();
     evaluation_->recover();
   }

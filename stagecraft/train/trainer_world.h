@@ -32,7 +32,7 @@ class TrainerWorld {
   TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOptions& options);
 
   int32_t replicas() const { return place_.replicas; }
-  /// Of one replica.
+  /// The number of ranks of one replica.
   int32_t num_ranks() const { return place_.ranks; }
   /// Whether the stage is trained in this process.
   bool has_stage(StageId stage) const;
@@ -51,23 +51,24 @@ class TrainerWorld {
   /// The forwards of one replica's microbatches. Every rank gets the outputs.
   StepResult predict(Microbatches batch, OutputMode outputs);
 
-  /// The values of the ranks of the first replica; of threads, one value for all.
+  /// The values of the ranks of the first replica. If ranks are threads, one value for all.
   std::vector<c10::IValue> gather(c10::IValue own);
   /// The values of the ranks of all replicas.
   std::vector<c10::IValue> gather_all(c10::IValue own);
-  /// Makes an update of pieces known to all replicas (Runner::gather_weights).
+  /// Sends an update of pieces to all replicas (Runner::gather_weights).
   void gather_weights();
-  /// With sharded weights: gives them their elements until the next step, or takes them.
+  /// With sharded weights. gather_whole gives them their elements until the next step,
+  /// release_whole releases the elements.
   void gather_whole();
   void release_whole();
-  /// Of training and evaluation (Runner::fit_unshard_lookahead).
+  /// Fits the lookahead of training and evaluation (Runner::fit_unshard_lookahead).
   MeasuredLookahead fit_unshard_lookahead();
   /// On rank 0: for each stage, what `of_stage` returns on the stage's rank. Empty on other ranks.
   std::vector<std::vector<at::Tensor>> collect(
       const std::function<std::vector<at::Tensor>(StageId)>& of_stage);
   /// The last step of this rank's replica that was not replayed as a graph.
   RecordedRun recorded_run();
-  /// Of that step: the share of the bubble.
+  /// The share of the bubble in that step.
   double bubble_share();
 
   // At any time -----------------------------------------------------------------------------------
@@ -95,11 +96,11 @@ class TrainerWorld {
   std::chrono::nanoseconds timeout_;
   Fingerprint facts_;
   ShardKind shard_;
-  /// Of the weights of this rank's stages, before they were sharded; empty after they were
-  /// restored.
+  /// The checksums of the weights of this rank's stages before they were sharded. Empty after
+  /// weights were restored.
   std::vector<c10::IValue> checksums_;
-  // Runners with a transport, Pipelines without. Two, so that an evaluation keeps the recording of
-  // the last training step.
+  // Runners with a transport, Pipelines without. There are two, so that an evaluation does not
+  // replace the recording of the last training step.
   std::unique_ptr<PipelineBase> pipeline_;
   std::unique_ptr<PipelineBase> evaluation_;
   ReplicaPlace place_;

@@ -42,9 +42,9 @@ Section gather(const Checkpoint& checkpoint, const std::string& section) {
 class Restore {
  public:
   /// Without a target (`to`), the tensor is only compared with the expected shape and dtype. With a
-  /// `begin` of at least 0, the target is a piece: the elements from there on, as they lie in the
-  /// memory of `like`. `is_float_too`: of a half type, the tensor may also be float32, because it
-  /// was written with AdamWOptions::master_weights.
+  /// `begin` of at least 0, the target is a piece: the elements from `begin` on, in the order of
+  /// the memory of `like`. `is_float_too`: if `like` has a half type, the tensor may also be
+  /// float32, because it was written with AdamWOptions::master_weights.
   void add(const Section& section, const std::string& what, const std::string& name,
            const at::Tensor& like, const at::Tensor& to, int64_t begin = -1,
            bool is_float_too = false) {
@@ -116,7 +116,8 @@ TrainingState::TrainingState(const Pipe& pipe, const AdamWOptions& options,
                     : states_here(pipe, all_, is_here)),
       optimizer_(here_, options) {}
 
-// A parameter of which this replica has no element is left out.
+// The states with pieces instead of sharded parameters. A parameter is left out if this replica has
+// no element of it.
 std::vector<ModelState> TrainingState::sharded(std::vector<ModelState> states,
                                                const ParameterShards& shards,
                                                std::vector<Piece>& pieces) {
@@ -310,7 +311,7 @@ void TrainingState::restore(const Checkpoint& checkpoint) {
     restore.add(square, "average of squares", name, state.tensor(), to.average_square, begin, true);
     restore.add(updates, "number of updates", name, number, to.updates);
     if (!to.master.defined()) continue;
-    // A checkpoint without copies has their rounded values.
+    // A checkpoint without float32 copies has their rounded values.
     restore.add(master.contains(name) ? master : model, "float32 value", name, state.tensor(),
                 to.master, begin, true);
   }

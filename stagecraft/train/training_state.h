@@ -30,15 +30,15 @@ class TrainingState {
                 const std::function<bool(StageId)>& is_here,
                 std::shared_ptr<ParameterShards> shards = nullptr);
 
-  /// All of the model, in its order.
+  /// All states of the model, in its order.
   const std::vector<ModelState>& all() const { return all_; }
-  /// The states of stages in this process, with the copies in this process. Of sharded parameters:
-  /// this replica's pieces.
+  /// The states of stages in this process, with the copies in this process. For sharded parameters,
+  /// the copies are this replica's pieces.
   const std::vector<ModelState>& here() const { return here_; }
   AdamW& optimizer() { return optimizer_; }
   ParameterShards* shards() const { return shards_.get(); }
 
-  /// After the steps of an update: gives the pieces of `here` their gradients.
+  /// Called after the steps of an update: gives the pieces of `here` their gradients.
   void attach_grads();
   /// Releases all gradients.
   void zero_grad();
@@ -50,14 +50,15 @@ class TrainingState {
   /// The same by section and name. `tensors`: the result of tensors_of on the stage's rank.
   std::map<std::string, NamedTensors> sections_of(StageId stage,
                                                   const std::vector<at::Tensor>& tensors) const;
-  /// This replica's part of a checkpoint of sharded parameters. Replica 0 also has what is whole.
+  /// This replica's part of a checkpoint of sharded parameters. Replica 0 also adds the tensors
+  /// that are whole.
   void fill_part(Checkpoint& checkpoint, const Checkpoint::Part& part,
                  const std::function<bool(StageId)>& is_here) const;
   /// Sets the values of a stage. `values`: the result of tensors_of, without moments, on the
   /// stage's rank.
   void set_values(StageId stage, const std::vector<at::Tensor>& values);
 
-  /// Releases the memory of parameters of other stages that share it with nothing in this process.
+  /// Releases the memory of parameters of other stages, unless something in this process shares it.
   /// set_values gives a stage its memory again.
   void release_others(const Pipe& pipe, const std::function<bool(StageId)>& is_here);
 

@@ -51,8 +51,8 @@ void UpdateMeasures::measure(TrainStep& step, const UpdateLosses& losses) {
   step.grad_norm = norm_of(all);
 }
 
-// Each of several replicas may have a piece of a gradient. The norm of a gradient is put together
-// from blocks of it, so that it does not depend on the pieces.
+// Each of several replicas may have a piece of a gradient. The norm of a gradient is computed from
+// the sums of its blocks, so that it does not depend on the pieces.
 void UpdateMeasures::measure_replicas(TrainStep& step, const UpdateLosses& losses) {
   const at::NoGradGuard no_grad;
   step.loss = losses.sum(read_scalars(losses.losses));

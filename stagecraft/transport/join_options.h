@@ -27,7 +27,7 @@ struct ProcessTransportOptions {
 /// How a process joins a world: for join_gloo, join_mpi and join_nccl. World::from_environment
 /// fills it in from the launcher's variables.
 struct JoinOptions {
-  /// This process's rank. MPI knows it itself and ignores this.
+  /// This process's rank. Ignored over MPI, which knows the rank.
   Rank rank = Rank(0);
   /// The number of ranks in the world. MPI: the first ranks of the job; without a value, all of
   /// them. gloo and NCCL: 1 without a value.
@@ -38,8 +38,8 @@ struct JoinOptions {
   /// the first one, otherwise GPU number local_rank, modulo the number of GPUs.
   std::optional<c10::Device> device = std::nullopt;
 
-  /// Where the ranks join over gloo and NCCL: c10d's store. Rank 0 keeps it, unless another process
-  /// does, such as torchrun.
+  /// Where the ranks join over gloo and NCCL: c10d's store. Rank 0 keeps it, unless a process
+  /// outside the world does, such as torchrun.
   std::string host = "127.0.0.1";
   uint16_t port = 29500;
   bool store_is_elsewhere = false;
@@ -59,8 +59,7 @@ struct JoinOptions {
   std::string token = {};
   /// What the ranks must agree on, besides version, torch, wire protocol, byte order, number of
   /// ranks and checksums: schedule, stages, kinds of devices. An entry with the name of a built-in
-  /// one
-  /// ("version") replaces it.
+  /// one ("version") replaces that one.
   Fingerprint fingerprint = {};
   /// How long ranks wait for each other.
   std::chrono::nanoseconds join_timeout = std::chrono::seconds(60);

@@ -49,12 +49,13 @@ class Transport {
   // Transfers ---------------------------------------------------------------------------------
 
   /// Connects to ranks, in both directions, if the transport connects two ranks only when they
-  /// first transfer a value (NCCL). Otherwise it does nothing. `peers` are in ascending order, and
-  /// each of them calls it, too, with this rank among its peers.
+  /// first transfer a value (NCCL). Otherwise it does nothing. `peers` are in ascending order. Each
+  /// of them makes the same call, with this rank among its peers.
   ///
-  /// Ranks that connect at their first value may deadlock, if several do at the same time: CUDA may
-  /// wait for all work on a device, which may be a value of a different pair, before it gives
-  /// memory to the new connection. Here each pair of ranks has its turn, in the same order on all.
+  /// Without this call, pairs of ranks connect at their first value and may deadlock: before CUDA
+  /// allocates the memory of a new connection, it may wait for all work on the device, including
+  /// the transfer of a different pair. This call connects one pair after the other, in the same
+  /// order on all ranks.
   virtual void connect(std::span<const Rank> peers, Deadline deadline);
   /// Whether work of a device may wait for a different rank (NCCL). Calls of CUDA that wait for the
   /// whole device then wait for that rank, too.
@@ -102,9 +103,9 @@ class Transport {
   /// then forgets the reason and every transfer that was not received.
   virtual void recover(Deadline deadline) = 0;
 
-  /// Whether a step over this end has failed since the last recovery. Runners that share the world
-  /// set and read it, so that the next of their steps recovers, whichever runner it belongs to.
-  /// Used by the rank's own thread.
+  /// Whether a step over this transport has failed since the last recovery. Runners that share the
+  /// transport set and read this, so that the next step recovers, even if it belongs to a different
+  /// runner. Used by the rank's own thread only.
   bool needs_recovery() const { return needs_recovery_; }
   void set_needs_recovery(bool needs) { needs_recovery_ = needs; }
 

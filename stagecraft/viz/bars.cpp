@@ -15,7 +15,7 @@ namespace {
 
 constexpr double kTolerance = 1e-6;
 
-/// For each stage, which of its rank's stages it is.
+/// For each stage, its number among the stages of its rank.
 std::vector<int32_t> chunks_of(const Placement& placement) {
   std::vector<int32_t> chunk(static_cast<std::size_t>(placement.num_stages()), 0);
   for (int32_t r = 0; r < placement.num_ranks(); ++r) {
@@ -109,7 +109,7 @@ int32_t most_chunks(std::span<const Lane> lanes) {
 
 std::optional<double> find_step(std::span<const Lane> lanes, double makespan, int64_t max_steps) {
   if (makespan <= 0 || max_steps <= 0) return std::nullopt;
-  // Euclid's algorithm on times; what is left below the smallest step of interest is rounding.
+  // Euclid's algorithm on times. A remainder below the smallest step of interest is rounding.
   const double smallest = makespan / static_cast<double>(max_steps);
   double step = 0;
   const auto add = [&](double time) {

@@ -15,8 +15,8 @@
 
 namespace stagecraft::viz {
 
-/// One action as a drawing shows it. The parts of an overlap are bars from its start to its end,
-/// one above the other, whenever each of them ran.
+/// One action in a drawing. The parts of an overlap are bars from its start to its end, one above
+/// the other, no matter when each part ran.
 struct Bar {
   double start = 0;
   double end = 0;
@@ -30,16 +30,16 @@ struct Bar {
 
 struct Lane {
   std::vector<Bar> bars;   ///< F, I, W and B, by time
-  std::vector<Bar> marks;  ///< all else but idle slots, by time: transfers, UNSHARD, ...
+  std::vector<Bar> marks;  ///< all other actions, by time: transfers, UNSHARD, ...
   int32_t chunks = 1;      ///< stages of the rank, at least 1
 };
 
-/// What there is to draw, one lane a rank; actions that did not run are left out. ArgumentError,
-/// about `name`, unless `simulation` is one of `schedule`.
+/// The lanes of a drawing, one for each rank. Actions that did not run are left out. ArgumentError,
+/// which names `name`, unless `simulation` is one of `schedule`.
 std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation,
                           std::string_view name = "simulation");
 
-/// One number of a simulation as text, beside the plan's where there is one: "33 (plan 30)".
+/// One number of a simulation as text, with that of the plan if there is one: "33 (plan 30)".
 std::string beside_plan(std::string (*text)(double), double Simulation::*member,
                         const Simulation& simulation, const Simulation* plan);
 
@@ -50,15 +50,15 @@ std::vector<Interval> long_waits(const Lane& lane);
 bool has_long_waits(std::span<const Lane> lanes);
 /// The most stages that a rank has.
 int32_t most_chunks(std::span<const Lane> lanes);
-/// The longest step such that every bar starts and ends at a multiple of it, or nothing when there
-/// is none that gives at most `max_steps` steps until `makespan`.
+/// The longest step such that every bar starts and ends at a multiple of it. Nothing if no such
+/// step gives at most `max_steps` steps until `makespan`.
 std::optional<double> find_step(std::span<const Lane> lanes, double makespan, int64_t max_steps);
 
 /// Bars are drawn one by one if at most one in kFewNarrow is too narrow to be seen. A few narrow
 /// bars, as in recordings, do not hide the others.
 inline constexpr std::size_t kFewNarrow = 20;
 
-/// What a column of time is filled with, by type in the order of kBarTypes.
+/// A column of time: how much each type fills, in the order of kBarTypes.
 struct Column {
   std::array<double, 4> share{};      ///< 0 to 1, together at most 1
   std::array<const Bar*, 4> first{};  ///< the first bar of the type in this column
@@ -67,7 +67,7 @@ struct Column {
   /// The type with the largest share. REQUIRES busy() > 0.
   std::size_t most() const;
 };
-/// Cuts [0, makespan) into `columns` columns of equal length.
+/// Divides [0, makespan) into `columns` columns of equal length.
 std::vector<Column> sample_columns(const Lane& lane, double makespan, int64_t columns);
 
 }  // namespace stagecraft::viz

@@ -20,8 +20,8 @@ struct Entry {
 }  // namespace
 
 std::vector<Link> find_links(std::span<const Lane> lanes, const StageGraph& graph) {
-  // What makes an output (F) or the gradients of inputs (I, B). Sorted and searched, so that it
-  // takes no more room than there are bars, whatever their numbers.
+  // The bars that make an output (F) or the gradients of inputs (I, B). They are sorted and
+  // searched: a table by stage and microbatch could be far larger than the number of bars.
   std::vector<Entry> makers;
   for (std::size_t rank = 0; rank < lanes.size(); ++rank) {
     for (const Bar& bar : lanes[rank].bars) {

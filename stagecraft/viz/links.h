@@ -9,8 +9,8 @@
 
 namespace stagecraft::viz {
 
-/// A value or gradient that goes from one rank to another: from the bar that makes it to the bar
-/// that needs it.
+/// A value or gradient that goes to a different rank: from the bar that makes it to the bar that
+/// needs it.
 struct Link {
   std::size_t from_rank = 0;
   const Bar* from = nullptr;
@@ -18,8 +18,8 @@ struct Link {
   const Bar* to = nullptr;
 };
 
-/// All of them, in the order of the bars that need them. The lanes must outlive the result.
-/// Whatever is not among the bars has no link: forward-only and partial schedules are fine.
+/// All links, in the order of the bars that need them. The lanes must outlive the result. An action
+/// without a bar has no link, so schedules may be forward-only or partial.
 std::vector<Link> find_links(std::span<const Lane> lanes, const StageGraph& graph);
 
 }  // namespace stagecraft::viz

@@ -5,17 +5,17 @@
 
 namespace stagecraft::viz {
 
-/// `text` as the content of an XML or HTML element or of an attribute in double quotes. What no XML
-/// may hold (control characters, bytes that are not UTF-8) becomes U+FFFD.
+/// `text` as the content of an XML or HTML element or of an attribute in double quotes. Characters
+/// that XML forbids (control characters) and bytes that are not UTF-8 become U+FFFD.
 std::string escape_xml(std::string_view text);
 
-/// `text` as a JSON string, quotes included, that may also stand inside an HTML script element:
+/// `text` as a JSON string, quotes included, that may also occur inside an HTML script element:
 /// only ASCII, and no '<'. Bytes that are not UTF-8 become U+FFFD.
 std::string quote_json(std::string_view text);
 
-/// For people: whole numbers in full, others with about six digits.
+/// A number for people to read: whole numbers in full, others with about six digits.
 std::string number_text(double value);
-/// The shortest text that reads back as the same number; valid in JSON.
+/// The shortest text that parses to the same number; valid in JSON.
 std::string exact_text(double value);
 /// "27.3 %".
 std::string percent_text(double share);

@@ -91,8 +91,8 @@ void add_marks(Members& data, const std::vector<Lane>& lanes) {
                }));
 }
 
-/// In which buffer the activation of each forward is, from 1; 0 for other bars. Only for schedules
-/// in which every activation ends.
+/// Adds the number of the buffer of each forward's activation, from 1; 0 for other bars. Only for
+/// schedules in which every activation ends.
 void add_slots(Members& data, const std::vector<Lane>& lanes, const Schedule& schedule) {
   if (schedule.num_stages() == 0 || infer_mode(schedule) != VerifyMode::kTraining) return;
   std::vector<double> counts;
@@ -156,7 +156,7 @@ void add_path(Members& data, const std::vector<Lane>& lanes, const Simulation& s
     for (const Bar& bar : lanes[rank].bars) {
       const auto found = wanted[rank].find(bar.offset);
       if (found != wanted[rank].end()) found->second = number;
-      // A step may be an overlap, which stands just before its parts.
+      // A step may be an overlap, which comes directly before its parts in the list.
       const auto whole = wanted[rank].find(bar.offset - 1);
       if (bar.parts > 1 && bar.part == 0 && whole != wanted[rank].end()) whole->second = number;
       ++number;

@@ -9,7 +9,7 @@
 
 namespace stagecraft::viz {
 
-/// What the timeline of a page shows, as the JSON that page/data.js reads. ArgumentError unless
+/// The data of a page's timeline, as the JSON that page/data.js reads. ArgumentError unless
 /// `simulation` and the plan are of `schedule`.
 std::string page_data(const Schedule& schedule, const Simulation& simulation,
                       const StageGraph& graph, const HtmlOptions& options);

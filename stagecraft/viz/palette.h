@@ -20,14 +20,15 @@ struct Rgb {
 std::string to_hex(Rgb color);
 
 /// The colour of F, I, W or B (any other type is grey) for the stage that is number `chunk` of the
-/// `chunks` stages of its rank: the first is the darkest. The hues keep apart for people who do not
-/// tell red from green, by lightness where hue does not do it.
+/// `chunks` stages of its rank: the first is the darkest. People who cannot distinguish red from
+/// green can distinguish the colours, too: by lightness if not by hue.
 Rgb bar_color(ActionType type, int32_t chunk, int32_t chunks);
 
 /// White or nearly black, whichever reads better on `background`.
 Rgb text_color(Rgb background);
 
-/// "Forward", "Backward", "Backward, inputs", "Backward, weights"; the word of the text form else.
+/// "Forward", "Backward", "Backward, inputs", "Backward, weights"; for other types, the word of the
+/// text form.
 std::string_view long_name(ActionType type);
 
 /// F, I, W, B: those with a colour of their own, in the order of legends.

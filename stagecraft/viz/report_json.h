@@ -6,8 +6,8 @@
 
 namespace stagecraft::viz {
 
-/// report_json in one line that may stand inside an HTML script element, without the times of each
-/// action.
+/// The result of report_json on one line that may occur inside an HTML script element, without the
+/// times of each action.
 std::string report_data(const RunReport& report);
 
 }  // namespace stagecraft::viz

@@ -18,7 +18,7 @@ struct ReportFact {
   std::string value;
 };
 
-/// Where a rank's time went. All but the bytes add up to the step's time.
+/// How the time of a rank divides. The times add up to the step's time.
 struct ReportedRank {
   double compute = 0;
   /// Bubble, by cause: waiting ahead of the first compute, later for activations and for gradients
@@ -27,7 +27,7 @@ struct ReportedRank {
   double waiting_for_activations = 0;
   double waiting_for_gradients = 0;
   double run_out = 0;
-  /// Waiting for what was under way.
+  /// Waiting for values and gradients that were already sent.
   double exposed_activations = 0;
   double exposed_gradients = 0;
   double waiting_for_weights = 0;  ///< of sharded stages
@@ -37,7 +37,8 @@ struct ReportedRank {
 
   int64_t parameters = 0;  ///< bytes, as are gradients
   int64_t gradients = 0;
-  /// At the peak, parameters and gradients included. Over time: Simulation::memory of run and plan.
+  /// Bytes at the peak, parameters and gradients included. (Simulation::memory of run and plan is
+  /// memory over time.)
   std::optional<double> recorded_peak = std::nullopt;
   std::optional<double> predicted_peak = std::nullopt;
   std::string predicted_at = {};  ///< the action at which the predicted peak is
@@ -64,7 +65,7 @@ struct ReportedRank {
   double exposed_transfer() const { return exposed_activations + exposed_gradients; }
 };
 
-/// What actions of one type took, waiting excluded, over the microbatches that ran.
+/// The times of actions of one type, waiting excluded, over the microbatches that ran.
 struct ActionTimeSummary {
   int64_t count = 0;
   double mean = 0;
@@ -73,11 +74,11 @@ struct ActionTimeSummary {
   double most = 0;
 };
 
-/// What a report tells of a stage.
+/// The data of a stage in a report.
 struct ReportedStage {
   int32_t rank = 0;
   std::string name = {};
-  int64_t parameters = 0;  ///< how many numbers
+  int64_t parameters = 0;  ///< number of elements
   int64_t parameter_bytes = 0;
   ActionTimeSummary forward = {};
   ActionTimeSummary backward_input = {};
@@ -93,7 +94,7 @@ struct LossPoint {
   double loss = 0;
 };
 
-/// All that a page tells about a run, most of it about one step. Times are microseconds, memory is
+/// All data of a page about a run, most of it about one step. Times are microseconds, memory is
 /// bytes. `make_run_report` (report/save_report.h) fills it in from a pipeline.
 struct RunReport {
   std::string title;
@@ -124,15 +125,15 @@ struct RunReport {
   double share(double (*part)(const ReportedRank&)) const;
 };
 
-/// A page to look at in a browser, complete in one file that loads nothing: the timeline with zoom
-/// and the plan underneath, time by rank and cause, memory by rank against the prediction, losses,
-/// stages, other schedules, the command.
+/// A page for a browser, complete in one file that loads nothing: the timeline with zoom and the
+/// plan underneath, time by rank and cause, memory by rank against the prediction, losses, stages,
+/// other schedules, the command.
 ///
 /// ArgumentError unless run and plan are of the schedule and `ranks` has one entry for each rank.
 std::string draw_report(const RunReport& report);
 
 /// The same numbers as JSON; numbers that are not finite are null. See docs/reports.md.
-/// ArgumentError likewise.
+/// ArgumentError as from draw_report.
 std::string report_json(const RunReport& report);
 
 }  // namespace stagecraft

@@ -36,7 +36,7 @@ struct PageSection {
 };
 
 /// The page of draw_html with sections below the timeline. All texts are escaped. ArgumentError as
-/// draw_html.
+/// from draw_html.
 std::string draw_sections(const Schedule& schedule, const Simulation& simulation,
                           const StageGraph& graph, const HtmlOptions& options,
                           const std::vector<PageSection>& sections);

@@ -33,7 +33,7 @@ constexpr double kMargin = 16;
 constexpr double kPlanGap = 1.5;          // between a lane and the plan below it
 constexpr std::size_t kMostLinks = 1500;  // beyond, lines would hide the bars
 
-/// Roughly what a text takes in a sans-serif font.
+/// The approximate width of a text in a sans-serif font.
 double text_width(std::string_view text, double size) {
   return static_cast<double>(text.size()) * size * 0.57;
 }
@@ -51,7 +51,7 @@ class Figure {
         has_waits_(viz::has_long_waits(lanes_)) {
     if (options.plan != nullptr) {
       plan_lanes_ = viz::lay_out(schedule, *options.plan, "plan");
-      types_ = viz::used_types(plan_lanes_);  // all of them; not all of a recording need have run
+      types_ = viz::used_types(plan_lanes_);  // of the plan: in a recording, some may not have run
     }
     const double ranks = static_cast<double>(lanes_.size());
     box_.height =
@@ -111,7 +111,7 @@ class Figure {
           beside_plan(viz::percent_text, &Simulation::bubble),
           viz::number_text(simulation_.peak_memory), simulation_.transfers);
     }
-    // Beside the last line where there is room, else below it.
+    // The legend is beside the last line if there is room, otherwise below it.
     const double summary = options_.plan == nullptr ? 430 : 550;
     const double used = options_.summary ? summary : title;
     const bool beside = y > kMargin && kMargin + used + 24 + legend <= box_.right;
@@ -202,7 +202,7 @@ class Figure {
     if (options_.transfers) draw_transfers();
   }
 
-  // Thin, in the middle of the lane: the rank does not compute.
+  // Waits are thin, in the middle of the lane, because the rank does not compute.
   void draw_waits() {
     add("<g class=\"wait\" fill=\"{}\">\n", kWait);
     const double height = std::max(2.0, box_.height * 0.2);

@@ -60,7 +60,7 @@ class LaneFigure {
   }
 
   void draw_bars(double shortest) {
-    // Grouped by colour: half the size of a colour for each, and easy to restyle.
+    // Bars are grouped by colour: the file has half the size, and is easy to restyle.
     std::map<std::pair<ActionType, std::string>, std::string> groups;
     std::map<std::pair<std::string, std::string>, std::string> texts;
     const double digits =
@@ -106,7 +106,8 @@ class LaneFigure {
     return most;
   }
 
-  /// Columns wide enough to hold some bars each, or neighbours would differ by chance.
+  /// The number of columns. A column must be wide enough for several bars, or neighbours would
+  /// differ by chance.
   int64_t share_columns() const {
     double total = 0;
     double count = 0;

@@ -9,7 +9,7 @@
 
 namespace stagecraft::viz {
 
-/// A coordinate: two digits are plenty, and fewer where they do.
+/// A coordinate as text, with at most two decimals.
 std::string px(double value);
 
 /// Where lanes are in a figure, in pixels.
@@ -31,8 +31,8 @@ enum class LaneStyle : uint8_t {
   kMuted,  ///< groups of class "plan", pale and without numbers
 };
 
-/// Bars one by one, or, where some are too narrow to tell apart, the heights of the colours show
-/// how time divides among them. Grouped by colour.
+/// Draws bars one by one. Where some are too narrow to be distinguished, the heights of the colours
+/// show how time divides among the types. Bars are grouped by colour.
 std::string draw_svg_lanes(std::span<const Lane> lanes, const LaneBox& box, LaneStyle style);
 
 }  // namespace stagecraft::viz

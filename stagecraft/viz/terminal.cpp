@@ -31,7 +31,7 @@ constexpr std::string_view kWaitMark = "┄";
 constexpr int32_t kMostSwatches = 4;  // of one type in the legend
 constexpr double kFull = 0.94;        // a column this busy is drawn without a gap
 
-/// How time becomes columns.
+/// How time is mapped to columns.
 struct Scale {
   int64_t columns = 0;  ///< of a lane
   double makespan = 0;
@@ -87,7 +87,7 @@ char filler(ActionType type) {
 
 class Painter {
  public:
-  /// `thin`: bars half as high, dim and without numbers, where there is colour.
+  /// `thin`: bars have half the height, are dim and have no numbers, if the terminal has colours.
   explicit Painter(TerminalColor color, bool thin = false) : color_(color), is_thin_(thin) {}
 
   bool plain() const { return color_ == TerminalColor::kNone; }
@@ -130,7 +130,7 @@ class Painter {
     }
     std::string text = number.size() <= room ? number : std::string();
     const std::size_t free = room - text.size();
-    // A thin edge keeps neighbours of one colour apart.
+    // A thin edge separates neighbours of one colour.
     const bool edge = free >= 1 && room >= 2;
     const std::size_t left = edge ? (free - 1) / 2 : free / 2;
     const std::size_t right = free - left - (edge ? 1 : 0);
@@ -185,7 +185,7 @@ class Painter {
   bool is_thin_;
 };
 
-/// How much of its overlap's time a part takes of all its parts' times.
+/// The share of a part in the sum of the times of all parts of its overlap.
 double part_share(const Lane& lane, std::size_t i) {
   const Bar& bar = lane.bars[i];
   if (bar.parts == 1) return 1;
@@ -253,7 +253,7 @@ std::string draw_axis(const Scale& scale) {
   return axis;
 }
 
-/// One line, or more where the entries do not fit into `width`.
+/// The legend: one line, or more if the entries do not fit into `width`.
 std::string draw_legend(std::span<const Lane> lanes, const Painter& painter, std::size_t indent,
                         std::size_t width) {
   std::string legend;
@@ -337,7 +337,7 @@ std::string draw_terminal(const Schedule& schedule, const Simulation& simulation
   const Painter painter(options.color);
   const Painter thin(options.color, true);
 
-  // Left of the lane its rank, right of it two numbers.
+  // The rank is left of the lane, two numbers are right of it.
   const std::size_t bubble_width = std::max(real.bubble_width, plan ? plan->bubble_width : 0);
   const std::size_t peak_width = std::max(real.peak_width, plan ? plan->peak_width : 0);
   const std::size_t label = fmt::format("rank {}", lanes.size() - 1).size();

@@ -16,8 +16,8 @@ namespace {
 
 using viz::exact_text;
 
-// Tracks of a rank. An overlap is one slice with its parts on tracks of their own beside it, since
-// slices of one track may not cross.
+// Tracks of a rank. An overlap is one slice, and its parts are on tracks of their own, because
+// slices of one track must not overlap.
 constexpr int kComputeTrack = 0;
 constexpr int kTransferTrack = 1;
 constexpr int kPlanTrack = 2;
@@ -125,7 +125,8 @@ void write_plan(Writer& writer, std::size_t rank, const viz::Lane& lane) {
   }
 }
 
-/// An arrow is bound to the slice that holds its time: the middle belongs to one slice only.
+/// An arrow is bound to the slice that contains its time. The middle of a bar belongs to one slice
+/// only.
 double middle(const viz::Bar& bar) {
   return bar.run.start + (bar.run.end - bar.run.start) / 2;
 }

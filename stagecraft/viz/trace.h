@@ -9,10 +9,10 @@
 namespace stagecraft {
 
 /// A trace that ui.perfetto.dev and chrome://tracing open, one unit of time a microsecond. A
-/// process is a rank, with a track for compute, one for transfers and the like where the schedule
-/// has them, and its memory as a counter. Arrows are values and gradients that go to another rank.
-/// `plan`, if any, is another simulation of the schedule (what was planned, when `simulation` is a
-/// recording) and gets a track of its own in each rank.
+/// process is a rank, with a track for compute, a track for transfers and similar actions if the
+/// schedule has them, and its memory as a counter. Arrows are values and gradients that go to a
+/// different rank. `plan`, if any, is a second simulation of the schedule (the plan, if
+/// `simulation` is a recording). It has a track of its own in each rank.
 ///
 /// ArgumentError unless `simulation` and `plan` are of `schedule`.
 std::string draw_trace(const Schedule& schedule, const Simulation& simulation,

@@ -224,7 +224,7 @@ TEST(Progress, ATableSaysWhoIsSilentOrLost) {
             "  rank  last action         is in  waits for             from\n"
             "  0     0F1 of step 2       0B0    gradients, for 3.0 s  rank 1\n"
             "  1     1F0 of step 2       -      -                     -       silent for 9.0 s\n"
-            "  2     (has said nothing)                                       lost");
+            "  2     (nothing reported)                                       lost");
 }
 
 }  // namespace

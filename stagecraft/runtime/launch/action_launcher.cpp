@@ -23,6 +23,7 @@ namespace stagecraft::detail {
 
 namespace {
 
+// The number of keys whose steps are counted. An entry is a few numbers.
 constexpr std::size_t kMaxSeenSteps = 64;
 
 bool is_compute_slot(std::span<const Action> list, std::size_t offset) {
@@ -46,7 +47,7 @@ RankResults copy_of(const RankResults& results) {
 
 }  // namespace
 
-/// Work could not be captured; says why.
+/// Work could not be captured. The message is the reason.
 class ActionLauncher::NotCaptured : public Error {
  public:
   using Error::Error;
@@ -154,7 +155,8 @@ bool ActionLauncher::launch(const StepPlan& plan, uint64_t shapes) {
   return true;
 }
 
-// So that everything that is created once exists on the stream of captures.
+// Runs the step on the stream of captures, so that everything that is created once (handles of
+// libraries, workspaces) exists there.
 void ActionLauncher::rehearse(const StepPlan& plan) {
   const std::unique_ptr<StreamScope> stream = device_->enter();
   at::autocast::clear_cache();
@@ -231,9 +233,9 @@ std::unique_ptr<DeviceGraph> ActionLauncher::capture_work(Action action, Capture
   }
 }
 
-// Captures the first backward of each stage, and drops the graph. What is captured for the step
-// consumes what it reads, so that it can only be tried once. A forward is tried so only as a part
-// of an overlap; alone it can be computed again.
+// Captures the first backward of each stage, and drops the graph. The capture for the step consumes
+// the autograd graph that it reads, so it can be tried only once. A forward is tried in this way
+// only as a part of an overlap: alone, it can be computed again.
 void ActionLauncher::rehearse_parts(const StepPlan& plan, const CapturedSlot& slot, Captured& step,
                                     Seen& seen) {
   for (const Action part : slot.parts) {
@@ -256,7 +258,7 @@ void ActionLauncher::rehearse_parts(const StepPlan& plan, const CapturedSlot& sl
       seen.reason = error.what();
     }
     for (auto& [parameter, grad] : grads) parameter.mutable_grad() = grad;
-    // What was made in it has no elements.
+    // Tensors that were made in the capture have no elements.
     rank_.release_kept();
     if (!seen.reason.empty()) return;
     const bool has_forward = is_forward || std::ranges::any_of(stages_, [&](const Stage* stage) {

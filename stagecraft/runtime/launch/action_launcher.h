@@ -33,8 +33,9 @@ class ActionLauncher {
   ActionLauncher(PipelineCore& core, StepDriver& rank, std::unique_ptr<GraphDevice> device);
   ~ActionLauncher();
 
-  /// Executes the step, or returns false: the caller runs it. `shapes` is the same number for steps
-  /// whose batches have the same shapes and weights on all ranks. Throws as Executor::run.
+  /// Executes the step. Returns false, without executing it, if the caller must run it. `shapes` is
+  /// the same number for steps whose batches have the same shapes and weights on all ranks. Throws
+  /// as Executor::run does.
   bool launch(const StepPlan& plan, uint64_t shapes);
 
   const LaunchCounts& counts() const { return counts_; }
@@ -70,8 +71,8 @@ class ActionLauncher {
   LaunchCounts counts_;
 };
 
-/// Null if the options or the devices do not allow graphs. Error if they do not and GraphMode::kOn
-/// is set. `transport` is that of the rank.
+/// Null if the options or the devices do not allow graphs; with GraphMode::kOn that is an
+/// ArgumentError. `transport` is that of the rank.
 std::unique_ptr<ActionLauncher> make_action_launcher(PipelineCore& core, StepDriver& rank,
                                                      const Transport& transport);
 

@@ -29,7 +29,7 @@ class CapturedSeeds final : public CapturedDraws {
   CapturedSeeds(GraphDevice& device, const Step& step, int32_t microbatches, int32_t stages);
 
   c10::Device device() const override { return device_.device(); }
-  /// Error for a scope whose seed is none of the above.
+  /// Error for a scope whose seed is none of these.
   std::size_t open(const ScopeSeed& seed) override;
   at::Generator continue_at(std::size_t sequence) override {
     return device_.continue_sequence(sequence);
@@ -45,7 +45,7 @@ class CapturedSeeds final : public CapturedDraws {
   struct Origin {
     uint64_t microbatch = 0;
     uint64_t place = 0;                              // a stage, or kWholeModel
-    std::optional<uint64_t> derived = std::nullopt;  // with this number
+    std::optional<uint64_t> derived = std::nullopt;  // the place of the derivation
   };
 
   GraphDevice& device_;

@@ -1,5 +1,5 @@
-// Built if torch has CUDA and its headers are there (STAGECRAFT_CUDA). Streams and events are c10's
-// generic ones and graphs are torch's, so nothing of the CUDA runtime is linked.
+// Built if torch has CUDA and its headers are available (STAGECRAFT_CUDA). Streams and events are
+// c10's generic ones and graphs are torch's, so nothing of the CUDA runtime is linked.
 
 #include <algorithm>
 #include <exception>
@@ -198,11 +198,12 @@ class CudaGraphDevice final : public GraphDevice {
     prepare_sequences();
     sequences_ = {};
     current_.reset();
-    // torch refuses a pool whose last graph is gone.
+    // torch refuses to capture into a pool whose last graph was released.
     if (num_graphs_ == 0) pool_ = at::cuda::graph_pool_handle();
     graph_ = std::make_unique<OpenGraph>();
     ++num_graphs_;
-    // Threads of other pipelines may allocate and synchronise in the meantime.
+    // Thread-local mode: threads of other pipelines may allocate and synchronise during the
+    // capture.
     graph_->capture_begin(pool_, cudaStreamCaptureModeThreadLocal);
   }
 
@@ -270,7 +271,7 @@ class CudaGraphDevice final : public GraphDevice {
 
   void note_released() { --num_graphs_; }
 
-  /// Graphs share their memory, so they run in the order of the replays, on whatever streams.
+  /// Graphs share their memory, so they run in the order of the replays, even on different streams.
   void replay_here(OpenGraph& graph) {
     const c10::Stream now = current_of(device_);
     if (last_) order(*last_, now);
@@ -307,7 +308,7 @@ CudaDeviceGraph::~CudaDeviceGraph() {
 void CudaDeviceGraph::replay(std::span<const uint64_t> seeds) {
   if (is_empty_) return;
   if (!seeds.empty()) {
-    // Pinned memory of its own for each replay: the copy may run much later.
+    // Each replay has its own pinned memory, because the copy may run much later.
     const at::Tensor host =
         at::empty({static_cast<int64_t>(seeds.size())},
                   at::TensorOptions(at::kCPU).dtype(at::kLong).pinned_memory(true));

@@ -18,7 +18,7 @@ namespace {
 
 constexpr std::array<std::string_view, 5> kByteUnits = {"bytes", "KiB", "MiB", "GiB", "TiB"};
 
-// torch says "Tried to allocate 2.00 GiB".
+// The bytes in torch's message, "Tried to allocate 2.00 GiB"; -1 if it has none.
 int64_t asked_bytes(const std::string& message) {
   constexpr std::string_view kWords = "Tried to allocate ";
   const std::size_t found = message.find(kWords);
@@ -121,7 +121,7 @@ void rethrow_explained(DeviceProbe* probe, c10::Device device) {
   try {
     std::rethrow_exception(cause);
   } catch (const StageError&) {
-    throw;  // in our words already
+    throw;  // already explained
   } catch (const DeviceError&) {
     throw;
   } catch (const OutOfMemoryError&) {

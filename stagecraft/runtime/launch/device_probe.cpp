@@ -47,7 +47,7 @@ class EventMarks final : public DeviceMarks {
   std::size_t size_ = 0;
 };
 
-// Not in every version of torch that the library supports.
+// Not every version of torch that the library supports has getMemoryInfo.
 template <typename Allocator>
 int64_t free_memory_of(Allocator& allocator, c10::DeviceIndex device) {
   if constexpr (requires { allocator.getMemoryInfo(device); }) {
@@ -103,7 +103,7 @@ std::vector<int64_t> read_events(std::span<const c10::Event> events) {
   std::vector<int64_t> times;
   if (events.empty()) return times;
   for (const c10::Event& event : events) event.synchronize();
-  // An event that is reached while the host watches says where the two clocks are.
+  // An event that the host waits for aligns the two clocks.
   const c10::Device device = events.front().device();
   c10::Event now(device.type(), c10::EventFlag::BACKEND_DEFAULT);
   now.record(c10::impl::VirtualGuardImpl(device.type()).getStream(device));

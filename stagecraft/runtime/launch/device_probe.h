@@ -24,12 +24,12 @@ class DeviceMarks {
   virtual std::size_t size() const = 0;
   /// Whether the device has reached a mark. Does not wait. Throws what the device reports.
   virtual bool is_reached(std::size_t mark) = 0;
-  /// Waits until the device has reached all marks. The times of the marks on the steady clock of
-  /// the host, in nanoseconds, within about 20 microseconds. Throws what the device reports.
+  /// Waits until the device has reached all marks. Returns their times on the steady clock of the
+  /// host, in nanoseconds, accurate to about 20 microseconds. Throws what the device reports.
   virtual std::vector<int64_t> read() = 0;
 };
 
-/// What the runtime asks a device that is not the CPU.
+/// The queries of the runtime to a device that is not the CPU.
 class DeviceProbe {
  public:
   /// The statistics of torch's allocator, in bytes.
@@ -56,7 +56,7 @@ class DeviceProbe {
 /// DeviceMarks::read does.
 std::vector<int64_t> read_events(std::span<const c10::Event> events);
 
-/// Null for the CPU.
+/// The probe of a device. Null for the CPU.
 std::unique_ptr<DeviceProbe> find_device_probe(c10::Device device);
 
 using DeviceProbeMaker = std::unique_ptr<DeviceProbe> (*)(c10::Device device);

@@ -45,7 +45,7 @@ std::vector<RankRecording::DeviceTimes> DeviceTimeline::read(Recorder::Time zero
   const int64_t begin =
       std::chrono::duration_cast<std::chrono::nanoseconds>(zero.time_since_epoch()).count();
   const auto since_zero = [&](std::size_t mark) {
-    // The clocks are known to a few microseconds.
+    // The clocks are aligned to a few microseconds only, so a time can come out negative.
     return mark < times.size() ? std::max<int64_t>(times[mark] - begin, 0) : int64_t{-1};
   };
   std::vector<RankRecording::DeviceTimes> result;

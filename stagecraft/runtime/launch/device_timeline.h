@@ -10,14 +10,14 @@
 
 namespace stagecraft::detail {
 
-/// The marks around the actions of one rank, and their times after the step. Without marks
-/// every call does nothing.
+/// The marks around the actions of one rank, and their times after the step. Without marks, calls
+/// do nothing.
 class DeviceTimeline {
  public:
   enum class Kind : uint8_t {
     kEach,  ///< marks at the begin and the end of every action
     /// Actions follow each other on one stream, also those of other ranks that share the marks.
-    /// Compute actions are marked at their end; all else takes no time.
+    /// Compute actions are marked at their end; other actions take no time.
     kChain,
   };
 
@@ -26,13 +26,13 @@ class DeviceTimeline {
       : marks_(std::move(marks)), kind_(kind) {}
 
   bool has_marks() const { return marks_ != nullptr; }
-  /// A new step. Marks of a chain are kept, since other ranks have set some of them.
+  /// Begins a step. Marks of a chain are kept, because other ranks have set some of them.
   void start(std::size_t num_actions);
   /// Forgets the step.
   void clear() { places_.clear(); }
 
   void begin(std::size_t offset);
-  /// The values of other ranks are there.
+  /// The values of other ranks have arrived.
   void ready(std::size_t offset);
   void end(std::size_t offset, bool is_compute);
 
@@ -40,7 +40,8 @@ class DeviceTimeline {
   /// Does not wait. Throws what the device reports.
   std::size_t num_complete();
 
-  /// Waits for the device. By offset, in nanoseconds since `zero`; empty if there are no marks.
+  /// Waits for the device. Returns the times by offset, in nanoseconds since `zero`; empty if there
+  /// are no marks.
   std::vector<RankRecording::DeviceTimes> read(Recorder::Time zero) const;
 
  private:
@@ -57,7 +58,7 @@ class DeviceTimeline {
   Kind kind_ = Kind::kEach;
   std::vector<Places> places_;     // by offset
   std::vector<std::size_t> ends_;  // marks of actions that have ended, oldest first
-  std::size_t complete_ = 0;       // of them
+  std::size_t complete_ = 0;       // of ends_, those that the device has reached
 };
 
 }  // namespace stagecraft::detail

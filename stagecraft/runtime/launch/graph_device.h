@@ -45,9 +45,9 @@ class GraphDevice {
   /// have none yet.
   virtual void release_unused() {}
 
-  /// In the scope of `enter`. Between begin and end the work of this thread, and of autograd's
-  /// threads for it, is captured. Tensors that are created are in the graph's pool; their elements
-  /// have no meaning before a replay.
+  /// Called in the scope of `enter`. Between begin and end the work of this thread, and of
+  /// autograd's threads for it, is captured. Tensors that are created are in the graph's pool;
+  /// their elements have no meaning before a replay.
   virtual void begin_capture() = 0;
   /// Throws what torch throws if the work could not be captured; then call cancel_capture.
   virtual std::unique_ptr<DeviceGraph> end_capture() = 0;
@@ -77,7 +77,8 @@ using GraphDeviceMaker = std::unique_ptr<GraphDevice> (*)(c10::Device device);
 /// For tests: replaces what find_graph_device calls; null restores it.
 void set_graph_device_maker(GraphDeviceMaker maker);
 
-/// In the part of the library that is built for CUDA. Elsewhere it returns null.
+/// Defined in the part of the library that is built for CUDA. In a build without CUDA it returns
+/// null.
 std::unique_ptr<GraphDevice> make_cuda_graph_device(c10::Device device);
 
 }  // namespace stagecraft::detail

@@ -18,8 +18,8 @@ concept HasCaptureStates = requires(State& state) {
   state.capture_states_;
 };
 
-/// What the next draw of a captured kernel reads: seed and offset in device memory, each one
-/// element of int64, and what is added to the offset.
+/// The position that the next draw of a captured kernel reads: seed and offset in device memory,
+/// each one element of int64, and the number that is added to the offset.
 struct DrawPosition {
   at::Tensor seed;
   at::Tensor offset;
@@ -43,7 +43,7 @@ void set_position(State& state, CaptureId capture, const DrawPosition& position)
   }
 }
 
-/// What was added to the offset so far.
+/// The number that was added to the offset so far.
 template <typename State, typename CaptureId>
 uint64_t get_draws(State& state, CaptureId capture) {
   if constexpr (HasCaptureStates<State>) {

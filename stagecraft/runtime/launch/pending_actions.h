@@ -13,17 +13,18 @@
 
 namespace stagecraft::detail {
 
-/// The actions of a rank that were launched and are not known to be complete: where the kernel is
-/// whose error the device reports. Thread-safe.
+/// The actions of a rank that were launched and are not known to be complete. If the device reports
+/// an error, one of them has launched the failed kernel. Thread-safe.
 class PendingActions {
  public:
-  /// Known to failures of the device while the object lives.
+  /// Makes an object that `describe` finds while it lives.
   static std::shared_ptr<PendingActions> make(Rank rank, c10::Device device);
 
   void launched(Action action);
-  /// The oldest `count` of the actions since the last start are complete, and so is all before.
+  /// Records that the oldest `count` of the actions since the last start are complete, and all
+  /// actions before that start.
   void complete(std::size_t count);
-  /// A new step. What is pending belongs to the step before.
+  /// Begins a step. Actions that are pending now belong to the step before.
   void start();
 
   /// "rank 0: 0F1, 0F2; rank 1: 1F0", of all ranks of this process on the device; empty if nothing

@@ -97,7 +97,7 @@ std::exception_ptr RankDevice::explain(const std::exception_ptr& cause) {
   return cause;
 }
 
-// What the failed step has left in the cache may be in pieces that are too small.
+// The memory that the failed step has left in the cache may be in blocks that are too small.
 void RankDevice::abandon() {
   if (std::exchange(is_out_of_memory_, false)) probe_->release_unused();
 }

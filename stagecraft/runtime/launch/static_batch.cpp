@@ -30,8 +30,9 @@ void add_tensors(const Kwargs& kwargs, Tensors& tensors) {
   for (const auto& [name, value] : kwargs) add_tensors(value, tensors);
 }
 
-/// The tensors of a batch by place: at each place one of every microbatch, where all microbatches
-/// have the same number of them. The arguments of the loss come last.
+/// The tensors of a batch by place. If all microbatches have the same number of tensors, a place
+/// has one tensor of each; otherwise each tensor is a place of its own. The arguments of the loss
+/// come last.
 std::vector<Tensors> by_place(const Microbatches& batch, const Kwargs& loss_arguments) {
   std::vector<Tensors> microbatches(std::max(batch.inputs.size(), batch.targets.size()));
   for (std::size_t m = 0; m < batch.inputs.size(); ++m) {
@@ -61,7 +62,7 @@ std::vector<Tensors> by_place(const Microbatches& batch, const Kwargs& loss_argu
   return places;
 }
 
-// Chunks of one tensor: in memory each one follows the one before.
+// Whether the tensors are chunks of one tensor that follow each other in memory.
 bool is_in_a_row(std::span<const at::Tensor> tensors) {
   int64_t next = tensors.front().storage_offset();
   for (const at::Tensor& tensor : tensors) {

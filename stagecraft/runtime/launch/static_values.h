@@ -9,7 +9,7 @@ namespace stagecraft::detail {
 
 using Values = std::vector<c10::IValue>;
 
-/// Tensors of their own on `device`, with the elements of the values; for graphs, which read and
+/// The values with new tensors on `device` that have the same elements. For graphs, which read and
 /// write the same memory in every replay.
 Values static_copies(const Values& values, c10::Device device);
 

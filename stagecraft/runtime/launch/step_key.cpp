@@ -14,7 +14,7 @@
 
 namespace stagecraft::detail {
 
-/// Appends what it is given to a key. The first thing that cannot be captured sets the reason.
+/// Appends values to a key. The first value that cannot be captured sets the reason.
 class StepKeyBuilder {
  public:
   void add(int64_t word) { key_.words_.push_back(word); }

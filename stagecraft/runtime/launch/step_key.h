@@ -13,8 +13,8 @@
 
 namespace stagecraft::detail {
 
-/// What a captured step depends on, besides the elements of its tensors. Two steps with equal keys
-/// launch the same work.
+/// Everything that a captured step depends on, besides the elements of its tensors. Two steps with
+/// equal keys launch the same work.
 class StepKey {
  public:
   bool operator==(const StepKey& other) const { return words_ == other.words_; }
@@ -32,14 +32,15 @@ struct KeyOrReason {
   std::string reason = {};
 };
 
-/// Shapes, dtypes, devices and structure of the batch; values that are not tensors; weights,
-/// options of the step; autocast of this thread; addresses of the parameters and buffers, and of
-/// the gradients that exist. `stages`: of all ranks that the graph is for. `shapes`: of the batches
-/// of other processes.
+/// The key of a step: shapes, dtypes, devices and structure of the batch; values that are not
+/// tensors; weights, options of the step; autocast of this thread; addresses of the parameters and
+/// buffers, and of the gradients that exist. `stages`: of all ranks that the graph is for.
+/// `shapes`: of the batches of other processes.
 KeyOrReason key_of(const StepPlan& plan, const std::vector<const Stage*>& stages,
                    uint64_t shapes = 0);
 
-/// A checksum of what the key has of the batch and the options of a step, for other processes.
+/// A checksum of the parts of the key that come from the batch and the options of a step, for other
+/// processes.
 uint64_t checksum_of_shapes(const Microbatches& batch, const StepOptions& options);
 
 }  // namespace stagecraft::detail

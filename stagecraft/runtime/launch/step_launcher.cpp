@@ -26,7 +26,7 @@ namespace stagecraft::detail {
 
 namespace {
 
-// Shapes that were seen, with a few numbers each.
+// The number of keys whose steps are counted. An entry is a few numbers.
 constexpr std::size_t kMaxSeen = 64;
 
 bool has_host_work(const StageOptions& options) {
@@ -57,7 +57,7 @@ struct StepLauncher::Captured {
   StepResult result;  // what a replay computes
   at::Tensor losses;  // all losses of the result in one tensor, if they are alike
   std::vector<std::pair<at::Tensor, at::Tensor>> grads;  // parameters, and gradients made for them
-  /// What the capture recorded, by rank, with the marks that a replay reaches.
+  /// The recordings of the capture, by rank, with the marks that a replay reaches.
   std::vector<std::pair<RankRecording, DeviceTimeline>> ranks;
   std::unique_ptr<DeviceGraph> graph;  // released first
 };
@@ -190,7 +190,8 @@ void StepLauncher::release_casts() {
   at::autocast::clear_cache();
 }
 
-// All ranks on this thread. An exception leaves executors and world to Host::recover.
+// Executes all ranks on this thread. After an exception, Host::recover brings executors and world
+// back into use.
 void StepLauncher::execute_here(const StepPlan& plan) {
   const auto executor = [&](Rank rank) -> Executor& {
     return host_.ranks[rank.position()]->executor();
@@ -262,7 +263,7 @@ std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& pl
     release_casts();
     device_->cancel_capture();
     for (const auto& rank : host_.ranks) {
-      rank->release_kept();  // what was made in the capture has no elements
+      rank->release_kept();  // tensors of the capture have no elements
       rank->executor().set_timeline({});
     }
     throw;
@@ -283,7 +284,8 @@ std::unique_ptr<StepLauncher::Captured> StepLauncher::capture(const StepPlan& pl
   return step;
 }
 
-// Null if the device has none. A chain has a mark at its begin, and one for each compute action.
+// Null if the device has no marks. A chain has a mark at its begin, and one for each compute
+// action.
 std::shared_ptr<DeviceMarks> StepLauncher::make_marks(const Schedule& schedule) {
   std::size_t limit = 1;
   for (const ActionList& list : schedule.lists()) {
@@ -293,7 +295,7 @@ std::shared_ptr<DeviceMarks> StepLauncher::make_marks(const Schedule& schedule) 
   return device_->make_marks(limit);
 }
 
-// In a capture: the step, and its results as tensors of the graph.
+// Called in a capture: executes the step, and collects its results as tensors of the graph.
 void StepLauncher::record(const StepPlan& plan, Captured& step) {
   for (const auto& rank : host_.ranks) rank->release_kept();
   execute_here(plan);

@@ -31,7 +31,7 @@ namespace stagecraft::detail {
 /// If a capture fails, the step and all later steps with its key are run.
 class StepLauncher {
  public:
-  /// What the launcher needs of its pipeline.
+  /// The parts of the pipeline that the launcher uses.
   struct Host {
     PipelineCore& core;
     std::span<const std::unique_ptr<StepDriver>> ranks;
@@ -89,12 +89,13 @@ class StepLauncher {
   bool has_recording_ = false;
 };
 
-/// Why a step must be run, apart from its batch; empty if nothing is in the way.
+/// Why a step must be run instead of replayed, for reasons other than its batch; empty if there is
+/// no reason.
 std::string find_obstacle(const StepPlan& plan, const Callbacks& callbacks,
                           const std::vector<const Stage*>& stages);
 
-/// A launcher for a pipeline, or null if its options or its devices do not allow graphs. Error if
-/// they do not and GraphMode::kOn is set.
+/// A launcher for a pipeline, or null if its options or its devices do not allow graphs; with
+/// GraphMode::kOn that is an ArgumentError.
 std::unique_ptr<StepLauncher> make_launcher(StepLauncher::Host host);
 
 }  // namespace stagecraft::detail

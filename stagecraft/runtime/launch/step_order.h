@@ -16,8 +16,8 @@ struct RankSlot {
 };
 
 /// The slots of all ranks in an order in which one thread can execute them: those of each rank in
-/// the order of its list, and each after everything that it needs. Error if there is no
-/// such order.
+/// the order of its list, and each slot after everything that it needs. Error if there is no such
+/// order.
 std::vector<RankSlot> one_thread_order(const Schedule& schedule, const StageGraph& graph);
 
 }  // namespace stagecraft::detail

@@ -54,7 +54,8 @@ void add_wait(RankRecording& rank, std::size_t offset, const RankRecording::Wait
   rank.actions[offset].waited += wait.end - wait.begin;
 }
 
-/// The ranks take turns: what is not a rank's own compute is that of another.
+/// The ranks take turns: all time that is not a rank's own compute is the compute of a different
+/// rank.
 void add_turns(std::span<const Action> list, RankRecording& rank) {
   int64_t done = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {

@@ -20,7 +20,8 @@ namespace stagecraft {
 /// end of its last action to the begin of its next compute, for values that were not sent yet.
 std::vector<RankRecording> in_device_time(const Recording& recording);
 
-/// How the host that launched the actions of a rank compares with the device, in nanoseconds.
+/// The time of the host that launched the actions of a rank, compared with the device, in
+/// nanoseconds.
 struct HostTime {
   int64_t compute = 0;  ///< the host was in F, I, W and B, waiting excluded
   /// Between actions the device had no work, because the host had not launched the next action.

@@ -14,7 +14,7 @@ namespace stagecraft {
 struct MeasuredLookahead {
   std::vector<int32_t> lookahead = {};  ///< by rank
   int32_t max_active_stages = 0;        ///< the largest lookahead that a rank could have
-  /// What was measured, in microseconds: F, I, W, B and gather of each stage.
+  /// The measured times, in microseconds: F, I, W, B and gather of each stage.
   CostModel costs = {};
   /// Microseconds of a simulated step with these costs, with this lookahead and with the largest.
   double makespan = 0;
@@ -22,7 +22,7 @@ struct MeasuredLookahead {
 
 /// The costs of a step for find_unshard_lookahead, in microseconds: for each stage the median of
 /// what its F, I, W and B took, waiting excluded. `gather`: by stage. Transfers are free.
-/// ArgumentError as measured_costs.
+/// ArgumentError as from measured_costs.
 CostModel lookahead_costs(const Recording& recording, std::vector<double> gather);
 
 /// One line, without "\n": what was found, and from which times.

@@ -75,7 +75,7 @@ void Recorder::end_wait(Time sent, Time now) {
 }
 
 void Recorder::stop(Time now) {
-  // Nothing came, so nothing was under way.
+  // No value arrived, so the whole wait counts as a wait for a value that was not sent.
   if (is_waiting_) end_wait(now, now);
   while (const std::optional<std::size_t> offset = current()) end(*offset, now);
 }

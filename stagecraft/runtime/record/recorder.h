@@ -24,8 +24,8 @@ namespace stagecraft {
 ///   ...
 ///   recorder.end(i);
 ///
-/// All members are for the rank's own thread, except current(). Those that take a time take it from
-/// the clock unless one is given; times must not go back.
+/// All members are for the rank's own thread, except current(). Members with a `now` read the clock
+/// if no time is passed. Times must not go back.
 class Recorder {
  public:
   using Clock = std::chrono::steady_clock;
@@ -35,20 +35,20 @@ class Recorder {
   Recorder(const Recorder&) = delete;
   Recorder& operator=(const Recorder&) = delete;
 
-  /// A new step of a list with `num_actions` actions; `zero` is the time that all its ranks count
-  /// from. Forgets the step before, keeps its memory.
+  /// Begins a step of a list with `num_actions` actions. All ranks count times from `zero`. Forgets
+  /// the step before, but keeps its memory.
   void start(std::size_t num_actions, Time zero);
 
-  /// Around an action; `offset` counts in the rank's list and is below num_actions. An overlap's
-  /// parts go between its own begin and end. What is begun again before it ended counts from the
-  /// first begin to the last end.
+  /// Called around an action; `offset` counts in the rank's list and is below num_actions. An
+  /// overlap's parts go between its own begin and end. An action that is begun again before it
+  /// ended counts from the first begin to the last end.
   void begin(std::size_t offset) { begin(offset, Clock::now()); }
   void begin(std::size_t offset, Time now);
   void end(std::size_t offset) { end(offset, Clock::now()); }
   void end(std::size_t offset, Time now);
 
-  /// Around a wait for a transfer, inside the action at `offset`. `sent`: when the sender sent it,
-  /// on the clock of this rank.
+  /// Called around a wait for a transfer, inside the action at `offset`. `sent`: when the sender
+  /// sent it, on the clock of this rank.
   void begin_wait(std::size_t offset) { begin_wait(offset, Clock::now()); }
   void begin_wait(std::size_t offset, Time now);
   void begin_wait(std::size_t offset, RankRecording::Wait::For what) {
@@ -76,7 +76,7 @@ class Recorder {
     recording_.device = std::move(times);
   }
   void set_device_memory(RankRecording::DeviceMemory memory) { recording_.device_memory = memory; }
-  /// Instead of recording: a step that was launched at `zero` as one graph. `recording` is that of
+  /// Sets the recording of a step that was launched at `zero` as one graph. `recording` is that of
   /// the capture; its times of the host are dropped.
   void set_replayed(RankRecording recording, Time zero);
 
@@ -90,9 +90,9 @@ class Recorder {
     return offset == kNone ? std::nullopt : std::optional(offset);
   }
 
-  /// What start() was given.
+  /// The `zero` of start().
   Time zero() const { return zero_; }
-  /// What was recorded since start().
+  /// The recording since start().
   const RankRecording& view() const { return recording_; }
   /// The same, moved out; the next start() allocates anew.
   RankRecording take();

@@ -12,8 +12,8 @@
 
 namespace stagecraft {
 
-/// What one rank did in a step. Times are nanoseconds since the start of the step, which is the
-/// same moment for all ranks.
+/// The recording of one rank in a step. Times are nanoseconds since the start of the step, which is
+/// the same moment for all ranks.
 struct RankRecording {
   /// When one action ran.
   struct ActionTimes {
@@ -59,8 +59,8 @@ struct RankRecording {
     friend bool operator==(const DeviceTimes&, const DeviceTimes&) = default;
   };
 
-  /// What the device's allocator had reserved and given out, in bytes. Ranks that share a process
-  /// and a device share the numbers.
+  /// The memory that the device's allocator had reserved and handed out, in bytes. Ranks that share
+  /// a process and a device share the numbers.
   struct DeviceMemory {
     int64_t allocated = 0;       ///< at the end of the step
     int64_t peak_allocated = 0;  ///< since StepOptions::measure_memory, or the start of the process
@@ -86,28 +86,28 @@ struct RankRecording {
   friend bool operator==(const RankRecording&, const RankRecording&) = default;
 };
 
-/// What all ranks did in a step. The step may have failed: actions that did not run are left out,
-/// and an action that did not end counts until the last recorded time.
+/// The recording of all ranks in a step. The step may have failed: actions that did not run are
+/// left out, and an action that did not end counts until the last recorded time.
 ///
-/// Everything that is made from a recording is in the time of the device for ranks that have
-/// RankRecording::device: when an action ran there, not when the host launched it.
+/// For ranks that have RankRecording::device, everything that is made from a recording uses the
+/// times at which the device ran an action, not those at which the host launched it.
 struct Recording {
   Schedule schedule;
   StageGraph graph;
   std::vector<RankRecording> ranks;
 };
 
-/// The recording as drawings take it, in microseconds. An action starts when its waiting has ended;
-/// an overlap spans its parts; idle slots and actions that did not run have Interval::ran() false.
-/// Memory is what was held before the step plus, during an action, the action's peak, and between
-/// actions what remained. It is empty unless it was measured. There is no critical path.
+/// The recording in the form that is drawn, in microseconds. An action starts when its waiting has
+/// ended; an overlap spans its parts; idle slots and actions that did not run have Interval::ran()
+/// false. Memory is what was held before the step plus, during an action, the action's peak, and
+/// between actions what remained. It is empty unless it was measured. There is no critical path.
 ///
 /// ArgumentError unless the recording has the ranks and actions of its schedule.
 Simulation to_simulation(const Recording& recording);
 
-/// What each F, I, W and B took, waiting excluded, in microseconds; transfers free. Simulating the
-/// schedule with it replays the step's own compute as if transfers took no time. Actions that did
-/// not run cost nothing. ArgumentError as above.
+/// The time of each F, I, W and B, waiting excluded, in microseconds. Transfers are free.
+/// Simulating the schedule with it replays the step's own compute as if transfers took no time.
+/// Actions that did not run cost nothing. ArgumentError as from to_simulation.
 ///
 ///   simulate(r.schedule, measured_costs(r), r.graph).makespan
 CostModel measured_costs(const Recording& recording);

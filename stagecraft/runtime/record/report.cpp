@@ -12,7 +12,7 @@
 namespace stagecraft {
 namespace {
 
-/// In what a time is printed: three digits or more for a whole step.
+/// The unit in which times are printed: a whole step has three digits or more.
 struct Unit {
   std::string_view name;
   double microseconds = 1;
@@ -53,7 +53,7 @@ std::string lay_out(const std::vector<Row>& rows) {
   return text;
 }
 
-/// What the device says beside the table: the host's part, and the allocator's statistics.
+/// The lines about devices after the table: the host's part, and the allocator's statistics.
 std::string device_lines(const StepReport& report, const Unit& unit) {
   const auto time = [&](double value) {
     return fmt::format("{:.1f} {}", value / unit.microseconds, unit.name);

@@ -7,10 +7,10 @@
 
 namespace stagecraft {
 
-/// What one stage did in a step.
+/// The times of one stage in a step.
 struct StageTimes {
-  /// What each of its actions took, waiting excluded, in microseconds and in the order of its
-  /// rank's list; those that did not run are left out.
+  /// The time of each of its actions, waiting excluded, in microseconds and in the order of its
+  /// rank's list. Actions that did not run are left out.
   std::vector<double> forward = {};
   std::vector<double> backward_input = {};
   std::vector<double> backward_weight = {};

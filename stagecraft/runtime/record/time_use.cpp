@@ -87,7 +87,7 @@ ClosedRecording close(const Recording& recording) {
     for (auto& wait : rank.waits) {
       if (wait.end >= 0) continue;
       wait.end = closed.makespan;
-      wait.sent = wait.end;  // nothing came
+      wait.sent = wait.end;  // no value arrived
       rank.actions[wait.offset].waited += wait.end - wait.begin;
     }
   }

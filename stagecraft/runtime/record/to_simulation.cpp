@@ -77,7 +77,7 @@ class TransferCount {
   bool is_lowered_;
 };
 
-/// In the order of time; an overlap's parts may be told in another.
+/// The samples in the order of time. The parts of an overlap may be recorded in a different order.
 std::vector<MemorySample> memory_of(std::span<const Action> list,
                                     const std::vector<Interval>& timeline,
                                     const RankRecording& rank) {

@@ -10,10 +10,10 @@
 namespace stagecraft {
 namespace {
 
-// Pairs of a stage and a microbatch. A lowered schedule has about six actions of eight bytes for
-// each.
+// The most pairs of a stage and a microbatch. A lowered schedule has about six actions of eight
+// bytes for each pair.
 constexpr int64_t kMaxPairs = int64_t{1} << 26;
-// Idle slots grow with the square of the ranks.
+// The most ranks: the number of idle slots grows with their square.
 constexpr int32_t kMaxRanks = 2048;
 
 bool equal_without_case(std::string_view a, std::string_view b) {

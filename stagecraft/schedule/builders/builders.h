@@ -11,11 +11,11 @@
 
 namespace stagecraft {
 
-/// What a schedule is built for.
+/// The numbers that a schedule is built for.
 struct ScheduleShape {
   int32_t ranks = 1;
   int32_t microbatches = 1;
-  /// Without it: ScheduleKind::default_stages_per_rank.
+  /// Without a value: ScheduleKind::default_stages_per_rank.
   std::optional<int32_t> stages_per_rank = std::nullopt;
 };
 
@@ -28,7 +28,7 @@ struct Dims {
   int32_t stages() const { return p * l; }
 };
 
-/// How many stages a rank can hold: from `min` to `max`, in steps of `min`.
+/// The numbers of stages that a rank can hold: from `min` to `max`, in steps of `min`.
 struct StagesPerRank {
   int32_t min = 1;
   int32_t max = std::numeric_limits<int32_t>::max();
@@ -46,7 +46,7 @@ struct ScheduleKind {
   Schedule (*make)(const Dims& dims);
   int32_t default_stages_per_rank = 1;
   StagesPerRank stages_per_rank = {};
-  /// The smallest number of microbatches that it can have, for any two numbers.
+  /// The smallest number of microbatches that the schedule can have.
   int32_t (*min_microbatches)(int32_t ranks, int32_t stages_per_rank) = [](int32_t, int32_t) {
     return 1;
   };
@@ -67,16 +67,17 @@ struct ScheduleKind {
 std::span<const ScheduleKind> schedule_kinds();
 /// Their names, for messages: "GPipe, 1F1B, LoopedBFS".
 std::string list_schedule_names();
-/// By name, without regard to case; nothing for an unknown name.
+/// The schedule of a name, without regard to case; null for an unknown name.
 const ScheduleKind* find_schedule_kind(std::string_view name);
-/// By name, without regard to case. ArgumentError that lists the names for an unknown one.
+/// The schedule of a name, without regard to case. ArgumentError, which lists the names, for an
+/// unknown name.
 const ScheduleKind& get_schedule_kind(std::string_view name);
 
 /// Builds the schedule of that name at level kCompute:
 ///
 ///   Schedule s = build_schedule("1f1b", {.ranks = 4, .microbatches = 8});
 ///
-/// ArgumentError as get_schedule_kind and ScheduleKind::check.
+/// ArgumentError as from get_schedule_kind and ScheduleKind::check.
 Schedule build_schedule(std::string_view name, const ScheduleShape& shape);
 
 }  // namespace stagecraft

@@ -26,7 +26,7 @@ class DualPipeWriter {
     owed_.emplace_back(stage_[chunk], backwards_[chunk]);
     out_.backward_input(stage_[chunk], backwards_[chunk]++);
   }
-  /// The oldest weight work that is owed, if any.
+  /// The W of the oldest I that has none yet, if any.
   void backward_weight() {
     if (paid_ == owed_.size()) return;
     const auto [stage, microbatch] = owed_[paid_++];
@@ -53,13 +53,13 @@ void write_rank(const Dims& dims, int32_t r, ListWriter& list) {
     out.forward(0);
     out.forward(1);
   }
-  // [2] The first gradients; their weight work fills the wait for the next forward.
+  // [2] The first gradients. Their W fills the wait for the next forward.
   for (int32_t i = 0; i < after; ++i) {
     out.backward_input(1);
     out.backward_weight();
     out.forward(1);
   }
-  // [3] Steady state: forward of one direction beside backward of the other.
+  // [3] Steady state: forward of one direction overlaps backward of the other.
   for (int32_t i = 0; i < dims.m - 2 * p + r + 1; ++i) {
     if (i == 0 && after == 0) {
       // The last rank has both ends of the turn: this backward needs the forward just before it.
@@ -75,7 +75,7 @@ void write_rank(const Dims& dims, int32_t r, ListWriter& list) {
     out.backward(1);
     out.overlap(1, 0);
   }
-  // [5] Backward only; from the middle on, weight work is delayed to fill the last bubbles.
+  // [5] Backward only. From the middle on, W is delayed to fill the last bubbles.
   bool split = false;
   const auto drain = [&](int chunk) {
     if (split) {

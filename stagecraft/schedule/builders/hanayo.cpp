@@ -21,10 +21,10 @@ namespace {
 constexpr int64_t kForwardTime = 1;
 constexpr int64_t kBackwardTime = 2;
 
-// The time in which a rank has no action yet.
+// The intervals in which a rank has no action yet.
 class FreeTime {
  public:
-  // Takes the first `length` that is free from `ready` on. Returns its start.
+  // Takes the first free interval of this length from `ready` on. Returns its start.
   int64_t take(int64_t ready, int64_t length) {
     auto gap = std::partition_point(gaps_.begin(), gaps_.end(),
                                     [&](const Gap& each) { return each.end < ready + length; });

@@ -24,8 +24,8 @@ class InterleavedOrder {
 
   explicit InterleavedOrder(const Dims& dims);
 
-  /// The l * m steps, the same for every rank. Backward, round by round, the chunks are passed in
-  /// reverse.
+  /// The l * m steps, the same for every rank. In the backward, the stages of each round are passed
+  /// in reverse.
   Step forward(int64_t op) const { return steps_[op]; }
   Step backward(int64_t op) const { return {l_ - 1 - steps_[op].chunk, steps_[op].microbatch}; }
   /// The number of microbatches of the first round.

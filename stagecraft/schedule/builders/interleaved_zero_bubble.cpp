@@ -59,7 +59,7 @@ Schedule make_interleaved_zero_bubble(const Dims& dims) {
     for (int64_t op = 0; op < total; ++op) {
       if (op + warm_up < total) forward(op + warm_up);
       backward(op, ActionType::kBackwardInput);
-      // Weight work lags by r microbatches, which fills the bubbles of the cool-down.
+      // W lags by r microbatches, which fills the bubbles of the cool-down.
       if (op >= r) backward(weights_done++, ActionType::kBackwardWeight);
     }
     while (weights_done < total) backward(weights_done++, ActionType::kBackwardWeight);

@@ -25,7 +25,7 @@ class ListWriter {
   void backward_weight(int32_t stage, int32_t microbatch) {
     add(stage, ActionType::kBackwardWeight, microbatch);
   }
-  /// F of one stage beside B of a different one.
+  /// An overlap of F of one stage and B of a different one.
   void overlap(int32_t f_stage, int32_t f_microbatch, int32_t b_stage, int32_t b_microbatch) {
     list_.push_back(Action::overlap(2));
     forward(f_stage, f_microbatch);

@@ -6,9 +6,9 @@
 namespace stagecraft::builders {
 namespace {
 
-// Writes the actions of one of a rank's two stages, each kind in the order of the microbatches.
-// An action beyond the last microbatch leaves an idle slot: the order is made for at least 2p - 1
-// microbatches.
+// Writes the actions of one of a rank's two stages, each kind in the order of the microbatches. An
+// action beyond the last microbatch becomes an idle slot, because the order is made for at least 2p
+// - 1 microbatches.
 class Chunk {
  public:
   Chunk(ListWriter& out, int32_t stage, int32_t microbatches)

@@ -11,12 +11,11 @@ namespace stagecraft {
 /// A send comes directly after the action that makes the value. It is for all stages on other ranks
 /// that read the value. A receive is for all values that the stage gets from other ranks. Its place
 /// follows from a run in which the ranks take turns, one slot each: it comes where its rank is when
-/// the first of the values is sent. So every rank's list is part of one order in which each receive
-/// comes directly after its first send, and no rank can wait for ever.
+/// the first of the values is sent. So all lists are parts of one order in which each receive comes
+/// directly after its first send, and no rank can wait for ever.
 ///
 /// REQUIRES level kCompute and a schedule that `verify` finds good in kPartial mode
-/// (ScheduleError). With kYes the caller has found it good, possibly with
-/// VerifyOptions::mixed_backward.
+/// (ScheduleError). kYes: the caller has verified it, possibly with VerifyOptions::mixed_backward.
 Schedule add_transfers(const Schedule& schedule, const StageGraph& graph,
                        Verified verified = Verified::kNo);
 /// For a chain of stages.

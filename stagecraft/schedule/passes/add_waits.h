@@ -14,14 +14,14 @@ namespace stagecraft {
 /// REQUIRES level kLowered without waits for sends (ArgumentError).
 Schedule add_send_waits(const Schedule& schedule);
 
-/// Where a WAIT_REDUCE_GRAD comes.
+/// The place of a WAIT_REDUCE_GRAD.
 enum class ReductionWait : uint8_t {
   kAtOnce,    ///< directly after its REDUCE_GRAD
   kDeferred,  ///< before the next REDUCE_GRAD of the rank; for the last one, at the end of the list
 };
 
-/// Inserts a WAIT_REDUCE_GRAD for each REDUCE_GRAD. Comes before add_transfers, which counts it as
-/// a turn of its rank.
+/// Inserts a WAIT_REDUCE_GRAD for each REDUCE_GRAD. Runs before add_transfers, which counts the
+/// wait as a turn of its rank.
 ///
 /// REQUIRES level kCompute without WAIT_REDUCE_GRAD (ArgumentError).
 Schedule add_reduction_waits(const Schedule& schedule, ReductionWait where);

@@ -21,8 +21,8 @@ namespace {
 using Node = uint32_t;
 constexpr Node kNoNode = UINT32_MAX;
 
-// What comes before what, and by how much: for each node and each rank, how many of the rank's
-// nodes come before the node or are it. Edges can be added; counts only grow.
+// The order of nodes: for each node and each rank, the number of the rank's nodes that come before
+// the node, or are the node itself. Edges can be added. Counts only grow.
 class EventOrder {
  public:
   // `sizes`: the number of nodes of each rank. Nodes of a rank are in order.
@@ -36,10 +36,10 @@ class EventOrder {
     for (Node node = 0; node < rank_of_.size(); ++node) count(node, rank_of_[node]) = number(node);
   }
 
-  // Before `settle`.
+  // Called before `settle`.
   void connect(Node from, Node to) { successors_[from].push_back(to); }
 
-  // Counts for all edges so far. Returns false when they have a cycle.
+  // Computes the counts for all edges so far. Returns false if the edges have a cycle.
   bool settle() {
     std::vector<uint32_t> incoming(rank_of_.size(), 0);
     for (Node node = 0; node < rank_of_.size(); ++node) {
@@ -62,7 +62,7 @@ class EventOrder {
     return settled == rank_of_.size();
   }
 
-  // After `settle`. REQUIRES that `to` does not reach `from`.
+  // Called after `settle`. REQUIRES that `to` does not reach `from`.
   void add(Node from, Node to) {
     successors_[from].push_back(to);
     if (!raise(to, from)) return;
@@ -90,7 +90,7 @@ class EventOrder {
     for (const Node next : successors_[node]) visit(next);
   }
 
-  // All that comes before `from` comes before `node`. Returns whether that is new.
+  // Everything that comes before `from` now comes before `node`. Returns whether a count has grown.
   bool raise(Node node, Node from) {
     uint32_t* const own = before_.data() + node * ranks_;
     const uint32_t* const other = before_.data() + from * ranks_;
@@ -110,7 +110,7 @@ class EventOrder {
   std::vector<uint32_t> before_;               // by node, then rank
 };
 
-// What a receive waits for.
+// What a receive waits for in the model.
 enum class ReceiveModel : uint8_t {
   kWaits,  // for its send, if it has one send only; torch's model
   kPosts,  // for nothing: only the compute that reads the value waits
@@ -136,7 +136,8 @@ class SendLimiter {
     }
   }
 
-  // Nothing when the model has a cycle, or no send can be waited for where it has to be.
+  // Nothing if the model has a cycle, or if no send can be waited for at a place where a wait is
+  // needed.
   std::optional<std::vector<ActionList>> run(ReceiveModel model) {
     EventOrder order(sizes_);
     connect(order, model);
@@ -250,7 +251,8 @@ class SendLimiter {
     return true;
   }
 
-  // The first send whose receives all come before `node` anyway, or else the first with none after.
+  // The first send whose receives all come before `node` already; otherwise the first send with no
+  // receive after `node`.
   static std::vector<Pending>::iterator choose(std::vector<Pending>& pending, Node node,
                                                const EventOrder& order) {
     const auto free = std::find_if(pending.begin(), pending.end(), [&](const Pending& each) {
@@ -284,9 +286,9 @@ Schedule limit_sends(const Schedule& schedule, int32_t limit, const StageGraph& 
   }
   verify_or_throw(schedule, graph, "limit_sends", {.mode = VerifyMode::kPartial});
   SendLimiter limiter(schedule, graph, static_cast<std::size_t>(limit));
-  // Torch's model first, for its choices. It has cycles where receives are posted early. The other
-  // model has none: a schedule that is good can be executed with every receive before its send, and
-  // all edges, also those of waits that were moved, follow that order.
+  // torch's model comes first, to make the choices of torch. It has cycles if receives are posted
+  // early. The other model has none: a schedule that is good can be executed with every receive
+  // before its send, and all edges, also those of waits that were moved, follow that order.
   std::optional<std::vector<ActionList>> lists = limiter.run(ReceiveModel::kWaits);
   if (!lists) lists = limiter.run(ReceiveModel::kPosts);
   if (!lists) throw ScheduleError("limit_sends: the ranks wait for each other", {});

@@ -10,9 +10,9 @@ namespace stagecraft {
 /// Bounds the number of outstanding sends of a rank, F and B together: before a send that would
 /// exceed `limit`, moves the wait for an earlier one there. Adds waits first if there are none.
 ///
-/// Of the outstanding sends, the oldest goes first whose receives are known to be posted by then,
-/// so that the wait takes no time; otherwise the oldest whose wait cannot make ranks wait for each
-/// other. The choices are those of torch 2.15's `max_outstanding_sends` where torch finds one.
+/// It chooses the oldest outstanding send whose receives are known to be posted by then, so that
+/// the wait takes no time; otherwise the oldest one whose wait cannot cause a deadlock. The choices
+/// are those of torch 2.15's `max_outstanding_sends`, as long as torch finds one.
 ///
 /// Takes time about linear in the number of actions, and memory for actions times ranks.
 ///

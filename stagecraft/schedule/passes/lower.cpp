@@ -46,7 +46,7 @@ void check_input(const Schedule& schedule, const LowerOptions& options) {
       "lower: the schedule has WAIT_REDUCE_GRAD already, so reduction_wait has no effect on it");
 }
 
-// For torch 2.13, which does not know it.
+// For torch 2.13, which has no WAIT_REDUCE_GRAD.
 Schedule drop_reduction_waits(const Schedule& schedule) {
   std::vector<ActionList> lists = schedule.lists();
   for (ActionList& list : lists) {
@@ -71,7 +71,7 @@ class Lowering {
   }
 
   void limit_active_stages(int32_t most) { options_.max_active_stages = most; }
-  /// For the next pass; later ones do not move UNSHARD.
+  /// Sets the lookahead that the next pass is verified against. Later passes do not move UNSHARD.
   void limit_lookahead(std::vector<int32_t> lookahead) {
     options_.unshard_lookahead = std::move(lookahead);
   }

@@ -4,8 +4,8 @@
 
 namespace stagecraft {
 
-/// Makes a B of each I that is directly followed by the W of its stage and microbatch. Removes idle
-/// slots first. An I that is the last part of an overlap is merged, too:
+/// Replaces each I that is directly followed by the W of its stage and microbatch, and that W, by a
+/// B. Removes idle slots first. An I that is the last part of an overlap is merged, too:
 /// (0F1;1I0)OVERLAP_F_B,1W0 becomes (0F1;1B0)OVERLAP_F_B.
 ///
 /// REQUIRES level kCompute (ArgumentError): a lowered schedule may send between I and W.

@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// ArgumentError, beginning with the name of the pass, unless the schedule has that level.
+/// ArgumentError, which begins with the name of the pass, unless the schedule has that level.
 void require_level(const Schedule& schedule, Level level, std::string_view pass);
 /// Whether an action of one of these types occurs.
 bool has_any(const Schedule& schedule, std::initializer_list<ActionType> types);

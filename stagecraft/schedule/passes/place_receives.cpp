@@ -76,9 +76,9 @@ ActionList place_by_need(std::span<const Action> list, int32_t prefetch, PairFla
   return placed;
 }
 
-// A receive in the ring of waits of ranks that wait for each other.
+// A receive in the cycle of ranks that wait for each other.
 ListRunner::Wait find_awaited_receive(const Schedule& schedule, const ListRunner& runner) {
-  // As many steps as there are ranks lead into the ring; one round of it finds the receive.
+  // As many steps as there are ranks lead into the cycle. One round of the cycle finds the receive.
   std::size_t rank = runner.last_waiting();
   for (std::size_t i = 0; i < schedule.lists().size(); ++i) rank = runner.wait(rank).rank;
   const std::size_t start = rank;
@@ -92,7 +92,7 @@ ListRunner::Wait find_awaited_receive(const Schedule& schedule, const ListRunner
                       {to_string(schedule.lists()[wait.rank][wait.offset])});
 }
 
-// Runs the lists. Where all ranks that are left wait for each other, posts a receive that one of
+// Runs the lists. When all ranks that are left wait for each other, posts a receive that one of
 // them waits for ahead of its place.
 std::vector<ActionList> untangle(const Schedule& schedule, const StageGraph& graph) {
   ActionIndex index(schedule);

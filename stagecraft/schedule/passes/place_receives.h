@@ -9,9 +9,9 @@
 namespace stagecraft {
 
 /// Moves every receive to `prefetch` slots of compute before the slot that reads its value (0:
-/// directly before that slot). This bounds the number of buffers that wait for values. Where ranks
+/// directly before that slot). This bounds the number of buffers that wait for values. If ranks
 /// would then wait for each other, each in a send whose receive the other rank has not posted, one
-/// receive is posted earlier, as late as possible.
+/// receive is posted earlier, but as late as possible.
 ///
 /// A rank may then post its receives in a different order than the other rank sends. Transfers are
 /// matched by stage and microbatch here, so this is safe. PyTorch matches them by their order: a

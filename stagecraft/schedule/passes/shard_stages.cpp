@@ -20,7 +20,7 @@ class NextStages {
  public:
   explicit NextStages(int32_t stages) : first_use_(stages, kNoUse) {}
 
-  // At the first slot of a list.
+  // Begins at the first slot of a list.
   void start(const std::vector<Slot>& slots) {
     uses_.clear();
     for (std::size_t i = 0; i < slots.size(); ++i) {
@@ -46,7 +46,7 @@ class NextStages {
     at_ = 0;
   }
 
-  // The first `limit` stages, and all others of the last one's slot.
+  // The first `limit` stages, and all other stages of the last one's slot.
   void first(std::size_t limit, std::vector<StageId>& stages) const {
     stages.clear();
     std::size_t last_slot = kNoUse;
@@ -115,7 +115,7 @@ class ListSharder {
   }
 
  private:
-  // All active stages that are not resident now.
+  // Reshards all active stages that are not resident now.
   void reshard(ActionList& out) {
     std::erase_if(active_, [&](StageId stage) {
       if (resident_at_[stage] == now_) return false;

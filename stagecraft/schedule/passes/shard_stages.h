@@ -10,7 +10,7 @@ namespace stagecraft {
 
 constexpr int32_t kDefaultActiveStages = 3;
 
-/// How many of the next stages are unsharded ahead of their use.
+/// The number of next stages that are unsharded ahead of their use.
 enum class Lookahead : uint8_t {
   kFull,  ///< as many as may be active
   kAuto,  ///< r + 2 on rank r, at most as many as may be active: early ranks unshard later

@@ -4,9 +4,9 @@
 
 namespace stagecraft {
 
-/// Makes an I and, directly after it, a W of each B, so that the gradients of the inputs can be
-/// sent before those of the parameters are made. A B inside an overlap becomes an I there; its W
-/// follows the overlap. Keeps idle slots.
+/// Replaces each B by an I and, directly after it, a W, so that the gradients of the inputs can be
+/// sent before those of the parameters are computed. A B inside an overlap becomes an I there; its
+/// W follows the overlap. Keeps idle slots.
 ///
 /// REQUIRES level kCompute (ArgumentError).
 Schedule split_backward(const Schedule& schedule);

@@ -68,15 +68,15 @@ class Exchange {
   void abort(AbortReason reason);
   std::shared_ptr<const AbortReason> reason() const { return world_.reason(); }
   void recover(Rank rank, Deadline deadline);
-  /// The second part of recover, for ranks that coordinate elsewhere. Destroy the result without
-  /// holding a lock.
+  /// The second half of `recover`, for ranks that coordinate elsewhere (wire/meeting_point.h).
+  /// Destroy the result without holding a lock.
   struct Forgotten {
     std::vector<Payload> payloads;
     std::shared_ptr<const AbortReason> reason;
   };
   Forgotten forget();
-  /// The rank has left. A rank that waits for it aborts the world; a rank that begins to wait later
-  /// throws PeerError.
+  /// Records that the rank has left. A rank that waits for it aborts the world. A rank that begins
+  /// to wait later throws PeerError.
   void leave(Rank rank);
 
   /// The source of a rank's progress.

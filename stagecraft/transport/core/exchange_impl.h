@@ -14,8 +14,8 @@
 
 namespace stagecraft::detail {
 
-// Order of locks (docs/threads.md): recoveries_, then those of world_ that change it, then one
-// mailbox or collectives_, then the lock of the reason in world_.
+// Order of locks (docs/threads.md): recoveries_, then WorldState::changing_, then one mailbox or
+// collectives_, then WorldState::reason_mutex_.
 
 template <typename Payload>
 PendingPtr Exchange<Payload>::post_send(Rank from, Rank to, const TransferId& id, Payload payload) {
@@ -142,7 +142,7 @@ void Exchange<Payload>::abort(AbortReason reason) {
       auto lock = box.waiters.lock();
       for (auto& [key, transfer] : box.transfers) {
         transfer->set(TransferState::kAborted);
-        // No rank can receive it any more, so it is released before the recovery.
+        // No rank can receive the value any more, so it is released now, not at the recovery.
         discarded.push_back(std::move(transfer->payload));
       }
       box.waiters.unlock_and_wake(lock);

@@ -11,8 +11,8 @@
 #include "stagecraft/transport/core/abort_reason.h"
 #include "stagecraft/transport/core/world_state.h"
 
-/// How a collective or a recovery ends for one rank, and which error that is. The threads of a
-/// LocalWorld (rendezvous.h) and processes (wire/meeting_point.h) share it.
+/// The outcome of a collective or a recovery for one rank, and the error that follows from it.
+/// Shared by the threads of a LocalWorld (rendezvous.h) and by processes (wire/meeting_point.h).
 namespace stagecraft::detail {
 
 struct MeetingResult {
@@ -27,8 +27,9 @@ struct MeetingResult {
 /// aborted. Nothing if they can.
 std::optional<MeetingResult::Outcome> find_disturbance(const WorldState& world, bool heeds_abort);
 
-/// Throws the error of `rank`, which waited this long in `call`: PeerError or TimeoutError. If a
-/// rank left meanwhile, the world is aborted first, with `abort`. REQUIRES that they did not meet.
+/// Throws the error of `rank`, which spent the time `waited` in `call`: PeerError or TimeoutError.
+/// If a rank left during the wait, the world is aborted first, through `abort`. REQUIRES an outcome
+/// other than kMet.
 [[noreturn]] void throw_unmet(const WorldState& world, Rank rank, const std::string& call,
                               const MeetingResult& result, Deadline::Clock::duration waited,
                               const std::function<void(AbortReason)>& abort);

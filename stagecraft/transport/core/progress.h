@@ -19,7 +19,7 @@ struct RankProgress {
   std::chrono::milliseconds waits{0};
 };
 
-/// The progress of a rank, as a different rank knows it.
+/// The progress of a rank, as known to the other ranks.
 struct HeardProgress {
   /// Nothing if the rank has reported no progress.
   std::optional<RankProgress> progress = std::nullopt;

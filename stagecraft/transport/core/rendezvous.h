@@ -17,8 +17,8 @@
 
 namespace stagecraft::detail {
 
-/// A meeting of all ranks of a world, again and again. Each rank contributes a payload and the name
-/// of its call, and gets those of all ranks.
+/// A repeated meeting of all ranks of a world. Each rank contributes a payload and the name of its
+/// call, and gets the contributions of all ranks.
 template <typename Payload>
 class Rendezvous {
  public:
@@ -51,7 +51,7 @@ class Rendezvous {
   Result meet(Rank rank, const std::string& call, Payload payload, Deadline deadline,
               Deadline::Clock::duration spin, const OnMet& on_met) {
     const auto place = rank.position();
-    Payload withdrawn = Payload();  // destroyed without the lock: that may take long
+    Payload withdrawn = Payload();  // destroyed after the lock is released: it may take long
     auto lock = waiters_.lock();
     if (const auto before = disturbance()) return {{*before, {}, /*waited=*/false}};
     const auto round = round_;

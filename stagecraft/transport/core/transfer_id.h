@@ -14,14 +14,14 @@ enum class Direction : uint8_t {
   kForward,   ///< values, from the stage that computes them to a stage that reads them
   kBackward,  ///< gradients of the values, in the opposite direction
   kResult,    ///< losses and outputs, to a rank that asked for them
-  /// gradients of a tied weight; its number is the microbatch
+  /// gradients of a tied weight; the microbatch is the number of the weight
   kTiedWeight,
   /// gradients of a stage to the same stage of a different replica, or their sums (microbatch 1)
   kReplica,
   /// a piece of the weights of a stage, to the same stage of a different replica. `to` is the
   /// number of the unit, the microbatch the number of the chunk
   kWeights,
-  /// gradients of a stage to the replica that owns their piece, in the same way
+  /// gradients of a stage to the replica that owns their piece, numbered as for kWeights
   kGradPieces,
 };
 

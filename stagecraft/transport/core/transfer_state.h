@@ -21,15 +21,15 @@ struct TransferKey {
   friend bool operator==(const TransferKey&, const TransferKey&) = default;
 };
 
-/// How far a transfer has got. The two ends meet in it, whichever comes first:
+/// The state of a transfer. Sender and receiver share it, and either may come first:
 ///
 ///             post_receive                         wait_receive
 ///   (nothing) ------------> kPosted ---\           ------------> kTaken: out of the mailbox
 ///             post_send                 +--> both
 ///             ------------> kSent   ---/
 ///
-/// and from anywhere but kTaken to one of the last three, which ends it. Bits are set under the
-/// mutex of the mailbox and read without.
+/// From every state except kTaken, one of the last three bits ends the transfer. Bits are set under
+/// the mutex of the mailbox and read without it.
 class TransferState : public Pending {
  public:
   using Bits = uint8_t;
@@ -52,7 +52,7 @@ class TransferState : public Pending {
   bool has(Bits any_of) const { return (bits() & any_of) != 0; }
   void set(Bits bits) { bits_.fetch_or(bits, std::memory_order_release); }
 
-  /// Of the receive.
+  /// Whether the receive is done.
   bool is_done() const override { return has(kSent | kEnded); }
 
  private:
@@ -65,7 +65,7 @@ class TransferState : public Pending {
 /// The sender's handle of a send.
 class SendHandle final : public Pending {
  public:
-  /// Null: the send is done when it is posted.
+  /// `transfer` is null if the send is done when it is posted.
   explicit SendHandle(uint64_t world, std::shared_ptr<TransferState> transfer)
       : world_(world), transfer_(std::move(transfer)) {}
 

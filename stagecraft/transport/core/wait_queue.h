@@ -20,7 +20,7 @@ inline void pause_processor() {
 #endif
 }
 
-/// How long a thread spins without yielding. Afterwards it yields between two looks, for threads
+/// How long a thread spins without yielding. Afterwards it yields between two checks, for threads
 /// that share its core.
 constexpr auto kAlone = std::chrono::microseconds(20);
 
@@ -48,7 +48,7 @@ class WaitQueue {
  public:
   std::unique_lock<std::mutex> lock() {
     // A thread that sees a flag set under the mutex arrives here just before the mutex is released.
-    // Sleeping for that would cost a hundred times as much as spinning.
+    // Sleeping until then would cost a hundred times as much as spinning.
     for (int i = 0; i < 32; ++i) {
       if (mutex_.try_lock()) return std::unique_lock(mutex_, std::adopt_lock);
       pause_processor();

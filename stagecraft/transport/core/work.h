@@ -16,12 +16,12 @@ class Work {
   /// a library may miss that for a message that was half-way through. One thread at a time may
   /// wait.
   virtual bool wait() = 0;
-  /// The same, for a thread that has nothing else to do and must not lose time: a library that must
-  /// be polled may be polled without a pause.
+  /// Like `wait`, for a thread that has nothing else to do and must not lose time. A library that
+  /// must be polled may be polled without pauses.
   virtual bool wait_busily() { return wait(); }
   /// Whether it is known to be done, without a wait.
   virtual bool is_done() const { return false; }
-  /// Ends the current wait, or else the next one. The send or receive itself goes on.
+  /// Ends the current wait; without one, the next wait. The send or receive itself goes on.
   virtual void interrupt() = 0;
 };
 using WorkPtr = std::shared_ptr<Work>;

@@ -33,7 +33,8 @@ class WorldState {
   std::shared_ptr<const AbortReason> reason() const;
   /// PeerError with the reason, if there is one.
   void throw_if_aborted() const;
-  /// Only the first reason counts. For that one `tell_all` is called, before the world can recover.
+  /// Aborts the world. Only the first reason counts: `tell_all` is called for it, before the world
+  /// can recover.
   void abort(AbortReason reason, const std::function<void()>& tell_all);
   /// Forgets the reason and returns it. `clear` is called before the world can be aborted again.
   std::shared_ptr<const AbortReason> recover(const std::function<void()>& clear);

@@ -57,16 +57,16 @@ class DeviceLink {
   virtual c10::Device device() const = 0;
 
   /// Connects to a rank, if that was not done in this epoch. Called before each value, by the
-  /// thread that sends it. Waits for the rank, until `is_closed`: so the caller holds no lock.
-  /// False if the epoch is over or `is_closed`. ArgumentError with the reason; TimeoutError. All
-  /// messages name both ranks.
+  /// thread that sends it. Waits for the rank, at most until `is_closed`, so the caller must not
+  /// hold a lock. False if the epoch is over or `is_closed`. ArgumentError with the reason if the
+  /// ranks cannot connect; TimeoutError. All messages name both ranks.
   virtual bool open(Rank to, uint64_t epoch, const std::function<bool()>& is_closed) = 0;
-  /// A rank connects to this one, with a key that its link has made. Does not wait.
+  /// Accepts the connection from a rank, with the key that its link has made. Does not wait.
   /// MetadataError for an invalid key.
   virtual void accept(Rank from, uint64_t epoch, std::string_view key) = 0;
 
-  /// Connects both directions with a rank, which calls it, too: first the one in which the lower
-  /// rank sends. Returns and throws as `open` does.
+  /// Connects both directions with a rank, which makes the same call. The direction in which the
+  /// lower rank sends is connected first. Returns and throws as `open` does.
   virtual bool connect(Rank peer, uint64_t epoch, const std::function<bool()>& is_closed) = 0;
 
   /// Adds the transfer to the device's current stream, without waiting (`receive` may wait for the
@@ -80,20 +80,21 @@ class DeviceLink {
 
   /// The world that the link belongs to. Called once, before everything else.
   virtual void attach(LinkedWorld& world) = 0;
-  /// Begins an epoch, without a connection. All ranks call it, on their own threads, after they
-  /// joined and after every recovery. Transfers of earlier epochs end.
+  /// Begins an epoch, in which no ranks are connected yet. All ranks call it, on their own threads,
+  /// after they joined and after every recovery. Transfers of earlier epochs end.
   virtual void begin_epoch(Deadline deadline) = 0;
   /// Waits until every posted receive has arrived on the device. PeerError if the world is aborted;
   /// TimeoutError. The rank's thread calls it before and after every collective.
   virtual void settle(Deadline deadline) = 0;
-  /// Called every kTick by a separate thread: a thread may be blocked inside the link, so this
-  /// thread must never wait for the link's users.
+  /// Called every kTick, on a thread of its own. Other threads may be blocked inside the link until
+  /// this call ends the transfers, so it must never wait for them.
   virtual void on_tick() = 0;
-  /// The world of that epoch is aborted. Does not wait: `on_tick` then ends all transfers.
+  /// Records that the world was aborted in that epoch. Does not wait: the next `on_tick` ends all
+  /// transfers.
   virtual void cancel(uint64_t epoch) = 0;
   /// Ends all transfers, complete or not. Nothing is sent until the next epoch.
   virtual void abort() = 0;
-  /// Ends the link. Transfers in progress get this much time to complete.
+  /// Ends the link. Transfers in progress get the time `limit` to complete.
   virtual void close(std::chrono::nanoseconds limit) = 0;
 };
 

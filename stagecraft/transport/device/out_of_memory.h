@@ -4,8 +4,8 @@
 
 namespace stagecraft::detail {
 
-/// This rank has no memory for a value that it receives, or its own device fails: not the sender's
-/// fault.
+/// This rank cannot receive a value because it lacks memory or because its own device fails. The
+/// sender is not at fault.
 class OutOfMemory : public std::runtime_error {
  public:
   using std::runtime_error::runtime_error;

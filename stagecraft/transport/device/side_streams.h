@@ -9,7 +9,7 @@
 
 namespace stagecraft::detail {
 
-/// Whether work on such a device is ordered by streams. Not so for the CPU and for meta tensors,
+/// Whether work on such a device is ordered by streams. False for the CPU, and for meta tensors,
 /// which have no data.
 bool has_streams(c10::Device device);
 c10::Stream current_stream(c10::Device device);

@@ -13,8 +13,8 @@
 namespace stagecraft::detail {
 namespace {
 
-// Copying a megabyte takes about as long as this many looks. Afterwards the thread sleeps between
-// two looks.
+// The thread polls this many times without sleeping, which takes about as long as copying a
+// megabyte. Afterwards it sleeps between two polls.
 constexpr int kBusyTurns = 200;
 constexpr auto kNap = std::chrono::microseconds(20);
 

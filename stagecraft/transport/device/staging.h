@@ -14,7 +14,7 @@ class Readiness {
  public:
   /// Called by one thread at a time. Throws what the device throws.
   bool is_ready() const;
-  /// Polls until it is ready (true) or `is_over` (false).
+  /// Polls until the tensors are ready (returns true) or `is_over` (returns false).
   template <typename IsOver>
   bool wait(const IsOver& is_over) const {
     for (int turn = 0; !is_ready(); ++turn) {

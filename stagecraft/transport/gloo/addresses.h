@@ -25,11 +25,11 @@ class Socket {
 bool is_loopback(const std::string& host);
 /// Whether the socket is bound to a loopback address.
 bool is_on_loopback(int fd);
-/// A socket that listens there; port 0: any free port. ArgumentError if that fails.
+/// A socket that listens at the address; port 0 means any free port. ArgumentError if that fails.
 Socket listen_on(const std::string& address, uint16_t port);
 /// The port of a listening socket.
 uint16_t port_of(const Socket& socket);
-/// Waits until a process listens there; false at the deadline.
+/// Waits until a process listens at this host and port; false at the deadline.
 bool wait_for_listener(const std::string& host, uint16_t port, Deadline deadline);
 /// The address from which this machine reaches `host`.
 std::string address_towards(const std::string& host);

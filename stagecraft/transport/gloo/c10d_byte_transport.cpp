@@ -32,7 +32,7 @@ class GlooWork final : public Work {
   c10::intrusive_ptr<c10d::Work> work_;
 };
 
-// Keeps both until the process ends.
+// Keeps the work and its bytes until the process ends.
 void leak(c10::intrusive_ptr<c10d::Work> work, at::Tensor bytes) {
   static std::mutex mutex;
   static auto* const leaked =

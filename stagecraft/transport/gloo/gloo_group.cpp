@@ -37,7 +37,7 @@ class PatientThreads {
   int before_;
 };
 
-// As c10d's own groups choose it, if no address is given.
+// The device for an address. Without an address, chosen as c10d's own groups do.
 std::shared_ptr<gloo::transport::Device> device_at(const std::string& address) {
   using Group = c10d::ProcessGroupGloo;
   if (!address.empty()) return Group::createDeviceForHostname(address);

@@ -36,7 +36,8 @@ using std::chrono::milliseconds;
 
 constexpr std::size_t kSaltBytes = 16;
 constexpr std::size_t kSignBytes = 32;
-// How long rank 0 keeps the store after a failure, for other ranks to read the fingerprint.
+// How long rank 0 keeps the store after a failure, so that other ranks can still read the
+// fingerprints.
 constexpr auto kFarewell = std::chrono::seconds(2);
 // How long a thread may take to report its own timeout.
 constexpr auto kPatience = std::chrono::seconds(1);
@@ -123,7 +124,7 @@ void check(const JoinOptions& options) {
   }
 }
 
-// The joining of one rank.
+// Joins one rank to the world.
 class Joining {
  public:
   explicit Joining(const JoinOptions& options)
@@ -160,9 +161,9 @@ class Joining {
   int32_t num_ranks() const { return options_.num_ranks.value_or(1); }
   bool keeps_store() const { return me() == 0 && !options_.store_is_elsewhere && !is_given_; }
   std::string where() const {
-    return is_given_ ? "the given store" : fmt::format("{}:{}", options_.host, port_);
+    return is_given_ ? "the given address" : fmt::format("{}:{}", options_.host, port_);
   }
-  // Empty: where c10d's own groups are reached.
+  // The address at which peers reach this rank. Empty: the one that c10d's own groups use.
   std::string own_address() const {
     if (!options_.address.empty() || is_given_) return options_.address;
     return address_towards(options_.host);
@@ -199,8 +200,8 @@ class Joining {
                                    describe_wait(options_.join_timeout), where()));
   }
 
-  // The value of a key, as soon as it exists and `accept` takes it; nothing at the deadline. The
-  // store's own wait would print an error.
+  // The value of a key, as soon as it exists and `accept` returns true for it; nothing at the
+  // deadline. The store is polled, because its own wait would print an error.
   template <typename Accept>
   std::optional<std::string> wait_for(const std::string& key, const Accept& accept) {
     for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLastLook)) {
@@ -249,7 +250,7 @@ class Joining {
   }
 
   void compare() {
-    // The random number tells this process from a second one with the same fingerprint.
+    // The random salt distinguishes this process from a second one with the same fingerprint.
     const Fingerprint fingerprint = fingerprint_of_rank(options_, num_ranks());
     ByteWriter mine;
     mine.put(kHandshakeMagic);

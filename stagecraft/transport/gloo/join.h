@@ -13,7 +13,7 @@ class Store;
 
 namespace stagecraft::detail {
 
-/// Joins the other ranks at c10d's store, compares fingerprint with them (wire/handshake.h) and
+/// Joins the other ranks at c10d's store, compares fingerprints with them (wire/handshake.h) and
 /// connects to them through gloo. A store that rank 0 keeps ends when all ranks have read it.
 ///
 ///   1. Rank 0 writes a salt, signed with the token: ranks learn whether their token is right.

@@ -29,17 +29,17 @@ namespace stagecraft {
 /// ranks differ in what they must agree on (JoinOptions::fingerprint).
 std::unique_ptr<Transport> join_gloo(const JoinOptions& options);
 
-/// The same at a store that the program has, such as that of its own c10d group: a gloo group of
-/// Stagecraft's own beside it. Of the options, those of c10d's store (host, port, listen, ...) are
-/// not used. A process that can reach the store can join, so no token is needed unless one is
-/// given. Without `address`, peers reach this rank where c10d's gloo groups are reached (by
-/// GLOO_SOCKET_IFNAME, or else by the machine's name). Worlds at one store need different jobs.
+/// The same at a store that the program has, such as that of its own c10d group. Stagecraft creates
+/// a separate gloo group there. The options of c10d's store (host, port, listen, ...) are not used.
+/// A process that can reach the store can join, so no token is needed unless one is given. Without
+/// `address`, peers reach this rank at the address that c10d's gloo groups use (of
+/// GLOO_SOCKET_IFNAME, otherwise of the machine's name). Worlds at one store need different jobs.
 std::unique_ptr<Transport> join_gloo(const c10::intrusive_ptr<c10d::Store>& store,
                                      const JoinOptions& options);
 
-/// Joins a world over an existing c10d group that has a backend for the CPU (ArgumentError
-/// without). Nothing else may send or receive in the group. The caller handles SIGPIPE, which gloo
-/// raises when a peer dies.
+/// Joins a world over an existing c10d group that has a backend for the CPU (otherwise
+/// ArgumentError). Nothing else may send or receive in the group. The caller handles SIGPIPE, which
+/// gloo raises when a peer dies.
 ///
 /// A backend other than gloo must support tags, accept a message that is shorter than the posted
 /// receive, and report completion by Work::isCompleted. Unless the backend reports the end of a

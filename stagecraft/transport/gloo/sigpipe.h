@@ -7,9 +7,9 @@
 
 namespace stagecraft::detail {
 
-/// While it lives, writing to a connection that the peer has closed does not raise SIGPIPE, which
-/// would end the process, on this thread and on threads that it starts. Neither gloo nor c10d's
-/// store prevents that.
+/// While it lives, SIGPIPE is blocked on this thread and on threads that it starts. Writing to a
+/// connection that the peer has closed raises SIGPIPE, which would end the process. Neither gloo
+/// nor c10d's store prevents that.
 class SigpipeGuard {
  public:
   SigpipeGuard() {

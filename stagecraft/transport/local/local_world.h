@@ -14,9 +14,9 @@ struct LocalWorldOptions {
   /// A send is done only when its receive is posted, as in a network without buffers. Finds
   /// schedules that rely on buffering.
   bool zero_buffering = false;
-  /// How long a wait spins before it sleeps; after 20 µs it yields the processor between two looks.
-  /// Default: 1 ms if ranks do not outnumber the processor's threads, otherwise 0. (Waking a thread
-  /// takes tens of microseconds, and waits in a pipeline often take a few hundred.)
+  /// How long a wait spins before it sleeps; after 20 µs it yields the processor between two
+  /// checks. Default: 1 ms if ranks do not outnumber the processor's threads, otherwise 0. (Waking
+  /// a thread takes tens of microseconds, and waits in a pipeline often take a few hundred.)
   std::optional<Deadline::Clock::duration> spin = std::nullopt;
 };
 

@@ -27,7 +27,8 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr std::size_t kHelloBytes = 64 * 1024;
-// The tag of joining, in the communicator of all ranks; the number of ranks is added to it.
+// The tag of joining, in the communicator of all ranks. The number of ranks is added to it, because
+// worlds of different sizes are numbered separately.
 constexpr ByteTransport::Tag kHelloTag = 1 << 26;
 // Keeps the numbers of worlds of different sizes apart, up to this size.
 constexpr uint64_t kMostSizes = 17;
@@ -36,7 +37,7 @@ constexpr auto kLook = std::chrono::microseconds(200);
 // communicator.
 constexpr auto kLinger = std::chrono::seconds(5);
 
-/// Each rank sends one of the last two, the same to all, after its hello.
+/// After its hello, each rank sends kGoesOn or kGivesUp, the same to all ranks.
 enum class Word : uint32_t { kHello, kGoesOn, kGivesUp };
 
 struct Hello {
@@ -79,7 +80,7 @@ Hello read_hello(std::string_view text, const Hello& mine) {
 }
 
 // Worlds of the same ranks are numbered, so that a message for a world that failed is not taken for
-// the next one.
+// one of the next world.
 uint64_t next_world(int32_t num_ranks) {
   static std::mutex mutex;
   static std::map<int32_t, uint64_t> worlds;
@@ -208,7 +209,7 @@ class Joining {
     return {other, std::move(bytes), std::move(work)};
   }
 
-  /// Whether the message has arrived. Messages for an earlier world are skipped.
+  /// Whether the message has arrived; records it. Messages for an earlier world are skipped.
   bool take(Talk& talk, Word word) {
     while (talk.work->is_over()) {
       try {

@@ -16,7 +16,7 @@
 namespace stagecraft::detail {
 namespace {
 
-// How long the last sends may take to leave.
+// How long the last sends may take to complete.
 constexpr auto kLeaveTime = std::chrono::milliseconds(500);
 
 constexpr uint64_t kWorlds = (kLastMpiTag + 1) / (kLastTag + 1);
@@ -113,10 +113,12 @@ class MpiByteTransport final : public ByteTransport {
   }
 
   // MPICH's mpirun ends the job within a millisecond and does not report which rank died. So the
-  // first rank of this machine that detects it does. Open MPI's mpirun reports it itself.
+  // first rank of this machine that detects the death prints a line. Open MPI's mpirun names the
+  // rank itself.
   void announce(Rank lost) {
     if (progress_.kind() != MpiKind::kMpich) return;
-    // One name for all ranks: when the job is being ended, all of them die.
+    // The claimed name does not contain the lost rank: when the launcher ends the job all ranks
+    // die, and only the first loss is reported.
     const auto& first = processes_.front();
     if (!claim_.take(fmt::format("stagecraft lost {}/{}", first.pid, first.start))) return;
     const auto line =

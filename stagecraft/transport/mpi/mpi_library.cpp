@@ -15,7 +15,7 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// The number of folders above a program in which its lib folder is looked for.
+// The number of folders above a program that are searched for a lib folder.
 constexpr int kLevels = 4;
 
 struct Names {
@@ -85,7 +85,7 @@ std::optional<MpiKind> find_mpi_kind() {
     throw ArgumentError(fmt::format("STAGECRAFT_MPI=\"{}\": expected openmpi or mpich", wanted));
   }
   if (is_set("OMPI_COMM_WORLD_SIZE")) return MpiKind::kOpenMpi;
-  // hydra, and srun with PMI.
+  // Set by hydra, and by srun with PMI.
   if (is_set("PMI_RANK") || is_set("PMI_SIZE")) return MpiKind::kMpich;
   if (is_set("PMIX_RANK")) return MpiKind::kOpenMpi;
   return std::nullopt;

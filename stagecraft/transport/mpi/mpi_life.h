@@ -39,7 +39,7 @@ class MpiLife {
   /// Finalizes MPI; returns in kEnded or kStranded. `can_meet`: all ranks of the job do the same.
   /// Can block for ever. REQUIRES kRunning.
   void finish(bool can_meet);
-  /// MPI is not called any more. REQUIRES kRunning.
+  /// Ends the use of MPI without finalizing it. REQUIRES kRunning.
   void leave() { move_to(State::kLeft); }
 
   State state() const { return state_.load(std::memory_order_acquire); }

@@ -213,7 +213,8 @@ int32_t poll(const MpiDone** done) {
     all.done.push_back({all.owners[static_cast<std::size_t>(all.indices[i])],
                         is_failed || is_cancelled != 0 ? 1 : 0});
   }
-  // From the end, so that the element that is moved into a gap is not one of those.
+  // In descending order, so that the last element, which fills a gap, is never one that is to be
+  // removed.
   std::sort(all.indices.begin(), all.indices.end(), std::greater<>());
   for (const int index : all.indices) {
     const auto place = static_cast<std::size_t>(index);

@@ -33,10 +33,10 @@ constexpr auto kAgain = nanoseconds(milliseconds(1));
 constexpr auto kLookIfStuck = milliseconds(100);
 // How long MPI_Finalize may take after a rank has ended: this rank may be slow to return from it.
 constexpr auto kFinishWithoutPeer = milliseconds(5000);
-// And if it is not known whether all ranks are alive. Giving up ends the job, including ranks that
-// are still saving their results.
+// How long it may take if it is not known whether all ranks are alive. Giving up ends the job,
+// including ranks that are still saving their results.
 constexpr auto kFinishWithUnknown = milliseconds(60'000);
-// And after all ranks have called it: then it takes MPI's own time.
+// How long it may take after all ranks have called it. MPICH 4.0 over UCX's TCP can hang there.
 constexpr auto kFinishTogether = milliseconds(20'000);
 
 std::atomic<MpiProgress*> started{nullptr};

@@ -70,7 +70,7 @@ class MpiProgress {
   /// Gives up all transfers of a communicator with that rank.
   void give_up(void* group, Rank other);
 
-  /// MPI_Finalize must not be called: it would wait for a rank that is lost.
+  /// From now on MPI_Finalize must not be called: it would wait for a rank that is lost.
   void set_unfinishable() { cannot_finish_ = true; }
   /// Finalize with a timeout: a world has failed, and surviving ranks may still hang.
   void set_failed() { has_failed_ = true; }
@@ -85,8 +85,8 @@ class MpiProgress {
  private:
   friend class MpiWork;
   using Clock = Deadline::Clock;
-  /// Of the progress thread: kNone -> kLong -> kNone, or, if it is ended early, kNone -> kLong ->
-  /// kWoken -> kNone. Only a long pause can be ended early.
+  /// The pause of the progress thread: kNone -> kLong -> kNone, or kNone -> kLong -> kWoken ->
+  /// kNone if it is ended early. Only a long pause can be ended early.
   enum class Pause : uint8_t { kNone, kLong, kWoken };
 
   MpiProgress(MpiKind kind, const MpiPlugin& plugin);

@@ -7,8 +7,8 @@
 
 namespace stagecraft::detail {
 
-/// The functions of NCCL that are used, found at run time; in NCCL's C API since 2.7. Communicators
-/// and streams are opaque pointers.
+/// The functions of NCCL that are used. They are in its C API since 2.7 and are found at run time.
+/// Communicators and streams are opaque pointers.
 class NcclLibrary {
  public:
   using Result = int;

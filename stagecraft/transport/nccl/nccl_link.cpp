@@ -12,8 +12,8 @@
 namespace stagecraft::detail {
 namespace {
 
-// How `settle` polls. In most cases the device has already completed all receives, and one look is
-// enough; after these turns the thread sleeps between two looks.
+// How `settle` polls. In most cases the device has already completed all receives, and one poll is
+// enough. After this many polls the thread sleeps between two of them.
 constexpr int kBusyTurns = 200;
 constexpr auto kDeviceNap = std::chrono::microseconds(20);
 
@@ -37,8 +37,8 @@ bool NcclLink::connect(Rank peer, uint64_t epoch, const std::function<bool()>& i
 void NcclLink::begin_epoch(Deadline deadline) {
   const std::lock_guard lock(ending_);
   try {
-    // A transfer of the last epoch may keep a thread inside NCCL, and that thread the stream of
-    // frames.
+    // A transfer of the last epoch may keep a thread inside NCCL, and that thread may hold the
+    // stream of frames. Its communicators are therefore ended before the ranks synchronise.
     pairs_.begin_epoch(world_->epoch());
     // A key of this epoch must not reach a rank before the rank has begun the epoch.
     world_->synchronise(deadline);
@@ -98,9 +98,9 @@ void NcclLink::on_tick() {
   fail(std::move(*failure));
 }
 
-// The world must be aborted before the communicators: what an aborted receive leaves is not a
-// value. But notifying the peers may need the abort of the communicators, because a thread inside
-// NCCL holds the stream of frames. So the world is aborted on a separate thread.
+// The world must be aborted before the communicators, because an aborted receive looks complete but
+// has no value. But notifying the peers may need the abort of the communicators, because a thread
+// inside NCCL holds the stream of frames. So the world is aborted on a separate thread.
 void NcclLink::fail(AbortReason reason) {
   std::thread notifier([&] {
     name_thread("sc nccl abort");

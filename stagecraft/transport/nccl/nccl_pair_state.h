@@ -8,7 +8,7 @@
 
 namespace stagecraft::detail {
 
-/// How far the communicator of one directed pair of ranks has got. Thread-safe.
+/// The state of the communicator of one directed pair of ranks. Thread-safe.
 ///
 ///            connect                its first byte has passed
 ///   kIdle ------------> kConnecting -------------------------> kOpen
@@ -17,8 +17,8 @@ namespace stagecraft::detail {
 ///
 ///   abort, close: every state becomes kIdle
 ///
-/// The communicator may end while a thread creates or uses it. What that thread reports afterwards
-/// (kOpen, kFailed) changes nothing.
+/// The communicator may end while a thread creates or uses it. Later reports of that thread (kOpen,
+/// kFailed) change nothing.
 class NcclPairState {
  public:
   enum class State : uint8_t { kIdle, kConnecting, kOpen, kFailed };

@@ -118,7 +118,8 @@ class LinkWork final : public Work {
   std::atomic<bool> is_interrupted_{false};
 };
 
-// Calls `body` for each, all at once on detached threads, and waits for them up to `limit`.
+// Calls `body` for each communicator, all at once on detached threads, and waits up to `limit`.
+// Then the calls continue alone.
 void run_for_each(const std::vector<Comm>& comms, std::chrono::nanoseconds limit,
                   const std::function<void(Comm)>& body) {
   std::vector<std::future<void>> calls;
@@ -231,7 +232,7 @@ void NcclPairs::cancel(uint64_t epoch) {
 // Connecting -----------------------------------------------------------------------------------
 
 void NcclPairs::begin_epoch(uint64_t epoch) {
-  // In this order: a pair that is opened for the last epoch in between is ended, too.
+  // The epoch changes first: a pair that is opened for the last epoch in between is ended, too.
   epoch_ = epoch;
   abort();
 }
@@ -365,7 +366,8 @@ void NcclPairs::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) 
   for (const auto* pairs : {&out_, &in_}) {
     for (const auto& pair : *pairs) {
       if (!pair) continue;
-      // Without the lock, too: a call that NCCL does not return from holds it for ever.
+      // If the lock is not available, continues without it: a call that NCCL never returns from
+      // holds it for ever.
       const std::unique_lock lock(pair->mutex, kCallLimit);
       ++pair->ends;
       if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
@@ -397,8 +399,8 @@ std::optional<AbortReason> NcclPairs::find_failure() const {
       if (!pair) continue;
       std::string failure = pair->life.failure();
       if (failure.empty()) {
-        // Without the mutex: a call that waits may hold it. Communicators are not ended meanwhile
-        // (ending_ of NcclLink).
+        // The mutex is not taken, because a call that waits may hold it. The caller holds ending_
+        // of NcclLink, so no communicator ends in the meantime.
         Result result = NcclLibrary::kSuccess;
         if (Comm comm = pair->comm) library_->comm_get_async_error(comm, &result);
         if (result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress) continue;

@@ -21,28 +21,28 @@
 
 namespace stagecraft::detail {
 
-/// NCCL's communicators of one rank: one of two ranks for each directed pair that talks, because
-/// NCCL has no tags and serialises the transfers of a communicator. The first send of a pair
-/// creates it:
+/// The NCCL communicators of one rank. Each directed pair of ranks that transfers values has a
+/// communicator of two ranks, because NCCL has no tags and serialises the transfers of a
+/// communicator. The first send of a pair creates it:
 ///
 ///   sender    open: makes an id, sends it to the receiver, waits for its own part
 ///   receiver  accept: begins its own part; the first receive waits for its end
 ///
 /// NCCL's calls can wait for a peer for ever. Calls that create, abort and destroy communicators
 /// run on detached threads; callers wait for them with a timeout. Several communicators may be
-/// created at the same time: an order would need one for all ranks.
+/// created at the same time: one after the other would deadlock, unless all ranks had one order.
 class NcclPairs {
  public:
   NcclPairs(std::shared_ptr<const NcclLibrary> library, Rank rank, int32_t ranks,
             c10::Device device, std::chrono::nanoseconds connect_limit);
-  /// As close(zero) does.
+  /// Ends all communicators, like `close` with no time to complete.
   ~NcclPairs();
   NcclPairs(const NcclPairs&) = delete;
   NcclPairs& operator=(const NcclPairs&) = delete;
 
   c10::Device device() const { return device_; }
-  /// As DeviceLink says. `send_id` passes the id to `accept` of the other rank. Returns false as
-  /// soon as `is_over`.
+  /// `open`, `accept`, `send` and `receive` do what DeviceLink says. `send_id` passes the id to
+  /// `accept` of the other rank. Returns false as soon as `is_over`.
   bool open(Rank to, uint64_t epoch, const std::function<void(const std::string& id)>& send_id,
             const std::function<bool()>& is_over);
   void accept(Rank from, uint64_t epoch, std::string_view id);
@@ -50,11 +50,11 @@ class NcclPairs {
   bool wait_accepted(Rank from, uint64_t epoch, const std::function<bool()>& is_over);
   WorkPtr send(Rank to, uint64_t epoch, const at::Tensor& bytes);
   void receive(Rank from, uint64_t epoch, const at::Tensor& bytes);
-  /// A rank with a posted receive that the device has not completed. None: all receives are
-  /// complete, unless the communicators were aborted or `find_failure` finds one.
+  /// A rank with a posted receive that the device has not completed. Nothing: all receives are
+  /// complete, unless the communicators were aborted or `find_failure` finds a failure.
   std::optional<Rank> find_missing() const;
-  /// Transfers of that epoch are to end: `is_cancelled` is true from now on, until the next epoch
-  /// begins.
+  /// Requests the end of that epoch's transfers: `is_cancelled` is true from now on, until the next
+  /// epoch begins.
   void cancel(uint64_t epoch);
   bool is_cancelled() const { return cancelled_ > epoch_; }
   /// The epoch of the communicators.
@@ -62,10 +62,9 @@ class NcclPairs {
 
   /// Ends all communicators. Those that are opened from now on belong to this epoch.
   void begin_epoch(uint64_t epoch);
-  /// Ends all transfers, complete or not. Pairs may be opened again, if the epoch is not
-  /// cancelled.
+  /// Ends all transfers, complete or not. Pairs may be opened again unless the epoch is cancelled.
   void abort();
-  /// The same, but transfers in progress get this much time to complete.
+  /// Like `abort`, but transfers in progress get the time `limit` to complete.
   void close(std::chrono::nanoseconds limit);
   /// The first pair that could not connect, or whose communicator reports an error: the rank that
   /// is to blame, and NCCL's message. Not while communicators are ended.

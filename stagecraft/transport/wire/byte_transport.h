@@ -11,8 +11,8 @@
 
 namespace stagecraft::detail {
 
-/// What the wire protocol needs of a communication library such as gloo: messages of bytes between
-/// two ranks. All calls may come from any thread.
+/// The interface of the wire protocol to a communication library such as gloo: messages of bytes
+/// between two ranks. All calls may come from any thread.
 class ByteTransport {
  public:
   /// Messages of one tag from rank to rank arrive in the order of their sends, and fill receives in
@@ -39,18 +39,18 @@ class ByteTransport {
   /// Whether `send` copies a large message before it returns.
   virtual bool copies_in_send() const { return false; }
 
-  /// Called on a separate thread when the process of a rank has ended, by libraries that can tell.
+  /// Callbacks of libraries that can detect the end of a process. Called on a separate thread.
   struct Watch {
     /// Whether the rank has left, so that its end is expected.
     std::function<bool(Rank)> has_left = {};
     std::function<void(Rank)> on_ended = {};
   };
-  /// Without functions: no call is made after this returns.
+  /// Sets the callbacks. Without functions, no call is made after this returns.
   // NOLINTNEXTLINE(performance-unnecessary-value-param): libraries that can tell keep it.
   virtual void watch(Watch /*watch*/) {}
-  /// The rank is lost or does not answer: transfers with it will not complete.
+  /// Declares that the rank is lost or does not answer: transfers with it will not complete.
   virtual void forget(Rank /*other*/) {}
-  /// The world has failed: some ranks may never finish.
+  /// Declares that the world has failed: some ranks may never finish.
   virtual void set_failed() {}
 
  protected:

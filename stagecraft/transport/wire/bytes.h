@@ -13,7 +13,7 @@
 namespace stagecraft::detail {
 
 /// Appends numbers and texts to a string of bytes. Both ends of a connection have the same byte
-/// order: the ranks see to that when they meet.
+/// order: the handshake compares it.
 class ByteWriter {
  public:
   template <typename T>
@@ -36,7 +36,8 @@ class ByteWriter {
   std::string out_;
 };
 
-/// Reads them back; MetadataError where there are not enough. What it gives refers to the bytes.
+/// Reads what a ByteWriter has written. MetadataError if there are too few bytes. Returned texts
+/// refer to the bytes of the reader.
 class ByteReader {
  public:
   explicit ByteReader(std::string_view bytes) : left_(bytes) {}
@@ -58,7 +59,8 @@ class ByteReader {
     left_.remove_prefix(size);
     return taken;
   }
-  /// A number of things that take at least a byte each.
+  /// Reads the number of elements that follow, each of at least one byte. MetadataError if they
+  /// cannot fit.
   std::size_t get_count() {
     const auto count = get<uint32_t>();
     if (count > left_.size())

@@ -85,10 +85,12 @@ struct FrameHead {
 };
 static_assert(std::is_trivially_copyable_v<FrameHead> && sizeof(FrameHead) == 112);
 
-/// The size of a posted frame, with its header. A larger body follows separately.
+/// The size of a posted frame, with its header: kMaxSmall and 8 KiB for header, layout, numbers and
+/// texts. A larger body follows separately.
 constexpr std::size_t kFrameBytes = 72 * 1024;
 constexpr std::size_t kMaxBody = kFrameBytes - sizeof(FrameHead);
-/// The size of all tensors inside a frame. Copying this much costs less than a separate message.
+/// The largest size of all tensors inside a frame. Copying this much costs less than a separate
+/// message.
 constexpr std::size_t kMaxSmall = 64 * 1024;
 /// The number of frames that a receiver has posted for each peer.
 constexpr int kPostedFrames = 8;
@@ -106,7 +108,8 @@ constexpr ByteTransport::Tag tag_of(uint32_t layout) {
 
 /// Fills in the checksum of the header.
 void seal(FrameHead& head);
-/// Reads the header of frame `number`. MetadataError if it is a different one, or damaged.
+/// Reads the header of frame `number`. MetadataError if the frame has a different number or is
+/// damaged.
 FrameHead read_head(std::string_view frame, uint64_t number);
 
 /// How the elements of a tensor travel.
@@ -115,7 +118,7 @@ enum class Way : uint8_t {
   kMessage,  ///< as a message of their own
   kLink,     ///< over the device link, without the host
 };
-/// Chooses, by size, how each tensor of a value travels. Called for each in order.
+/// Chooses, by size, how each tensor of a value travels. `next` is called for each tensor in order.
 class WayPlan {
  public:
   Way next(std::size_t bytes, bool by_link);

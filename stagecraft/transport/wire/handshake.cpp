@@ -27,7 +27,7 @@ std::string wire_protocol() {
   return text;
 }
 
-// Enough to see that two tokens differ, too little to guess one from.
+// Enough to see that two tokens differ, too little to guess a token from.
 std::string digest_of(const std::string& token) {
   std::string text;
   for (const char byte : sign(token, "stagecraft token").substr(0, 4)) {
@@ -36,7 +36,7 @@ std::string digest_of(const std::string& token) {
   return text;
 }
 
-// Puts a fact in place of the one of the same name, or at the end.
+// Replaces the entry of the same name, or appends the new one.
 void replace(Fingerprint& fingerprint, const Fingerprint::value_type& fact) {
   std::erase_if(fingerprint, [&](const auto& known) { return known.first == fact.first; });
   fingerprint.push_back(fact);

@@ -7,8 +7,8 @@
 #include "stagecraft/transport/join_options.h"
 #include "stagecraft/transport/wire/bytes.h"
 
-/// What ranks of processes compare when they join, whatever connects them: every rank sends its
-/// fingerprint to all others, after a magic number, and every rank compares them all.
+/// The handshake of processes that join a world, over every back end: each rank sends a magic
+/// number and its fingerprint to all others, and compares the fingerprints of all ranks.
 ///
 ///   message   [magic | what the back end adds | fingerprint]
 namespace stagecraft::detail {
@@ -29,9 +29,9 @@ void write_fingerprint(ByteWriter& out, const Fingerprint& fingerprint);
 /// MetadataError for bytes that are too short.
 Fingerprint read_fingerprint(ByteReader& in);
 
-/// Reads the magic number. Nothing if it is ours. Otherwise the rest of the message cannot be read.
-/// The result is then `mine` with the one entry in which the sender is known to differ: its byte
-/// order is the opposite one, or its version joins differently.
+/// Reads the magic number. Returns nothing if it is ours. Otherwise the rest of the message cannot
+/// be read. The result is then `mine` with one changed entry: the opposite byte order, or a version
+/// that joins differently.
 std::optional<Fingerprint> read_magic(ByteReader& in, Fingerprint mine);
 
 /// MetadataError that names each entry that differs and the ranks with each value.

@@ -31,6 +31,7 @@ std::optional<c10::Device> device_of(const ArrivingTensors& tensors) {
 
 // A message that arrives more slowly than 1 MB/s counts as stalled.
 constexpr auto kLongestPerByte = std::chrono::microseconds(1);
+// Bounds the sizes in a header, so that the time that they may take fits into 64 bits.
 constexpr uint64_t kMaxCounted = uint64_t{1} << 48U;
 
 }  // namespace
@@ -86,7 +87,7 @@ void Inbox::run() {
   }
 }
 
-// Only libraries that prefer polling make it worth to take the turn from the inbox's thread. With
+// Taking the turn from the inbox's thread pays off only with libraries that prefer polling. With
 // others that thread wakes as fast as the caller would.
 void Inbox::poll_inline(const PendingPtr& awaited) {
   std::function<void()> ask_to_release;
@@ -168,7 +169,7 @@ bool Inbox::read_frame(Reader reader) {
   try {
     return read_message(reader);
   } catch (const OutOfMemory& error) {
-    // Without this message the following ones cannot be assigned.
+    // The stream cannot be read beyond a message for which there is no memory.
     listener_.on_refused(from_, message_->head, error.what());
     end("its messages can no longer be read");
   } catch (const Error& error) {

@@ -47,8 +47,8 @@ class InboxListener {
 /// The receiving end of the stream of frames (frame.h) from one peer, with a thread that reads it.
 ///
 /// Waking a thread that then wakes a second one takes tens of microseconds. A rank's thread that
-/// waits for a value of this peer therefore reads frames itself (`poll_inline`). Only one
-/// of the two reads at a time (reader_turn.h). If the communication library prefers polling
+/// waits for a value of this peer therefore reads frames itself (`poll_inline`). Only one of the
+/// two threads reads at a time (reader_turn.h). If the communication library prefers polling
 /// (ByteTransport::prefers_polling), the waiting thread asks the inbox's thread to stop reading;
 /// otherwise the inbox's thread wakes as fast as the waiting one would.
 class Inbox {
@@ -77,7 +77,7 @@ class Inbox {
   /// When the peer's last message arrived. While a message arrives: now, for as long as a message
   /// of its size may take.
   Deadline::Clock::time_point last_heard() const;
-  /// The number of frames that were read, with all that belongs to them.
+  /// The number of frames that were read completely, with their bodies and tensors.
   uint64_t num_read() const { return num_read_; }
   /// Sets last_heard to now.
   void touch();

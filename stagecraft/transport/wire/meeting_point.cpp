@@ -117,7 +117,7 @@ void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view bo
   uint64_t number = 0;
   {
     const std::lock_guard lock(keeper_);
-    // From before the recovery: no rank waits for an answer.
+    // The frame is from before the recovery: no rank waits for an answer.
     if (head.epoch != epoch_) return;
     met = (head.is_recovery != 0 ? recoveries_ : collectives_).come(from, std::move(participant));
     if (!met) return;
@@ -131,7 +131,8 @@ void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view bo
   FrameHead reply;
   reply.kind = FrameKind::kMet;
   reply.is_recovery = head.is_recovery;
-  // This rank is last: when it continues, it may leave, and then it sends nothing more.
+  // This rank, rank 0, is answered last: when it continues, it may leave, and then it sends nothing
+  // more.
   for (std::size_t i = met->size(); i-- > 0;) {
     reply.step = (*met)[i].attempt;
     answer(Rank(static_cast<int32_t>(i)), reply, bytes);

@@ -46,7 +46,8 @@ class MeetingPoint {
   /// Takes part, on the rank's own thread. `epoch`: the number of recoveries.
   Result meet(bool is_recovery, uint64_t epoch, const std::string& call, const std::string& bytes,
               Deadline deadline);
-  /// Handles a frame of one of the last four kinds. MetadataError for an invalid one.
+  /// Handles a frame of kind kCome, kWithdraw, kMet or kWithdrawn. MetadataError for an invalid
+  /// one.
   void on_frame(Rank from, const FrameHead& head, std::string_view body);
   /// Wakes `meet` after the world was aborted or a rank left.
   void wake();
@@ -54,10 +55,10 @@ class MeetingPoint {
  private:
   void tell_keeper(const FrameHead& head, std::string_view body);
   void answer(Rank to, const FrameHead& head, std::string_view body);
-  /// On rank 0.
+  /// Called on rank 0.
   void on_come(Rank from, const FrameHead& head, std::string_view body);
   void on_withdraw(Rank from, const FrameHead& head);
-  /// On every rank.
+  /// Called on every rank.
   void on_answer(const FrameHead& head, std::string_view body);
 
   const Rank rank_;

@@ -17,10 +17,14 @@
 namespace stagecraft::detail {
 namespace {
 
+// The oldest layout is forgotten when this many are known. That is far below the number of tags, so
+// no two known layouts share one (frame.h).
 constexpr std::size_t kMaxLayouts = 512;
+// The number of sent frames whose memory is kept for the next frames.
 constexpr std::size_t kMaxFreeFrames = 16;
 // A posted frame needs no attention. Its memory is taken back when this many have accumulated.
 constexpr std::size_t kMaxUnseen = 8;
+// With more queued sends than this no heartbeat is added, as long as sends complete.
 constexpr std::size_t kMaxHeartbeats = 64;
 // Copying this many bytes takes longer than waking the thread that copies them instead.
 constexpr std::size_t kCopiedElsewhere = 512 * 1024;

@@ -57,7 +57,7 @@ class Outbox {
   Outbox(const Outbox&) = delete;
   Outbox& operator=(const Outbox&) = delete;
 
-  /// Sends a value. Null if its memory is no longer in use.
+  /// Sends a value. Returns null if the memory of the value is no longer in use.
   ///
   /// Tensors of a device are sent when the device has computed them and, without a device link,
   /// copied them to the host. The outbox keeps the value until then. A separate thread posts such
@@ -68,8 +68,8 @@ class Outbox {
   void release(const FrameHead& request);
 
   /// Sends a heartbeat with this rank's progress and the number of frames that it has read from the
-  /// peer. If `progress` is empty, only if nothing was sent since the last tick. Also releases the
-  /// memory of completed sends.
+  /// peer. If `progress` is empty, a heartbeat is sent only if nothing else was sent since the last
+  /// tick. Also releases the memory of completed sends.
   void tick(uint64_t epoch, std::string_view progress, uint64_t frames_read);
   /// The peer has read this many frames.
   void on_read(uint64_t frames) { read_ = std::min<uint64_t>(frames, frames_); }
@@ -95,7 +95,7 @@ class Outbox {
   void post_frame(FrameHead& head, const std::vector<std::string_view>& body);
   void post(ByteTransport::Tag tag, const at::Tensor& bytes, at::Tensor frame, SendingPtr value);
   void keep(Item item);
-  /// Takes the items that the peer has read out of the queue. REQUIRES queue_mutex_, and that the
+  /// Removes from the queue the items that the peer has read. REQUIRES queue_mutex_, and that the
   /// thread was not started.
   std::vector<Item> take_read();
   /// Takes back the memory of a frame that was sent. REQUIRES queue_mutex_.

@@ -7,7 +7,7 @@
 
 namespace stagecraft::detail {
 
-/// Why a peer is lost whose connection is closed or whose process is gone: the end of an error.
+/// The end of the error message for a peer whose connection is closed or whose process has ended.
 inline constexpr const char* kPeerEnded = "its process has ended or cannot be reached";
 
 /// The life of a peer, as this rank sees it. Thread-safe.
@@ -18,8 +18,8 @@ inline constexpr const char* kPeerEnded = "its process has ended or cannot be re
 ///   kJoined, kReleased -- the stream ends after the peer's goodbye --> kClosed
 ///   kJoined, kReleased -- the connection fails ----------------------> kLost
 ///
-/// kClosed and kLost are final: the first of them stands. (WorldState::has_left says whether the
-/// peer has said goodbye.)
+/// kClosed and kLost are final: the one that is reached first remains. (WorldState::has_left says
+/// whether the peer has said goodbye.)
 class PeerState {
  public:
   enum class State : uint8_t { kJoined, kReleased, kClosed, kLost };
@@ -31,8 +31,8 @@ class PeerState {
   /// Whether this rank may close the connection: the peer has read everything, or cannot.
   bool may_close() const { return state() != State::kJoined; }
 
-  /// False, without a change, if the peer was in this state or in a final one.
-  /// REQUIRES next != kJoined.
+  /// Returns false, without a change, if the peer was in this state or in a final one. REQUIRES
+  /// next != kJoined.
   bool move_to(State next) {
     SC_ASSERT(next != State::kJoined);
     State known = state();

@@ -40,7 +40,7 @@ void ReaderTurn::move_to(State next) {
 }
 
 bool ReaderTurn::is_left_to_inline() const {
-  // A rank's thread that still waits for what it was refused for does not come again.
+  // A rank's thread that was refused the turn and still waits does not ask again.
   const auto refused = refused_.lock();
   return seen_inline_polls_ != inline_polls_ && (!refused || refused->is_done());
 }

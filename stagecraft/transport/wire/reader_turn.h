@@ -34,7 +34,8 @@ class ReaderTurn {
   bool take_thread();
   /// For a rank's thread that waits for `awaited`. True if it has the turn, false if the inbox's
   /// thread keeps it or the turn is closed. `ask_to_release` is called if the inbox's thread has
-  /// the turn, and makes it release soon; empty: a rank's thread does not ask.
+  /// the turn, and makes that thread release it soon. It may be empty: then the inbox's thread
+  /// keeps its turn.
   bool take_inline(const PendingPtr& awaited, const std::function<void()>& ask_to_release);
   /// Ends a turn. With `is_thread_next`, the inbox's thread takes the next turn at once.
   void release(bool is_thread_next = false);
@@ -52,7 +53,7 @@ class ReaderTurn {
   State state_ = State::kFree;
   uint64_t inline_polls_ = 0;       ///< number of calls of take_inline
   uint64_t seen_inline_polls_ = 0;  ///< those that the inbox's thread has waited for
-  /// What the last rank's thread waits for that did not get the turn.
+  /// What the rank's thread awaits that was last refused the turn.
   std::weak_ptr<Pending> refused_;
 };
 

@@ -34,7 +34,7 @@ class SendQueue {
   void add(Readiness ready, OnReady on_ready);
   /// Waits until the queue is empty; false at the deadline.
   bool flush(Deadline deadline);
-  /// Ends all waits: what is in the queue is called back as not ready.
+  /// Ends all waits: the callbacks of all values in the queue are called as not ready.
   void stop();
 
  private:

@@ -36,7 +36,7 @@ class Sending {
     const std::lock_guard lock(failure_mutex_);
     return failure_;
   }
-  /// Call it before the part is finished as lost.
+  /// Called before `finish_part` reports the loss.
   void set_failure(std::string failure) {
     const std::lock_guard lock(failure_mutex_);
     failure_ = std::move(failure);

@@ -18,6 +18,7 @@ namespace stagecraft::detail {
 namespace {
 
 constexpr std::size_t kMaxDims = 256;
+// Layouts come from peers. This limit keeps the product of their sizes within 64 bits.
 constexpr int64_t kMaxBytes = int64_t{1} << 48U;
 
 std::vector<int64_t> contiguous_strides(const std::vector<int64_t>& sizes) {

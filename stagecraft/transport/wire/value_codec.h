@@ -14,8 +14,8 @@
 
 namespace stagecraft::detail {
 
-/// A value as it travels: what probably repeats (its layout), what does not, and the elements of
-/// its tensors.
+/// An encoded value: its layout, which probably repeats; its numbers and texts, which do not; and
+/// the elements of its tensors.
 struct EncodedValue {
   std::string layout;               ///< structure, and all of the tensors except elements
   std::string values;               ///< numbers and texts

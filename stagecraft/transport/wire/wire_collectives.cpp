@@ -15,6 +15,7 @@
 namespace stagecraft::detail {
 namespace {
 
+// The largest value, in bytes, that travels with the messages of rank 0.
 constexpr std::size_t kMaxPacked = 4096;
 // The first byte of a contribution: the value is in it, or it follows as a transfer.
 constexpr char kHere = 'H';

@@ -15,7 +15,7 @@ namespace stagecraft::detail {
 namespace {
 
 // Grace period for the last messages of a process that has ended: they may carry the cause. It is
-// over after kQuietLooks looks in a row without a new message. On a busy machine each look takes
+// over after kQuietLooks polls in a row without a new message. On a busy machine each poll takes
 // longer, as reading does.
 constexpr auto kLastWords = std::chrono::milliseconds(200);
 constexpr auto kLook = std::chrono::milliseconds(1);
@@ -185,8 +185,8 @@ void WireTransport::wake() {
 
 void WireTransport::on_tick() {
   const auto now = Deadline::Clock::now();
-  // This process was stopped itself. Messages that arrived in the meantime are read before silence
-  // is judged.
+  // Whether this process itself was stopped. If so, messages that arrived in the meantime are read
+  // before silence is judged.
   const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
   last_tick_ = now;
   const std::string progress = encode_progress(exchange_.progress_source(rank_).ask());

@@ -140,7 +140,7 @@ void WireTransport::say_goodbye() {
 PendingPtr WireTransport::post_send(Rank to, const TransferId& id, c10::IValue value) {
   exchange_.require_rank(to, "post_send");
   if (to == rank_) {
-    // Only for its check of the tensors: within one rank there is no stream to wait for.
+    // Called only for its check of the tensors: within one rank there is no stream to wait for.
     DeviceFence::record(value);
     return exchange_.post_send(rank_, rank_, id, {std::move(value), nullptr});
   }
@@ -171,7 +171,8 @@ PendingPtr WireTransport::post_receive(Rank from, const TransferId& id) {
 
 void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
   const auto* const wire = dynamic_cast<const WireSend*>(send.get());
-  // This send has aborted the world. Its wait throws this error, not the abort reason.
+  // A send that failed on this rank has aborted the world. Its wait throws the send's error, not
+  // the abort reason.
   const bool has_failed = wire != nullptr && !wire->failure().empty();
   if (!has_failed) world().throw_if_aborted();
   if (wire == nullptr) return exchange_.wait_send(rank_, send, deadline);
@@ -224,8 +225,8 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
   }
 }
 
-// A thread that reads inline sleeps inside the communication library. When it has read for about a
-// period, it goes on to wait where ticks are called.
+// A thread that reads inline sleeps inside the communication library, where no tick is called.
+// After about one period, cancel_poll makes it wait where ticks are called.
 void WireTransport::start_poll_watchdog() {
   poll_watchdog_ = std::make_unique<Watchdog>(WaitTick::kPeriod, [this] {
     for (const auto& peer : peers_) {
@@ -314,8 +315,9 @@ void WireTransport::begin_link(Deadline deadline) {
   if (link_) link_->begin_epoch(deadline);
 }
 
-// In ascending order every rank takes its pairs in the order (lower rank, higher rank), and so does
-// the other rank of the pair: the first pair of all that is not connected has both of its ranks.
+// Every rank connects to its peers in ascending order. All pairs are therefore connected in the
+// order of (lower rank, higher rank): both ranks of the first pair that is not connected are at
+// that pair, so there is no deadlock.
 void WireTransport::connect(std::span<const Rank> peers, Deadline deadline) {
   if (!link_) return;
   SC_ASSERT(std::is_sorted(peers.begin(), peers.end()));

@@ -60,7 +60,8 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   void publish(std::function<RankProgress()> tell) override;
   std::vector<HeardProgress> progress() const override;
 
-  /// DeviceLink::begin_epoch on all ranks. Throws as a barrier does.
+  /// Calls DeviceLink::begin_epoch, if there is a link. Called by all ranks. Throws as a barrier
+  /// does.
   void begin_link(Deadline deadline);
 
   /// The number of recoveries.

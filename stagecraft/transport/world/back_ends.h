@@ -15,8 +15,8 @@ namespace stagecraft::detail {
 /// the table in back_ends.cpp.
 struct BackEnd {
   const char* name;
-  /// Its ranks meet at c10d's store, so rank, number of ranks and the store's address must be known
-  /// before they join (find_store).
+  /// Its ranks join at c10d's store, so rank, number of ranks and the store's address must be known
+  /// before (find_store).
   bool uses_store;
   /// Joins the world. Fills in `options.device` if it chooses one.
   std::unique_ptr<Transport> (*join)(JoinOptions& options);
@@ -26,11 +26,11 @@ struct BackEnd {
 /// choose_transport returns.
 const BackEnd* find_back_end(const std::string& name);
 
-/// The words for a transport: "auto", "local" and the names of the table.
+/// The valid names of a transport: "auto", "local" and the names of the table.
 std::vector<std::string> transport_words();
 
-/// What `asked` means: a name of the table or "local" is itself, "auto" is what the launcher
-/// suggests. ArgumentError for any other word.
+/// The transport that `asked` names: "local" and the names of the table name themselves, "auto"
+/// names what the launcher suggests. ArgumentError for any other word.
 std::string choose_transport(const std::string& asked, const std::optional<Launch>& launch);
 
 }  // namespace stagecraft::detail

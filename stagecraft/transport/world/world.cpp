@@ -19,7 +19,8 @@ void check_number(const WorldOptions& options, const Launch& launch) {
                          launch.num_ranks);
 }
 
-// The options for a back end. MPI knows rank and size itself; the others meet at c10d's store.
+// The options for a back end. MPI knows rank and size itself. Ranks of the others join at c10d's
+// store.
 JoinOptions join_options(const Launch& launch, const detail::BackEnd& back_end,
                          const WorldOptions& world) {
   JoinOptions options;

@@ -15,7 +15,7 @@
 
 namespace stagecraft {
 
-/// What a program requests of its world. The environment says the rest.
+/// What a program requests of its world. The environment determines the rest.
 struct WorldOptions {
   /// "local": ranks are threads of this process. "gloo", "nccl", "mpi": ranks are processes.
   /// "auto": the launcher decides; gloo for torchrun and srun, mpi for mpirun, local without a
