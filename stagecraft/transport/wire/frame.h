@@ -86,11 +86,14 @@ struct FrameHead {
 static_assert(std::is_trivially_copyable_v<FrameHead> && sizeof(FrameHead) == 112);
 
 /// The size of a posted frame, with its header. A larger body follows separately.
+/// 64 KiB for small tensors (kMaxSmall), and 8 KiB for the header, a layout, numbers and texts.
 constexpr std::size_t kFrameBytes = 72 * 1024;
 constexpr std::size_t kMaxBody = kFrameBytes - sizeof(FrameHead);
 /// The size of all tensors inside a frame. Copying this much costs less than a separate message.
 constexpr std::size_t kMaxSmall = 64 * 1024;
 /// The number of frames that a receiver has posted for each peer.
+/// gloo sends a frame only when its receive is posted, so this many frames can arrive before the
+/// reader must post again. They take 576 KiB for each peer: 35 MiB with 63 peers.
 constexpr int kPostedFrames = 8;
 
 constexpr ByteTransport::Tag kFrameTag = 1;
