@@ -51,7 +51,9 @@ std::string sealed(const std::string& text) {
 std::optional<std::string> unsealed(const std::string& record) {
   constexpr std::size_t kHead = 17;
   if (record.size() < kHead) return std::nullopt;
+  // 16 hexadecimal digits and the end of the line come before the text.
   std::string text = record.substr(kHead);
+  // Covers the whole record, so a text that was cut off is found, too.
   if (sealed(text) != record) return std::nullopt;
   return text;
 }
@@ -82,6 +84,7 @@ struct ArchiveWriter::Impl {
   std::string path;
   std::string unfinished;
   std::optional<caffe2::serialize::PyTorchStreamWriter> out;
+  // A tensor that several graphs share is written once, and is one tensor again when it is read.
   std::unordered_map<const c10::TensorImpl*, std::size_t> numbers;
   std::vector<at::Tensor> kept;
   json tensors = json::array();
@@ -99,6 +102,8 @@ struct ArchiveWriter::Impl {
 
 ArchiveWriter::ArchiveWriter(std::string path) : impl_(std::make_unique<Impl>()) {
   impl_->path = std::move(path);
+  // A crash leaves no incomplete file under the final name, and no damage to an older file of that
+  // name.
   impl_->unfinished = impl_->path + ".unfinished";
   impl_->guarded([&] { impl_->out.emplace(impl_->unfinished); });
   add_text("format", kFormat);
@@ -128,8 +133,12 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   if (!is_new) return number;
   require<ArgumentError>(tensor.layout() == at::kStrided,
                          "a tensor that is not strided, which cannot be saved in a file");
+  // Kept, because `numbers` knows tensors by address: a new tensor must not get the address of a
+  // released one.
   impl_->kept.push_back(tensor);
   // A dense tensor is written in the order of its memory, any other tensor row by row.
+  // The bytes must be those of the elements: conjugation and negation may only be marked in a
+  // tensor.
   at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg();
   if (!data.is_non_overlapping_and_dense()) data = data.contiguous();
   impl_->tensors.push_back({{"dtype", dtype_name(data.scalar_type())},
@@ -157,6 +166,7 @@ void ArchiveWriter::finish() {
   add_text("tensors/index", json_to_text(impl_->tensors));
   impl_->guarded([&] {
     impl_->out->writeEndOfFile();
+    // Closed before it is renamed: the new name must stand for complete bytes.
     impl_->out.reset();
     std::filesystem::rename(impl_->unfinished, impl_->path);
   });

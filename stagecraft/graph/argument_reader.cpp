@@ -142,6 +142,7 @@ bool ArgumentReader::accept_word(std::string_view word) {
 Argument ArgumentReader::read_number() {
   const TextCursor start = in_;
   const std::string_view token = in_.read_all_of(kNumberCharacters);
+  // Looks ahead only: the same characters may begin a double, an integer or an expression of sizes.
   const bool is_special = accept_word("inf") || accept_word("nan");
   in_ = start;
   const bool has_digits = token.find_first_of("0123456789") != std::string_view::npos;
@@ -183,6 +184,8 @@ Argument ArgumentReader::read_list(const c10::TypePtr& type) {
   for (const Argument& each : list) {
     if (each.fixed_value() != nullptr) fixed.push_back(*each.fixed_value());
   }
+  // A list without values is one fixed value, as capture makes it. Lists of tensors stay lists,
+  // even if they are empty.
   if (fixed.size() < list.size() || takes_tensors(type)) return list;
   return Argument::fixed(fixed_list(fixed, type));
 }

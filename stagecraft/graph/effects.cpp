@@ -25,6 +25,7 @@ struct RunningStatistics {
   std::string_view op;
   std::string_view flag;
 };
+// The schemas of these operators do not declare that they write to running_mean and running_var.
 constexpr std::array<RunningStatistics, 6> kRunningStatistics = {{
     {"aten::batch_norm", "training"},
     {"aten::native_batch_norm", "training"},
@@ -71,6 +72,8 @@ void check_states_apart(const GraphParts& parts) {
     const GraphValue& value = parts.values[state.value.position()];
     if (value.memory >= 0) sharing[value.memory].push_back(value.name);
     if (!state.tensor.requires_grad() || !state.tensor.has_storage()) continue;
+    // A copy on a device, or in a file, would separate the two: each would get its own gradient and
+    // its own update.
     const auto [first, is_new] = trained.try_emplace(
         state.tensor.unsafeGetTensorImpl()->unsafe_storage().unsafeGetStorageImpl(), value.name);
     if (!is_new) {
@@ -117,6 +120,7 @@ bool is_switched_off(const GraphNode& node) {
 }  // namespace
 
 bool is_random(const GraphNode& node) {
+  // The tag belongs to the operator. Dropout in evaluation has it, too, and draws nothing.
   if (is_random(node.op)) return !is_switched_off(node);
   return std::ranges::any_of(node.branches, [](const Graph& branch) {
     return std::ranges::any_of(branch.parts().nodes,

@@ -50,6 +50,7 @@ class Parser : private ArgumentReader {
         in_, [&](TextCursor&) { parts_.outputs.push_back(read_argument(c10::AnyType::get())); });
     end_line();
     for (const auto& [size, name] : measured_) {
+      // Only now are all values known: sizes come at the head of the text.
       const auto found = by_name_.find(name);
       if (found == by_name_.end()) {
         in_.fail(fmt::format("size {} is measured at %{}, which does not exist",
@@ -182,6 +183,7 @@ class Parser : private ArgumentReader {
     }
     read_state(node);
     end_line();
+    // Only this operator has branches, and always two, so the text needs no mark for them.
     if (node.op.name == kCondOperator) {
       for (int i = 0; i < 2; ++i) node.branches.push_back(read_branch());
     }

@@ -24,6 +24,7 @@ std::string double_text(double number) {
   if (std::isnan(number)) return "nan";
   if (std::isinf(number)) return number < 0 ? "-inf" : "inf";
   std::string text = fmt::format("{}", number);
+  // A double stays a double when it is read back: 1 would be an int.
   if (text.find_first_of(".e") == std::string::npos) text += ".0";
   return text;
 }

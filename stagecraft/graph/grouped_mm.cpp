@@ -26,6 +26,8 @@ GroupEnds read_group_ends(const at::Tensor& input, const at::Tensor& offs) {
   require<ArgumentError>(offs.scalar_type() == at::kInt || offs.scalar_type() == at::kLong,
                          "grouped_mm takes group ends as int32 or int64, got {}",
                          c10::toString(offs.scalar_type()));
+  // The sizes of the products must be known on the host. On a GPU this waits for the device once
+  // for each call.
   const at::Tensor host = offs.to(at::kCPU, at::kLong).contiguous();
   const int64_t* first = host.const_data_ptr<int64_t>();
   GroupEnds ends(first, first + host.numel());
@@ -78,6 +80,7 @@ void multiply_rows(const at::Tensor& rows, const at::Tensor& matrices, const Gro
       },
       [](int64_t) {});
   const int64_t last = ends.empty() ? 0 : ends.back();
+  // Rows after the last group belong to no matrix, and the result was not initialised.
   if (last < result.size(0)) result.slice(0, last).zero_();
 }
 
@@ -117,6 +120,7 @@ class GroupedMm : public torch::autograd::Function<GroupedMm> {
     GroupEnds ends = read_group_ends(input, weight, offs);
     at::Tensor output = multiply_groups(input, weight, ends);
     context->save_for_backward({input, weight});
+    // The ends on the host are kept, so the backward does not wait for the device again.
     context->saved_data["ends"] = std::move(ends);
     return output;
   }

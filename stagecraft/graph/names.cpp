@@ -17,6 +17,7 @@ std::string as_name(std::string text) {
 }
 
 bool is_size_name(std::string_view text) {
+  // Words that the text form reads as values.
   static const std::unordered_set<std::string_view> kTaken = {"None", "True", "False",
                                                               "inf",  "nan",  "undefined"};
   TextCursor in(text);
@@ -27,6 +28,8 @@ std::string UniqueNames::make(std::string wish) {
   wish = as_name(std::move(wish));
   if (wish.empty()) wish = "value";
   std::string name = wish;
+  // A counter for each wish: a thousand nodes of one operator would otherwise try a thousand names
+  // each.
   for (int& n = counters_[wish]; !taken_.insert(name).second;) {
     name = fmt::format("{}_{}", wish, ++n);
   }

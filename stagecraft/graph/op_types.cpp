@@ -7,6 +7,7 @@
 namespace stagecraft {
 
 const c10::FunctionSchema* find_schema(const c10::OperatorName& op) {
+  // Here, because every use of an operator of ours begins with its schema.
   register_own_operators();
   const auto found = c10::Dispatcher::singleton().findSchema(op);
   return found ? &found->schema() : nullptr;

@@ -44,8 +44,11 @@ class OwnOperator {
 
 void register_own_operators() {
   using c10::KernelFunction;
+  // Static objects in a function: registered when first needed, once, whatever the order of
+  // initialisation.
   static const OwnOperator cond =
       OwnOperator(kCondOperator, "(Tensor predicate, Tensor[] operands, int[] sizes) -> Tensor[]")
+          // The program runs the branches itself. The operator exists so that a node has a schema.
           .with(std::nullopt, KernelFunction::makeFromBoxedFunction<&refuse>());
   // Not a composite of other operators, so that torch.export keeps it.
   static const OwnOperator split = OwnOperator(kSplitOperator, "() -> ()")

@@ -24,9 +24,12 @@ std::vector<SizeStep> plan_sizes(const GraphParts& parts) {
   for (std::size_t leaf = 0; leaf < parts.inputs.size(); ++leaf) {
     const SizeExpr* size = parts.inputs[leaf].size();
     if (size == nullptr || (size->sizes() & ~known) == 0) continue;
+    // First the inputs that are sizes: they need no other size to be known.
     steps.push_back({std::countr_zero(size->sizes()), leaf, SizeStep::kIsNumber});
     known |= size->sizes();
   }
+  // Repeated, because a dimension with two unknown sizes is solvable after a later input has
+  // determined one of them.
   for (bool is_found = true; is_found;) {
     is_found = false;
     for (std::size_t leaf = 0; leaf < parts.inputs.size(); ++leaf) {
@@ -50,6 +53,7 @@ std::vector<SizeStep> plan_sizes(const GraphParts& parts) {
 SizeSet with_rules(const GraphParts& parts, SizeSet known) {
   for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
     const auto& rule = parts.sizes[i].rule;
+    // One pass is enough: a rule reads earlier sizes only (check_sizes).
     if (rule && (rule->sizes() & ~known) == 0) known |= SizeSet{1} << i;
   }
   return known;

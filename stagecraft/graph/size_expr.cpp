@@ -15,6 +15,8 @@ namespace stagecraft {
 
 namespace {
 
+// Numbers come from files and from callers, so every step is checked. An overflow would be
+// undefined behaviour, or a shape that happens to fit.
 int64_t multiply(int64_t a, int64_t b) {
   int64_t result = 0;
   require<Error>(!__builtin_mul_overflow(a, b, &result), "a size overflows: {} times {}", a, b);
@@ -51,6 +53,7 @@ SizeExpr SizeExpr::of_size(int size) {
 SizeExpr SizeExpr::of_terms(std::span<const Term> terms) {
   SizeExpr result;
   result.terms_.assign(terms.begin(), terms.end());
+  // One form for each expression, so that equal expressions have equal terms: == compares terms.
   std::ranges::sort(result.terms_, {}, &Term::sizes);
   std::size_t kept = 0;
   for (const Term& term : result.terms_) {
@@ -62,6 +65,7 @@ SizeExpr SizeExpr::of_terms(std::span<const Term> terms) {
     }
   }
   result.terms_.resize(kept);
+  // After the sum: terms may cancel each other only when all are added.
   std::erase_if(result.terms_, [](const Term& term) { return term.factor == 0; });
   return result;
 }

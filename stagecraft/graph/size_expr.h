@@ -27,6 +27,7 @@ class SizeExpr {
 
     friend bool operator==(const Term&, const Term&) = default;
   };
+  /// A SizeSet has 64 bits, and the set of all sizes is computed as (1 << number of sizes) - 1.
   static constexpr int kMaxSizes = 62;
 
   SizeExpr() = default;

@@ -19,6 +19,7 @@ struct OpName {
   Op op;
   std::string_view name;
 };
+// The words are part of the text form of graphs, which archives contain.
 constexpr std::array<OpName, 15> kOps = {{
     {Op::kProduct, "product"},
     {Op::kPower, "power"},
@@ -37,8 +38,10 @@ constexpr std::array<OpName, 15> kOps = {{
     {Op::kBitXor, "bit_xor"},
 }};
 
+// Rounds down, as Python and torch.export do. C++ rounds towards 0.
 int64_t floor_div(int64_t left, int64_t right) {
   if (right == 0) throw Error(fmt::format("a size divides by 0: {} by {}", left, right));
+  // The only quotient that does not fit. In C++ this division is undefined.
   if (right == -1 && left == std::numeric_limits<int64_t>::min()) {
     throw Error(fmt::format("a size overflows: {} by {}", left, right));
   }
@@ -50,6 +53,7 @@ int64_t mod(int64_t left, int64_t right) {
   if (right == 0) throw Error(fmt::format("a size divides by 0: {} by {}", left, right));
   if (right == -1) return 0;  // the smallest number by it does not fit
   const int64_t rest = left % right;
+  // The sign of the divisor, as in Python. In C++ it is that of the dividend.
   return rest != 0 && (rest < 0) != (right < 0) ? rest + right : rest;
 }
 
@@ -64,6 +68,8 @@ int64_t product(int64_t left, int64_t right) {
 int64_t power(int64_t base, int64_t exponent) {
   if (exponent < 0)
     throw Error(fmt::format("a size cannot be raised to the power of {}", exponent));
+  // Powers of 0, 1 and -1 never overflow, so a large exponent would take as many turns below. For
+  // any other base the loop ends with an error after at most 63 turns.
   if (base == 0 || base == 1) return exponent == 0 ? 1 : base;
   if (base == -1) return exponent % 2 == 0 ? 1 : -1;
   int64_t result = 1;

@@ -26,6 +26,7 @@ void check_sizes(const GraphParts& parts) {
           "size {}: the example is {}, expected at most {}", size.name, size.example,
           size.greatest);
     check(!size.rule || !size.measured, "size {}: it has a rule and is measured", size.name);
+    // `names` already contains this size, so one bit less.
     const SizeSet before = (SizeSet{1} << names.size() >> 1) - 1;
     check(!size.rule || (size.rule->sizes() & ~before) == 0,
           "size {}: it follows from a size that does not come before it", size.name);
@@ -38,6 +39,7 @@ void check_sizes(const GraphParts& parts) {
   for (const GraphValue& value : parts.values) {
     check(is_name(value.name), "'{}' is not a valid name for a value", value.name);
     check(names.insert(value.name).second, "two values are named %{}", value.name);
+    // A shift of 32 bits by 32 or more is undefined.
     check(value.shape.size() >= 32 || value.open_dims >> value.shape.size() == 0,
           "%{} has an open dimension beyond its {}", value.name, value.shape.size());
     for (const SizeExpr& size : value.shape) {

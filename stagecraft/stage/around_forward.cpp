@@ -35,6 +35,8 @@ struct ForwardCall {
     try {
       output = (*forward)();
     } catch (...) {
+      // Kept, because the program's scope might catch it: the failed forward would then look
+      // complete.
       thrown = std::current_exception();
       throw;
     }
@@ -64,6 +66,7 @@ c10::IValue call_around(const AroundForward& around, const ForwardInfo& info,
     const EndOfScope end{*call};
     around(call->info, [call] { call->run(); });
   }
+  // After the scope: it may not have called forward at all.
   call->check_calls();
   if (call->thrown != nullptr) {
     throw ArgumentError(fmt::format(

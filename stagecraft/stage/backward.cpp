@@ -36,6 +36,8 @@ struct Roots {
 
 void check(const GradRoot& root) {
   const auto& meta = root.edge.function->input_metadata(root.edge.input_nr);
+  // The autograd engine does not refuse every other shape: it sums a gradient whose shape can be
+  // reduced to that of the output.
   if (meta.is_same_shape(root.grad)) return;
   throw MetadataError(fmt::format(
       "the gradient of an output has a different shape: expected [{}], got {}",
@@ -124,6 +126,7 @@ std::vector<Border> watch_borders(const GradWalk& walk) {
 
 // The user's hooks have run in I, on the gradients that W starts from.
 void drop_tensor_hooks(GradNode& node) {
+  // Also removes BorderHook, which W would run again.
   node.tensor_pre_hooks().clear();
   node.retains_grad_hooks().clear();
 }
@@ -131,6 +134,7 @@ void drop_tensor_hooks(GradNode& node) {
 void add_roots(const GradNodePtr& node, std::vector<at::Tensor>& grads,
                std::vector<GradRoot>& roots) {
   for (std::size_t n = 0; n < grads.size(); ++n) {
+    // An output of the node that has received no gradient, for example an unused result of chunk.
     if (!grads[n].defined()) continue;
     roots.push_back({GradEdge(node, static_cast<uint32_t>(n)), std::move(grads[n])});
   }
@@ -167,6 +171,8 @@ void add_border(std::vector<BorderWork>& borders, GradRoot root) {
     found->grads.resize(root.edge.function->num_inputs());
   }
   at::Tensor& grad = found->grads[root.edge.input_nr];
+  // Two roots of one edge, for example an output that is returned twice. Not in place: the first
+  // gradient belongs to the caller.
   grad = grad.defined() ? at::add(grad, root.grad) : std::move(root.grad);
 }
 
@@ -198,15 +204,21 @@ SplitBackward run_split(std::vector<GradRoot> roots, std::span<const GradEdge> i
     if (walk.root_reaches_input[i]) {
       spine_roots.add(std::move(roots[i].edge), std::move(roots[i].grad));
     } else {
+      // I runs only nodes that lead to inputs. W starts at these roots.
       split.others.push_back(std::move(roots[i]));
     }
   }
+  // No root leads to an input, so W is the whole backward.
   if (spine_roots.edges.empty()) return split;
 
   split.borders = watch_borders(walk);
   release_inner_nodes_as_they_finish(walk);
+  // The graph is kept for the tensors that W reads at border nodes; ReleaseHook frees those of the
+  // other nodes. Without accumulation, because W computes the gradients of the parameters.
   variable_list grads = execute(spine_roots, /*keep_graph=*/true, /*accumulate=*/false,
                                 edge_list(edges.begin(), edges.end()));
+  // After I: W starts at border nodes, and would otherwise run the spine below them a second time
+  // and count its weights twice.
   cut_spine(walk, edges);
   for (Border& border : split.borders) drop_tensor_hooks(*border.node);
   std::size_t n = 0;
@@ -245,6 +257,7 @@ InputBackward backward_input(std::vector<GradRoot> roots, std::span<const GradEd
     result.borders.push_back({border.node, std::move(*border.arrived), {}});
   }
   for (GradRoot& root : split.others) add_border(result.borders, std::move(root));
+  // After the cut, so that only leaves are found that W of this border reaches.
   for (BorderWork& border : result.borders) border.parameters = leaves_below(border.node.get());
   return result;
 }
@@ -252,6 +265,7 @@ InputBackward backward_input(std::vector<GradRoot> roots, std::span<const GradEd
 void backward_weight(std::span<const BorderWork> borders, bool keep_graph) {
   std::vector<GradRoot> roots;
   for (const BorderWork& border : borders) {
+    // A copy of the references: with keep_graph the borders are used again.
     std::vector<at::Tensor> grads = border.grads;
     add_roots(border.node, grads, roots);
   }

@@ -15,6 +15,8 @@ at::Tensor derived_seeds(uint64_t base, std::span<const uint64_t> places, c10::D
   if (!device.is_cpu() && !device.has_index()) {
     device = c10::impl::VirtualGuardImpl(device.type()).getDevice();
   }
+  // A captured step is replayed with other seeds, so the program must read memory that a replay
+  // writes.
   if (capture != nullptr && capture->device() == device && !places.empty()) {
     std::size_t first = 0;
     for (std::size_t i = 0; i < places.size(); ++i) {
@@ -31,6 +33,8 @@ at::Tensor derived_seeds(uint64_t base, std::span<const uint64_t> places, c10::D
                                     device.is_cpu() ? options : options.pinned_memory(true));
   auto* const seeds = static_cast<uint64_t*>(host.mutable_data_ptr());
   for (std::size_t i = 0; i < places.size(); ++i) seeds[i] = mix_seed(base, 0, 0, places[i]);
+  // Pinned, so that the copy does not wait. torch does not use the memory again before the copy is
+  // complete.
   return device.is_cpu() ? host : host.to(device, /*non_blocking=*/true);
 }
 

@@ -15,6 +15,7 @@ namespace stagecraft {
 namespace {
 
 at::Tensor state_of(at::Generator generator) {
+  // Ranks that are threads share the default generators.
   const std::lock_guard<std::mutex> lock(generator.mutex());
   return generator.get_state();
 }
@@ -26,6 +27,7 @@ ForwardState::Autocast ForwardState::autocast_of(c10::DeviceType type) {
 }
 
 ForwardState::ForwardState(const What& what) {
+  // Autocast has a state for each type of device. A stage on a GPU may also compute on the CPU.
   for (const c10::DeviceType type : {c10::kCPU, what.device.type()}) {
     if (!autocast_.empty() && type == c10::kCPU) continue;
     autocast_.push_back(
@@ -45,6 +47,7 @@ ForwardState::ForwardState(const What& what) {
   }
 }
 
+// Covers exactly what this state covers, so that putting both back leaves no part behind.
 ForwardState ForwardState::now() const {
   ForwardState result;
   for (const Autocast& autocast : autocast_) {
@@ -61,6 +64,8 @@ ForwardState ForwardState::now() const {
 }
 
 std::vector<at::Tensor> ForwardState::keep_changed_buffers() {
+  // A buffer with NaN counts as changed, which is safe. On a GPU the comparison waits for the
+  // device, but only the first forward of a stage makes it.
   std::erase_if(buffers_, [](const auto& saved) { return saved.first.equal(saved.second); });
   std::vector<at::Tensor> changed;
   for (const auto& [buffer, elements] : buffers_) changed.push_back(buffer);
@@ -90,6 +95,7 @@ ForwardStateScope::ForwardStateScope(const ForwardState& state) : outside_(state
 ForwardStateScope::~ForwardStateScope() {
   if (at::autocast::decrement_nesting() == 0) at::autocast::clear_cache();
   try {
+    // A destructor must not throw: the forward may have thrown already.
     outside_.put_back();
   } catch (const std::exception& error) {
     log(LogLevel::kError,

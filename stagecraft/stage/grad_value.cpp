@@ -17,6 +17,8 @@ namespace {
 at::Tensor sum_of(const at::Tensor& a, const at::Tensor& b) {
   if (!a.defined()) return b;
   if (!b.defined()) return a;
+  // Not in place: autograd may return one tensor as the gradient of several inputs (of a sum, for
+  // example). The order of the addends is the caller's, and decides the last bits.
   return at::add(a, b.device() == a.device() ? b : b.to(a.device()));
 }
 
@@ -36,6 +38,7 @@ std::vector<at::Tensor> all_grads_of(const c10::IValue& grad) {
 
 std::vector<at::Tensor> tensors_of(const c10::IValue& value) {
   std::vector<at::Tensor> tensors;
+  // A shortcut: most values are one tensor.
   if (value.isTensor()) {
     tensors.push_back(value.toTensor());
     return tensors;
@@ -62,6 +65,8 @@ c10::IValue make_grad_value(bool is_tensor, std::vector<at::Tensor> grads) {
 std::vector<at::Tensor> grads_of(const c10::IValue& grad, std::size_t num_tensors) {
   if (grad.isNone()) return std::vector<at::Tensor>(num_tensors);
   std::vector<at::Tensor> grads = all_grads_of(grad);
+  // Gradients are matched with tensors by position, so a difference in number would add them to
+  // wrong tensors.
   if (grads.size() != num_tensors) {
     throw MetadataError(fmt::format(
         "a gradient does not fit its value: expected one for each of {} tensors, got {}",

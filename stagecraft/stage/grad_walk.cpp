@@ -15,12 +15,16 @@ namespace {
 class Walker {
  public:
   explicit Walker(std::span<const GradEdge> inputs) {
+    // Known from the start, so the walk does not go beyond the inputs, into the history of the
+    // sender.
     for (const GradEdge& input : inputs) reaches_.emplace(input.function.get(), true);
   }
 
   bool visit(GradNode* root) {
     if (const auto found = reaches_.find(root); found != reaches_.end()) return found->second;
     push(root);
+    // A stack of our own: a graph can be deeper than recursion allows (a loop over a long sequence
+    // adds nodes for each step).
     while (!stack_.empty()) {
       Frame& top = stack_.back();
       if (top.next == top.node->num_outputs()) {
@@ -56,6 +60,7 @@ class Walker {
       if (!edge.is_valid()) continue;
       (reaches_.at(edge.function.get()) ? to_input : to_others) = true;
     }
+    // A node that does not lead to inputs belongs to W alone.
     if (!to_input) return;
     reaches_[frame.node] = true;
     walk_.spine.push_back(frame.node);

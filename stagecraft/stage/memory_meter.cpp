@@ -117,6 +117,7 @@ class Listener final : public profiler::ProfilerStateBase {
       return;
     }
     const Listener* each = this;
+    // Memory may be freed in a different scope than the one that has allocated it.
     while (each != nullptr && !each->blocks_->remove(address)) each = each->around_;
   }
 
@@ -148,6 +149,7 @@ std::shared_ptr<Listener> make_listener(std::shared_ptr<MemoryBlocks> blocks, in
   const std::size_t number = checked(*blocks, account);
   auto* const before = c10::ThreadLocalDebugInfo::get(c10::DebugInfoKind::PROFILER_STATE);
   const auto* const around = dynamic_cast<const Listener*>(before);
+  // The thread has one slot for profilers. A torch profiler that is replaced would miss its events.
   require<Error>(before == nullptr || around != nullptr,
                  "a memory meter's scope cannot begin inside a torch profiler of the same thread");
   return std::make_shared<Listener>(std::move(blocks), number, around);

@@ -15,6 +15,7 @@ std::string text(const InputPort& to) {
 }
 
 bool is_same_input(const InputPort& a, const InputPort& b) {
+  // A name is not compared with a position: the names of a stage's parameters are not known here.
   return a.stage == b.stage && a.name == b.name && (!a.name.empty() || a.position == b.position);
 }
 
@@ -48,6 +49,8 @@ Ports& Ports::connect(OutputPort from, InputPort to) {
   require<ArgumentError>(from.stage.value() >= 0 && from.output >= 0,
                          "connect: expected a stage and an output from 0, got stage {}, output {}",
                          from.stage.value(), from.output);
+  // Stages form a graph without cycles in the order of their numbers, so every schedule that
+  // respects the chain can run.
   require<ArgumentError>(from.stage < to.stage,
                          "connect: values go from an earlier stage to a later one, got stage {} to "
                          "stage {}",

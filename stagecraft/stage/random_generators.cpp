@@ -39,6 +39,7 @@ at::Generator make_generator(c10::Device device) {
   if (device.is_cpu()) return at::detail::createCPUGenerator();
   at::Generator shared = at::globalContext().defaultGenerator(device);
   const std::lock_guard<std::mutex> lock(shared.mutex());
+  // A clone of the default generator has the right type for the device without naming CUDA.
   return shared.clone();
 }
 
@@ -62,6 +63,7 @@ void enter_random_scope(const ScopeSeed& seed) {
   Level& level = scopes.levels[scopes.depth++];
   level.seed = seed;
   level.captured.reset();
+  // Seeded on the first draw: most scopes draw on one device, or not at all.
   for (Source& source : level.sources) source.seeded = false;
 }
 

@@ -25,7 +25,8 @@
 namespace stagecraft::detail {
 namespace {
 
-// A spare dispatch key: RandomOperators checks that no other library uses it.
+// A spare key: torch registers no kernels for it (pass_others checks that). It is handled before
+// autograd, which then records the operator with its generator.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::DeferredInit;
 
 /// Operators whose CUDA kernels draw from the device's default generator and take no other.
@@ -100,6 +101,7 @@ class FillGenerator final : public Kernel {
                   torch::jit::Stack* stack) const {
     c10::IValue& generator = arguments_.at(*stack, *arguments_.generator);
     if (generator.isNone()) {
+      // A generator that the program passes itself is left alone.
       if (auto own = find_scope_generator(arguments_.place(*stack))) generator = *std::move(own);
     }
     pass_on(op, keys, stack);
@@ -113,6 +115,8 @@ class DefaultExchange {
       : turn_(turns().at(static_cast<std::size_t>(own.device().index()))),
         shared_(at::globalContext().defaultGenerator(own.device())) {
     const std::lock_guard<std::mutex> lock(shared_.mutex());
+    // The graph-safe calls exchange the state by reference: the draws continue the scope's own
+    // generator, and nothing is copied.
     before_ = shared_.graphsafe_get_state();
     shared_.graphsafe_set_state(own);
   }
@@ -190,6 +194,7 @@ c10::RegistrationHandleRAII pass_others(c10::DispatchKey key) {
                  "a kernel for it, {} among them",
                  c10::toString(key), taken.size(),
                  taken.empty() ? std::string() : c10::toString(taken.front()));
+  // Operators that draw nothing pass the key without a call.
   return dispatcher.registerFallback(key, c10::KernelFunction::makeFallthrough(),
                                      "stagecraft random scope");
 }
@@ -213,6 +218,7 @@ const Taught& taught() {
   return *once;
 }
 
+// Before main, when no other thread calls operators.
 [[maybe_unused]] const Taught& kBeforeMain = taught();
 
 }  // namespace

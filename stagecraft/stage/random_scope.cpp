@@ -30,6 +30,8 @@ RandomScope::~RandomScope() {
 }
 
 uint64_t mix_seed(uint64_t seed, uint64_t step, uint64_t microbatch, uint64_t place) {
+  // A bijection before each xor: seeds that differ in one argument only are never equal. A plain
+  // xor would not tell step 1, microbatch 2 from step 2, microbatch 1.
   return scramble(scramble(scramble(scramble(seed) ^ step) ^ microbatch) ^ place);
 }
 

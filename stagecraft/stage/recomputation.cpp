@@ -15,6 +15,8 @@ std::vector<uint32_t> versions_of(const Arguments& arguments) {
   std::vector<uint32_t> versions;
   auto add = [&](const c10::IValue& value) {
     for (const at::Tensor& tensor : tensors_of(value)) {
+      // Inference tensors have no version counter. They cannot be changed in place outside
+      // inference mode.
       if (tensor.defined() && !tensor.is_inference()) {
         versions.push_back(static_cast<uint32_t>(tensor._version()));
       }
@@ -42,6 +44,8 @@ at::Tensor Recomputation::cut(const at::Tensor& tensor, Output& output) {
     return tensor;
   }
   output.ends.push_back(static_cast<int32_t>(ends_.size()));
+  // Every floating-point output, also one that will turn out to need no gradient: without a graph
+  // the first run cannot tell.
   StageInput& end = ends_.emplace_back(tensor);
   at::Tensor seen = end.tensor();
   end.release_tensor();
@@ -59,6 +63,7 @@ c10::IValue Recomputation::cut(const c10::IValue& output) {
       return leaf.isTensor() ? c10::IValue(cut(leaf.toTensor(), entry)) : leaf;
     });
   };
+  // Output by output, because gradients come by output (grad_value.h).
   if (!output.isTuple() && !output.isList()) return cut_value(output);
   std::vector<c10::IValue> values;
   for (const c10::IValue& value : outputs_of(output)) values.push_back(cut_value(value));

@@ -67,6 +67,8 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
                          "stage {}: microbatch {} is forwarded again before its backward",
                          index_.value(), microbatch.value());
   std::unique_ptr<Run> run;
+  // Used runs are used again: their vectors keep their capacity, so a step after the first
+  // allocates less.
   if (free_.empty()) {
     run = std::make_unique<Run>();
   } else {
@@ -81,6 +83,7 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
   const bool without_graph = options_.recompute && options.is_training;
   c10::IValue output = without_graph ? run_without_graph(*run, microbatch, arguments, options)
                                      : run_forward(*run, microbatch, arguments, options, false);
+  // Only now: a forward that throws leaves the microbatch as it was, and can be repeated.
   if (options.is_training) runs_[m] = std::move(run);
   return output;
 }
@@ -88,6 +91,8 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
 c10::IValue Stage::call_body(const Args& args, const Kwargs& kwargs, const ForwardOptions& options,
                              StageContext& context, bool is_recomputation) const {
   auto forward = [&]() -> c10::IValue {
+    // Inside of around_forward: what the program's scope draws does not change the numbers of the
+    // stage.
     std::optional<RandomScope> random;
     if (options.seed) random.emplace(*options.seed);
     const detail::StageContextGuard guard(context);
@@ -110,6 +115,8 @@ c10::IValue Stage::run_forward(Run& run, MicrobatchId microbatch, const Argument
   StageContext context{index_, num_stages_, microbatch, options.is_training, options.draw};
   c10::IValue output = call_body(args, kwargs, options, context, is_recomputation);
   if (!options.is_training) return output;
+  // The run keeps edges, not tensors. An output that was sent can then be released while its
+  // backward is still to come.
   for (const c10::IValue& value : outputs_of(output)) run.add_output(value);
   for (const at::Tensor& loss : context.losses) {
     run.add_loss(loss);
@@ -126,6 +133,7 @@ void Stage::set_loss(MicrobatchId microbatch, const at::Tensor& loss) {
                                     microbatch.value(), describe(loss)));
   }
   run.has_loss = true;
+  // The backward begins at the loss, whose graph holds the nodes that it needs.
   run.outputs.clear();
   // This loss comes before the losses that forward added, as in `loss + added`.
   std::vector<detail::LossEdge> added = std::exchange(run.losses, {});
@@ -146,6 +154,8 @@ std::vector<GradRoot> Stage::make_roots(Run& run, MicrobatchId microbatch,
   WeightWork of_loss;  // a loss may have parameters of its own
   if (run.has_loss) {
     of_loss =
+        // An input backward, whose inputs are the ends of the cut history. When the forward runs
+        // again, only the part of the loss's graph that leads to parameters of the loss is left.
         stagecraft::backward_input(run.make_roots({}, loss_weight, *loss_grad_), run.again->ends());
     grads = run.again->take_output_grads();
   }
@@ -154,6 +164,8 @@ std::vector<GradRoot> Stage::make_roots(Run& run, MicrobatchId microbatch,
                  "stage {}, microbatch {}: the recomputed forward returned {} outputs, expected {}",
                  index_.value(), microbatch.value(), run.outputs.size(), grads.size());
   std::vector<GradRoot> roots = run.make_roots(grads, loss_weight, *loss_grad_);
+  // One backward for both parts: a parameter that the loss and the stage share gets its gradients
+  // in one call of the autograd engine, as without recomputation.
   for (GradRoot& root : of_loss.roots) roots.push_back(std::move(root));
   return roots;
 }
@@ -174,12 +186,17 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   std::vector<GradRoot> roots = make_roots(run, microbatch, output_grads, loss_weight);
   for (GradRoot& root : roots) {
     if (!root.grad.defined()) continue;
+    // A gradient arrives where the next stage has computed it. The autograd engine refuses a
+    // different device.
     const c10::Device wanted = root.edge.function->input_metadata(root.edge.input_nr).device();
     if (root.grad.device() != wanted) root.grad = root.grad.to(wanted);
   }
   run.outputs.clear();
+  // Edges that stay would keep nodes of the graph alive until W.
   run.losses.clear();
 
+  // Weight gradients are computed outside autograd, so the graph leads to no parameters, and I and
+  // B are the same call.
   if (has_weight_work()) {
     if (body_.own_backward) body_.own_backward->begin(with_weights);
     stagecraft::backward_full(std::move(roots));
@@ -197,6 +214,7 @@ std::vector<c10::IValue> Stage::run_backward(MicrobatchId microbatch,
   }
   run.is_input_done = true;
   std::vector<c10::IValue> grads = run.take_input_grads();
+  // After the gradients were taken out of the inputs. Until W only run.weight keeps nodes alive.
   run.inputs.clear();
   run.arguments.clear();
   return grads;
@@ -217,6 +235,7 @@ void Stage::rehearse_backward(MicrobatchId microbatch, const std::vector<c10::IV
     grads = run.again->take_output_grads();
   }
   const c10::AutoGradMode with_grad(true);
+  // A second run: its graph is used up below, and the microbatch must be left as it is.
   Run other;
   {
     const ForwardStateScope as_before(run.again->state());
@@ -228,6 +247,7 @@ void Stage::rehearse_backward(MicrobatchId microbatch, const std::vector<c10::IV
 void Stage::call_backward(MicrobatchId microbatch, BackwardKind kind,
                           const std::function<void()>& run) {
   bool is_last = false;
+  // Counted before the call, because the scope is told. I does not end a microbatch: its W follows.
   if (kind != BackwardKind::kInput && backwards_left_ > 0) is_last = --backwards_left_ == 0;
   if (!options_.around_backward) return run();
   int calls = 0;
@@ -287,6 +307,7 @@ void Stage::set_tensors(NamedTensors parameters, NamedTensors buffers) {
   require_different_names(index_, parameters);
   body_.parameters = std::move(parameters);
   body_.buffers = std::move(buffers);
+  // They are the old buffers. The next forward finds out which of the new ones change.
   changing_buffers_.reset();
 }
 

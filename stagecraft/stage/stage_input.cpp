@@ -49,6 +49,7 @@ GradEdge grad_edge_of(const at::Tensor& tensor) {
 
 StageInput::StageInput(const at::Tensor& source) : tensor_(detached(source)) {
   GradNodePtr node = make_node<GradNodePtr>();
+  // The autograd engine checks shape, dtype and device of a gradient by this.
   const auto input = node->add_input_metadata(tensor_);
   edge_ = GradEdge(std::move(node), static_cast<uint32_t>(input));
   torch::autograd::impl::set_gradient_edge(tensor_, edge_);

@@ -57,6 +57,8 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
   Arguments own;
   Arguments seen;
   for (const c10::IValue& value : arguments.args) {
+    // The arguments are kept on the stage's device: the second run must not copy them again, and
+    // the sender's copy may be released.
     own.args.push_back(tree::map(value, moved));
     seen.args.push_back(tree::map(own.args.back(), plain));
   }
@@ -65,6 +67,8 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
     seen.kwargs.set(name, tree::map(mine, plain));
     own.kwargs.set(name, std::move(mine));
   }
+  // Copying all buffers for each microbatch would cost memory in flight, so only those that the
+  // first forward has changed are copied later.
   const bool is_first = !changing_buffers_;
   std::vector<at::Tensor> buffers;
   if (is_first) {
@@ -75,6 +79,8 @@ c10::IValue Stage::run_without_graph(Run& run, MicrobatchId microbatch, const Ar
   run.options = options;
   run.again = std::make_unique<Recomputation>(
       std::move(own),
+      // Generators are saved only without a seed: with one, the forward draws from its own scope,
+      // which begins again.
       ForwardState(
           {.device = device(), .has_generators = !options.seed, .buffers = std::move(buffers)}));
 
@@ -102,6 +108,7 @@ void Stage::run_again(Run& run, MicrobatchId microbatch) const {
   const c10::AutoGradMode with_grad(true);
   std::optional<c10::DeviceGuard> device_guard;
   if (!options_.device.is_cpu()) device_guard.emplace(options_.device);
+  // The second run adds the losses again. The value that was reported is the first one.
   const at::Tensor added_loss = std::exchange(run.added_loss, {});
   run.losses.clear();
   run.outputs.clear();

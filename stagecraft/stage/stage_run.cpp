@@ -18,6 +18,7 @@ bool is_same(const c10::TensorOptions& a, const c10::TensorOptions& b) {
 }  // namespace
 
 at::Tensor copied(const at::Tensor& tensor, c10::Device device) {
+  // A copy to a device is ordered by the device's stream.
   return tensor.to(device, /*non_blocking=*/!device.is_cpu());
 }
 
@@ -49,6 +50,7 @@ c10::IValue StageRun::enter(const c10::IValue& value, c10::Device device) {
     entry.is_tensor = true;
     return enter_tensor(value.toTensor(), device, entry);
   }
+  // A shortcut for numbers and None: this runs for every argument of every microbatch.
   if (!value.isTuple() && !value.isList() && !value.isGenericDict()) return value;
   return tree::map(value, [&](const c10::IValue& leaf) {
     return leaf.isTensor() ? c10::IValue(enter_tensor(leaf.toTensor(), device, entry)) : leaf;
@@ -67,8 +69,11 @@ at::Tensor StageRun::enter_tensor(const at::Tensor& tensor, c10::Device device,
     return is_elsewhere ? copied(tensor, device) : tensor;
   }
   entry.inputs.push_back(static_cast<int32_t>(inputs.size()));
+  // Detached first: a recorded copy would continue the history of the sender into this stage.
   StageInput& input = inputs.emplace_back(is_elsewhere ? copied(tensor.detach(), device) : tensor);
   at::Tensor seen = input.tensor();
+  // The graph keeps the tensors that the backward reads. The others can be released after the
+  // forward.
   input.release_tensor();
   return seen;
 }
@@ -80,6 +85,8 @@ void StageRun::add_output(const c10::IValue& output) {
 
 void StageRun::add_loss(const at::Tensor& loss) {
   GradEdge edge = grad_edge_of(loss);
+  // The gradient of a loss must have its dtype, device and number of dimensions, and is made after
+  // the loss has been released.
   if (edge.is_valid()) losses.push_back({std::move(edge), loss.options(), loss.dim()});
 }
 
@@ -94,6 +101,8 @@ std::vector<GradRoot> StageRun::make_roots(const std::vector<c10::IValue>& grads
       if (edges[j].is_valid()) roots.push_back({edges[j], std::move(tensors[j])});
     }
   }
+  // In a fixed order, outputs first: the engine adds gradients of one node in the order in which
+  // they arrive, and the order of a sum decides its last bits.
   for (const LossEdge& loss : losses)
     roots.push_back({loss.edge, loss_grad.get(loss, loss_weight)});
   return roots;

@@ -32,6 +32,7 @@ class Capture {
   }
 
   Graph run() {
+    // Destroyed last, so buffers are restored even if the capture fails.
     SavedState saved;  // also what a model writes by pointer
     for (const auto& [name, buffer] : model_.buffers) {
       if (buffer.defined()) saved.save(buffer);
@@ -45,6 +46,7 @@ class Capture {
       for (std::size_t i = 0; i < sizes.size(); ++i) corner[i] += static_cast<int64_t>(k >> i & 1);
       corners.push_back(trace_at(corner));
     }
+    // Before `generalise`, which would fit an expression to a dimension that depends on elements.
     find_open_dims(corners.front(), sizes);
     GraphParts parts = generalise(corners, inputs_.sizes());
     Sizes probe = sizes;
@@ -52,7 +54,9 @@ class Capture {
     for (const Sizes& far : far_sizes(sizes, probe)) {
       check_generalised(parts, trace_at(far), far);
     }
+    // After the far sizes: it asks where this graph is right, so the graph must be final.
     find_least(parts, sizes);
+    // After all comparisons: traces are compared node by node, with their dead code.
     Graph graph = run_pass(std::move(parts), without_dead_code);
     check_replay(model_, graph, inputs_.at(probe), options_.has_input_grads);
     return graph;
@@ -128,16 +132,21 @@ class Capture {
         return holds_at(parts, less);
       };
       if (sizes[i] == 1) continue;
+      // Most models take a batch of 1, so this one run replaces the search.
       if (holds(1)) {
         all_least[i] = 1;
         continue;
       }
+      // A bisection: it assumes that a model that is right at a size is right above it. Each step
+      // is a run of the model.
       int64_t wrong = 1;
       while (all_least[i] - wrong > 1) {
         const int64_t middle = wrong + (all_least[i] - wrong) / 2;
         (holds(middle) ? all_least[i] : wrong) = middle;
       }
     }
+    // Each size was tried alone. If the graph is wrong where all are least, the sizes of the
+    // example are the bound.
     if (sizes.size() > 1 && all_least != sizes && !holds_at(parts, all_least)) all_least = sizes;
     for (std::size_t i = 0; i < sizes.size(); ++i) parts.sizes[i].least = all_least[i];
   }
@@ -152,6 +161,8 @@ class Capture {
     std::size_t farthest = 0;
     std::string failure;
     bool is_whole = false;
+    // A model may fail on some of the three, for example in a reduction over no element. One run
+    // that reaches the end is enough.
     for (const ElementChange change :
          {ElementChange::kOne, ElementChange::kNone, ElementChange::kAll}) {
       const OtherElements other =

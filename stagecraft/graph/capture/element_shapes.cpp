@@ -23,6 +23,8 @@ namespace stagecraft {
 namespace {
 
 /// What the elements say.
+/// Different elements must be valid for their operator: lengths above 0 and in order, places within
+/// the tensor.
 enum class Meaning : uint8_t {
   kChoice,   // which are taken: masks, and how often each is repeated
   kValues,   // how many different ones there are, or how large the greatest is
@@ -63,6 +65,7 @@ at::Tensor other_choice(const at::Tensor& mask, ElementChange change) {
   at::Tensor none = at::zeros_like(mask);
   const at::Tensor flat = mask.flatten();
   if (change == ElementChange::kNone || flat.numel() == 0) return none;
+  // An element that was chosen, if there is one: the model can most likely go on with that.
   const at::Tensor first = (flat != 0).to(at::kInt).argmax();
   return none.flatten().index_fill(0, first, 1).view(mask.sizes());
 }
@@ -70,6 +73,7 @@ at::Tensor other_choice(const at::Tensor& mask, ElementChange change) {
 at::Tensor other_values(const at::Tensor& values, ElementChange change) {
   if (values.numel() == 0) return values;
   if (change != ElementChange::kAll) return at::zeros_like(values);
+  // The greatest value changes. So does the number of different values, unless all differed before.
   return (at::arange(1, values.numel() + 1, values.options()) + values.max()).view(values.sizes());
 }
 

@@ -18,6 +18,7 @@ namespace stagecraft {
 namespace {
 
 /// Each doubles the number of traces.
+/// With four sizes the model is traced at 2^4 = 16 corners.
 constexpr std::size_t kMaxTracedSizes = 4;
 
 }  // namespace
@@ -99,6 +100,8 @@ void ExampleInputs::add_size(const SizeSpec& spec, const std::vector<Leaf>& leav
   if (example < 0) return;  // no tensor has a dimension: nothing changes
   require<ArgumentError>(example > 0, "size {}: expected at least 1 in the example, got 0",
                          spec.name);
+  // Odd, and far from n and n + 1, where B / 2 and B * B fit an expression: at 4 n + 3 they differ
+  // from it.
   const int64_t probe = spec.probe.value_or(4 * example + 3);
   require<ArgumentError>(probe > 0 && probe != example && probe != example + 1,
                          "size {}: expected a probe other than {} and {}, got {}", spec.name,
@@ -118,6 +121,8 @@ c10::IValue ExampleInputs::resized(const std::string& path, const c10::IValue& l
   for (const Place& place : places_) {
     const int64_t wanted = sizes[place.size];
     if (place.path != path || tensor.size(place.dim) == wanted) continue;
+    // Rows of the example are repeated: random numbers could be invalid, such as token ids beyond
+    // the vocabulary.
     const auto rows =
         at::arange(wanted, tensor.options().dtype(at::kLong)).remainder(tensor.size(place.dim));
     tensor = at::index_select(tensor, place.dim, rows);

@@ -44,6 +44,7 @@ class Generaliser {
   explicit Generaliser(TraceSet traces) : traces_(std::move(traces)) {}
 
   GraphParts run() {
+    // First: what follows compares node i with node i.
     traces_.check_structure();
     GraphParts result = traces_[0];
     for (std::size_t i = 0; i < result.nodes.size(); ++i) {
@@ -83,6 +84,8 @@ class Generaliser {
     if (const ValueId* value = first.value()) {
       for (std::size_t t = 1; t < traces_.size(); ++t) {
         const ValueId* other = pick(traces_[t]).value();
+        // Values have the same numbers in all traces, because the traces have the same nodes
+        // (check_structure).
         if (other == nullptr || *other != *value)
           fail(t, name(0, first), name(t, pick(traces_[t])));
       }
@@ -151,6 +154,7 @@ class Generaliser {
   }
 
   Argument join_numbers(std::span<const int64_t> corners) const {
+    // Exactly one expression goes through the corners, right or wrong. The far sizes decide.
     SizeExpr size = SizeExpr::through(traces_.low(), corners);
     if (size.is_number()) return Argument::fixed(size.number());
     return size;
@@ -172,10 +176,13 @@ class Generaliser {
         for (std::size_t t = 0; t < traces_.size(); ++t) {
           corners.push_back(traces_[t].values[v].shape[d].number());
         }
+        // Its size at the corners is a coincidence of the elements.
         if ((value.open_dims >> d & 1) != 0) {
           value.shape[d] = SizeExpr(corners[0]);
           continue;
         }
+        // At the corners numbers may differ and are fitted. At the far sizes the graph and the
+        // trace must be equal.
         if (traces_.may_differ()) {
           value.shape[d] = SizeExpr::through(traces_.low(), corners);
           continue;
@@ -204,6 +211,8 @@ Argument at_sizes(const Argument& argument, std::span<const int64_t> sizes) {
     const c10::IValue* fixed = elements.back().fixed_value();
     if (fixed != nullptr && fixed->isInt()) numbers.push_back(fixed->toInt());
   }
+  // In the form of a trace, so that the two can be compared: there a list of numbers is one fixed
+  // value.
   if (!list->empty() && numbers.size() == list->size()) return Argument::fixed(numbers);
   return elements;
 }
@@ -233,6 +242,8 @@ void check_generalised(const GraphParts& graph, const GraphParts& trace,
   for (std::size_t i = 0; i < here.size(); ++i) here[i].example = sizes[i];
   std::vector<GraphParts> both = {at_sizes(graph, sizes), trace};
   const auto is_same_op = [](const GraphNode& a, const GraphNode& b) { return a.op == b.op; };
+  // Tensor indexing makes slices of a whole dimension at some sizes only. If the operators differ,
+  // both sides are compared without such slices.
   if (!std::ranges::equal(both[0].nodes, both[1].nodes, is_same_op)) {
     for (GraphParts& parts : both) parts = compact(without_whole_slices(std::move(parts)));
   }
@@ -240,6 +251,7 @@ void check_generalised(const GraphParts& graph, const GraphParts& trace,
 }
 
 void open_dims(GraphParts& trace, const GraphParts& other) {
+  // Up to the shorter one: the model may have failed on the different elements.
   for (std::size_t i = 0; i < std::min(trace.nodes.size(), other.nodes.size()); ++i) {
     const GraphNode& here = trace.nodes[i];
     const GraphNode& there = other.nodes[i];

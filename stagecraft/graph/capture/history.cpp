@@ -19,6 +19,8 @@ using torch::autograd::Node;
 /// The name of a custom autograd function, or of a node class that is not torch's; empty for other
 /// nodes.
 std::string custom_function(const Node& node) {
+  // autograd does not mark custom functions. Their nodes are CppNode<Function>; those of operators
+  // are classes of torch.
   const std::string type = c10::demangle(typeid(node).name());
   const std::size_t found = type.find("CppNode<");
   if (found == std::string::npos) return type.starts_with("torch::") ? std::string() : type;
@@ -51,6 +53,8 @@ void HistoryCheck::note(const Node* node) {
 
 std::optional<std::string> HistoryCheck::find_problem(Node& node, bool is_new) const {
   const std::string function = is_new ? custom_function(node) : std::string();
+  // An operator may use a custom function inside. A node that an operator has made is captured with
+  // the operator.
   if (!function.empty() && !known_functions_.contains(&node)) {
     return fmt::format(
         "the custom autograd function {} would lose its backward; register it as an operator, "
@@ -97,6 +101,7 @@ std::optional<std::string> ParameterHooks::take_new() {
   for (Watched& watched : watched_) {
     for (std::size_t hook = watched.hooks; hook < num_hooks(watched.tensor); ++hook) {
       if (!found) found = watched.name;
+      // Removed, because a capture leaves the model as it was.
       watched.tensor.remove_hook(static_cast<unsigned>(hook));
     }
   }

@@ -102,6 +102,8 @@ class Given {
     const bool is_float = mine.is_floating_point() || mine.is_complex();
     // Columns of integers may have different meanings.
     if (is_varied_ && mine.layout() == at::kStrided && mine.dim() > 0) mine = mine.flip(0);
+    // 15/16 is exact in every floating-point type, and the values stay close to those of the
+    // example.
     if (is_varied_ && is_float) mine = mine.mul(0.9375);
     if (!is_float || !has_grads_) return mine.clone(at::MemoryFormat::Preserve);
     leaves_.push_back({path, mine.clone(at::MemoryFormat::Preserve).requires_grad_()});
@@ -140,6 +142,7 @@ class Replay {
       if (!state.tensor.requires_grad() || !state.tensor.is_leaf()) continue;
       parameters_.push_back({graph.value(state.value).name, state.tensor});
     }
+    // A hook of the program would be called for gradients that mean nothing.
     with_grads_ = std::ranges::none_of(parameters_, [](const NamedTensor& parameter) {
       return tensor_has_hooks(parameter.tensor);
     });
@@ -152,6 +155,8 @@ class Replay {
     check_outputs(expected, got);
     const std::string problem = find_other_grad(expected, got);
     if (problem.empty()) return;
+    // Some backwards add in an order that differs from run to run. Then the model does not equal
+    // itself, and the graph cannot be blamed.
     for (int again = 0; again < 2; ++again) {
       if (!find_other_grad(expected, run_model()).empty()) return;
     }
@@ -185,6 +190,8 @@ class Replay {
     outcome.output = tree::map(output, [&](const c10::IValue& leaf) -> c10::IValue {
       if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
       if (leaf.toTensor().requires_grad()) roots.push_back(leaf.toTensor());
+      // A copy, because an output may be a state or an input, which is restored before the
+      // comparison.
       return copy_of(leaf.toTensor());
     });
     for (const NamedTensor& state : changed) {

@@ -32,6 +32,7 @@ namespace stagecraft {
 namespace {
 
 /// Operators that return something different from tensors and read no elements.
+/// A list, because schemas do not tell such operators from item(), which reads an element.
 constexpr std::array<std::string_view, 26> kMetadataOperators = {
     "aten::is_same_size",   "aten::result_type",
     "aten::can_cast",       "aten::is_floating_point",
@@ -61,6 +62,7 @@ std::string module_of(std::string_view parameter) {
 class OperatorRecorder final : public Tracer {
  public:
   OperatorRecorder(const StageBody& model, const TraceOptions& options) : options_(options) {
+    // Before the model runs: a trace must not change the numbers that the program draws later.
     values_.saved().save_default_generator(c10::kCPU);
     values_.add_states(model.parameters, GraphState::Kind::kParameter);
     values_.add_states(model.buffers, GraphState::Kind::kBuffer);
@@ -95,6 +97,7 @@ class OperatorRecorder final : public Tracer {
     for (const c10::IValue& leaf : flat.leaves) {
       parts_.outputs.push_back(convert(leaf, c10::AnyType::get(), "output"));
     }
+    // An output may be memory that the model has filled by pointer.
     for (Argument& result : parts_.outputs) read_uninitialised(result, {});
     if (const auto problem = values_.histories().find_problem(flat.leaves)) fail(*problem);
   }
@@ -120,8 +123,11 @@ class OperatorRecorder final : public Tracer {
   void record(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
     const c10::FunctionSchema& schema = op.schema();
     where_ = toString(op.operator_name());
+    // Answered without a record: whether two arguments are one tensor does not depend on elements.
     if (schema.name() == "aten::equal" && answer_equal(stack)) return;
     if (reads_back(schema)) {
+      // Not recorded: the result follows from shapes and dtypes. If it differs at other sizes, so
+      // do the numbers that the model computes from it, and capture compares those.
       if (std::ranges::count(kMetadataOperators, schema.name()) > 0) return op.callBoxed(stack);
       fail(fmt::format(
           "it reads a value back to the host, which a graph would freeze as it is now{}",
@@ -136,6 +142,7 @@ class OperatorRecorder final : public Tracer {
     node.autocast = current_autocast();
     if (!scopes_.empty()) node.scope = scopes_.back();
     const std::size_t count = schema.arguments().size();
+    // A copy: the call replaces the arguments on the stack by its results.
     const std::vector<c10::IValue> given(stack.end() - static_cast<std::ptrdiff_t>(count),
                                          stack.end());
     for (std::size_t i = 0; i < count; ++i) {
@@ -143,11 +150,15 @@ class OperatorRecorder final : public Tracer {
       node.arguments.push_back(convert(given[i], formal.real_type(), formal.name()));
     }
     const auto written = written_arguments(schema, node.arguments);
+    // Arguments are converted before the call, because an in-place operator gives its tensor a new
+    // value. States are saved before it, because it changes them.
     for (const std::size_t i : written) values_.save_before_change(given[i]);
     call(op, node, stack);
 
     where_ = toString(op.operator_name());
     const std::size_t returned = schema.returns().size();
+    // An operator whose result shares memory with an argument, such as a view, reads no elements of
+    // that argument.
     std::unordered_set<int32_t> result_memory;
     const std::size_t first_result = stack.size() - returned;
     for (std::size_t i = 0; i < returned; ++i)
@@ -169,6 +180,8 @@ class OperatorRecorder final : public Tracer {
       for_each_value(node.results.front(),
                      [&](ValueId v) { uninitialised_.insert(values_.memory(v)); });
     }
+    // An operator that writes returns its argument with new elements, which is not the state any
+    // more.
     if (written.empty()) values_.rebind_states(given, stack, first_result);
     parts_.nodes.push_back(std::move(node));
   }
@@ -190,6 +203,8 @@ class OperatorRecorder final : public Tracer {
       parts_.inputs.push_back(Argument::fixed(leaf));
       return leaf;
     }
+    // A copy: the model may change its arguments in place, and the caller's tensors must stay as
+    // they are. The strides stay, because they decide which kernels run.
     at::Tensor mine = leaf.toTensor().detach().clone(at::MemoryFormat::Preserve);
     if (options_.has_input_grads && (mine.is_floating_point() || mine.is_complex())) {
       // Not a leaf, so that it may be changed in place.
@@ -240,6 +255,7 @@ class OperatorRecorder final : public Tracer {
     try {
       op.callBoxed(stack);
     } catch (...) {
+      // The arguments show whether the model has read the different number before it failed.
       parts_.nodes.push_back(node);  // with what it was called
       throw;
     }
@@ -308,6 +324,7 @@ class OperatorRecorder final : public Tracer {
     const TracedValues::Storage* storage = values_.find_storage(tensor);
     if (storage != nullptr && storage->latest.value() >= 0)
       return detached(tensor, storage->latest);
+    // As a constant it would lose its history, and the parameters outside would get no gradients.
     if (tensor.requires_grad() && !tensor.is_leaf()) {
       fail(
           "it reads a tensor that was computed from parameters outside of the model; compute it "
@@ -319,10 +336,13 @@ class OperatorRecorder final : public Tracer {
         tensor.unsafeGetTensorImpl()->unsafe_storage().data_ptr().get_context() == nullptr) {
       kept = tensor.detach().clone(at::MemoryFormat::Preserve);
     }
+    // A leaf that requires gradients and was not named: the model trains it, so it must not become
+    // a constant.
     const bool is_parameter = tensor.requires_grad();
     const ValueId value =
         values_.add_state(is_parameter ? GraphState::Kind::kParameter : GraphState::Kind::kConstant,
                           kept, values_.names().make(is_parameter ? "parameter_0" : "constant_0"));
+    // The model reads the original, perhaps again. It must be the same state then.
     if (!kept.is_same(tensor)) values_.bind(tensor, value);
     values_.keep(tensor);
     return value;
@@ -331,6 +351,7 @@ class OperatorRecorder final : public Tracer {
   // The same elements in a different tensor without history, as Tensor::data() returns it.
   ValueId detached(const at::Tensor& tensor, ValueId latest) {
     const std::optional<ValueId> same = values_.find_same(tensor);
+    // Only a detach is known to make such a tensor.
     if (!same || tensor.requires_grad()) {
       fail(fmt::format(
           "it reads a tensor that shares memory with %{}, but was not made from it by an operator",
@@ -388,6 +409,8 @@ class OperatorRecorder final : public Tracer {
 }  // namespace
 
 GraphParts trace(const StageBody& model, const Arguments& arguments, const TraceOptions& options) {
+  // The history of values tells custom functions and hooks, so gradients are on, whatever the
+  // caller's mode.
   const c10::AutoGradMode with_grad(true);
   OperatorRecorder recorder(model, options);
   const Arguments given = recorder.take_inputs(arguments);

@@ -125,6 +125,8 @@ void TraceSet::check_sharing() const {
     const std::vector<std::size_t> there = sharing_in(traces_[t]);
     const std::vector<bool> changed_there = changed_in(traces_[t]);
     for (std::size_t v = 0; v < here.size(); ++v) {
+      // reshape() is a view at some sizes and a copy at others. That matters only if one of the two
+      // is written to.
       require<CaptureError>(here[v] == there[v] || (!changed_here[v] && !changed_there[v]),
                             "%{}: it is a view at one size and a copy at a different one ({} and "
                             "{}), and is changed in place",
@@ -138,6 +140,8 @@ void TraceSet::check_states() const {
     const GraphState& here = traces_[0].states[s];
     for (std::size_t t = 1; t < traces_.size(); ++t) {
       const at::Tensor& there = traces_[t].states[s].tensor;
+      // A constant may be made anew in each run, for example from a vector. Then its elements must
+      // be equal.
       require<CaptureError>(here.tensor.is_same(there) || tree::leaf_equal(here.tensor, there),
                             "%{}: the model reads a different constant at different sizes: {} at "
                             "{}, {} at {}; make it with operators",

@@ -43,6 +43,8 @@ ValueId TracedValues::make_value(const at::Tensor& tensor, std::string name) {
   }
   parts_.values.push_back(std::move(value));
   Entry entry{id, c10::weak_intrusive_ptr<c10::TensorImpl>(tensor.getIntrusivePtr()),
+              // Noted now: a history that differs when the value is read was set outside the
+              // dispatcher.
               history_of(tensor)};
   histories_.note(entry.history);
   if (tensor.unsafeGetTensorImpl()->has_storage()) {
@@ -56,12 +58,14 @@ ValueId TracedValues::make_value(const at::Tensor& tensor, std::string name) {
 
 void TracedValues::add_states(const NamedTensors& tensors, GraphState::Kind kind) {
   for (const auto& [name, tensor] : tensors) {
+    // A module may register an optional parameter without a tensor.
     if (!tensor.defined()) continue;
     require<CaptureError>(is_name(name), "'{}' is not a valid name for a parameter or buffer",
                           name);
     const auto found = by_impl_.find(tensor.unsafeGetTensorImpl());
     if (found != by_impl_.end()) {
       GraphState& state = parts_.states[found->second.value.position()];
+      // A tied weight: one tensor under two names stays one state, with one gradient.
       state.other_names.push_back(names_.make(name));
       continue;
     }
@@ -77,6 +81,7 @@ ValueId TracedValues::add_state(GraphState::Kind kind, const at::Tensor& tensor,
   state.kind = kind;
   state.value = value;
   state.tensor = tensor;
+  // Only these can have hooks. The number of hooks is noted before the model runs.
   if (tensor.requires_grad()) hooks_.watch(parts_.values.back().name, tensor);
   parts_.states.push_back(std::move(state));
   return value;
@@ -95,6 +100,8 @@ std::optional<ValueId> TracedValues::find_same(const at::Tensor& tensor) {
   for (const auto& [impl, entry] : by_impl_) {
     if (memory(entry.value) != storage->memory) continue;
     const GraphValue& value = parts_.values[entry.value.position()];
+    // Tensor::data() makes a new TensorImpl without a call of the dispatcher, so only the place in
+    // memory tells which value it is.
     const bool is_same =
         entry.offset == tensor.storage_offset() && tensor.sizes().equals(entry.sizes) &&
         tensor.strides().equals(entry.strides) && value.dtype == tensor.scalar_type();
@@ -112,6 +119,7 @@ void TracedValues::save_before_change(const c10::IValue& given) {
   const Storage* storage = find_storage(given.toTensor());
   if (storage == nullptr || !storage->is_outside) return;
   for (const GraphState& state : parts_.states) {
+    // The operator may write through a view. All states in that memory change then.
     if (memory(state.value) == storage->memory) saved_.save(state.tensor);
   }
 }
@@ -144,6 +152,7 @@ std::optional<ValueId> TracedValues::freeze(ValueId value) {
   for (const auto& [impl, entry] : by_impl_) {
     if (entry.value != value) continue;
     const auto alive = entry.alive.lock();
+    // The elements are gone with the tensor.
     if (alive.get() == nullptr) break;
     const at::Tensor tensor = at::Tensor(alive).detach().clone(at::MemoryFormat::Preserve);
     const ValueId constant =

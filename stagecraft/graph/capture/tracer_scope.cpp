@@ -13,12 +13,16 @@ namespace stagecraft {
 
 namespace {
 
+// This key is handled before autograd and autocast, so the graph has the operators that the model
+// calls, and composite operators arrive whole.
 constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
 thread_local Tracer* tracer_of_thread = nullptr;
 
 void record(const c10::OperatorHandle& op, c10::DispatchKeySet, torch::jit::Stack* stack) {
+  // Operators that this one calls inside are part of it, and must not be recorded.
   const c10::impl::ExcludeDispatchKeyGuard off(kKey);
+  // torch copies a thread's keys to threads of the autograd engine, which have no tracer.
   if (tracer_of_thread == nullptr) {
     op.callBoxed(stack);
   } else {
@@ -80,6 +84,7 @@ ScopeGuard::~ScopeGuard() {
 void pipe_split() {
   if (tracer_of_thread == nullptr) return;
   torch::jit::Stack stack;
+  // A call of an operator, so that the tracer sees the split in its place among the others.
   split_operator().callBoxed(stack);
 }
 

@@ -23,11 +23,14 @@ class Liveness {
     }
     for (const Argument& output : parts.outputs) need(output);
     for (const GraphSize& size : parts.sizes) {
+      // A measured size may be read by nodes, so its value must be computed.
       if (size.measured) need(size.measured->value);
     }
   }
 
   bool is_needed(const GraphNode& node) const {
+    // A node without results is there for its effect (pipe_split). A random node that is dropped
+    // would shift the numbers of all later ones.
     if (node.results.empty() || is_random(node)) return true;
     bool result = false;
     for (const Argument& made : node.results) {
@@ -38,6 +41,8 @@ class Liveness {
     for (const std::size_t i : written_arguments(*schema, node.arguments)) {
       for_each_value(node.arguments[i], [&](ValueId value) {
         const int32_t memory = memory_of(value);
+        // A write is needed if a later node reads the same memory through a view, or if the memory
+        // belongs to the caller or the model.
         result |= is_outside(value) || (memory >= 0 && live_memory_.contains(memory));
       });
     }
@@ -75,6 +80,7 @@ class Liveness {
 GraphParts without_dead_code(GraphParts parts) {
   Liveness live(parts);
   std::vector<bool> is_kept(parts.nodes.size(), false);
+  // From the end: whether a node is needed depends on later nodes only.
   for (std::size_t n = parts.nodes.size(); n-- > 0;) {
     is_kept[n] = live.is_needed(parts.nodes[n]);
     if (!is_kept[n]) continue;

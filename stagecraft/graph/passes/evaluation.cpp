@@ -66,6 +66,7 @@ void switch_off(GraphNode& node) {
     if (schema->arguments()[i].name() != found->argument || !has_statistics) continue;
     const c10::IValue* fixed = node.arguments[i].fixed_value();
     if (fixed == nullptr) continue;
+    // Nodes are changed, never removed: positions of splits are the same in both graphs.
     if (fixed->isBool()) node.arguments[i] = Argument::fixed(false);
     if (fixed->isDouble()) node.arguments[i] = Argument::fixed(0.0);
   }
@@ -81,6 +82,7 @@ void stop_counting(GraphParts& parts) {
   for (GraphNode& node : parts.nodes) {
     if (node.op.name != "aten::add" && node.op.name != "aten::add_") continue;
     const ValueId* self = node.arguments[0].value();
+    // alpha = 0: the node adds nothing, but stays.
     if (self != nullptr && counts.contains(*self)) node.arguments[2] = Argument::fixed(0);
   }
 }

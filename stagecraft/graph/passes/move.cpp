@@ -51,11 +51,13 @@ Graph move_to(const Graph& graph, c10::Device device, MovedTensors& moved) {
       })) {
     return graph;
   }
+  // Copies of states that share memory would not share it.
   if (!has_states_there) check_states_apart(graph.parts());
   const c10::NoGradGuard no_grad;
   return run_pass(graph.parts(), [&](GraphParts parts) {
     for (GraphState& state : parts.states) {
       if (is_there(state)) continue;
+      // By address: a tensor that several stages hold (a tied weight) stays one tensor.
       at::Tensor& copy = moved[state.tensor.unsafeGetTensorImpl()];
       if (!copy.defined()) {
         copy = state.tensor.detach().to(device).requires_grad_(state.tensor.requires_grad());

@@ -29,6 +29,7 @@ void number_memory(GraphParts& parts) {
   std::unordered_map<int32_t, int32_t> numbers;
   for (GraphValue& value : parts.values) {
     if (value.memory < 0) continue;
+    // The values that it shared memory with were dropped.
     if (shared_by[value.memory] == 1) {
       value.memory = -1;
     } else {
@@ -43,6 +44,8 @@ void number_memory(GraphParts& parts) {
 GraphParts compact(GraphParts parts) {
   const std::vector<bool> is_read = read_values(parts);
   std::erase_if(parts.states, [&](const GraphState& state) {
+    // Parameters and buffers stay even if nothing reads them: the model has them, and so have its
+    // checkpoints.
     return state.kind == GraphState::Kind::kConstant && !is_read[state.value.position()];
   });
   std::vector<int32_t> number(parts.values.size(), -1);
@@ -58,6 +61,8 @@ GraphParts compact(GraphParts parts) {
   auto renumber_all = [&](std::vector<Argument>& arguments) {
     for (Argument& argument : arguments) argument = map_values(argument, renumber);
   };
+  // In the order of the text: states, inputs, nodes. Two graphs that are equal then have equal
+  // numbers and equal texts.
   for (GraphState& state : parts.states) state.value = *renumber(state.value).value();
   renumber_all(parts.inputs);
   for (GraphNode& node : parts.nodes) {

@@ -39,6 +39,8 @@ GraphParts without_whole_slices(GraphParts parts) {
   };
   std::vector<GraphNode> kept;
   for (GraphNode& node : parts.nodes) {
+    // Before the node is judged: a slice of a removed slice then refers to the value that is
+    // viewed.
     for (Argument& argument : node.arguments) argument = map_values(argument, replaced);
     if (is_whole(parts, node)) {
       viewed.emplace(node.results[0].value()->value(), *node.arguments[0].value());

@@ -20,10 +20,13 @@ namespace {
 std::optional<int64_t> solve(const SizeExpr& expr, int size, int64_t value,
                              std::vector<int64_t> sizes) {
   auto& x = sizes[static_cast<std::size_t>(size)];
+  // Each size is at most once in a product, so the expression is linear in x, and two values
+  // determine it.
   x = 0;
   const int64_t a = expr.at(sizes);
   x = 1;
   const int64_t b = expr.at(sizes) - a;
+  // b is 0 where a factor of x is a size that is 0.
   if (b == 0 || (value - a) % b != 0) return std::nullopt;
   return (value - a) / b;
 }
@@ -46,6 +49,7 @@ std::vector<c10::IValue> InputBinding::leaves(const Args& args, const Kwargs& kw
   std::vector<c10::IValue> result;
   result.reserve(parts.inputs.size());
   auto add = [&](const TreeSpec& spec, const c10::IValue& value, auto&& path) {
+    // A shortcut: most arguments are one tensor.
     if (spec.is_leaf()) {
       result.push_back(value);
       return;
@@ -71,6 +75,7 @@ std::vector<c10::IValue> InputBinding::leaves(const Args& args, const Kwargs& kw
                              "got an argument by name '{}', which the graph does not take", name);
     }
   }
+  // Kinds, dtypes and numbers of dimensions first: sizes are read from these tensors next.
   for (std::size_t leaf = 0; leaf < result.size(); ++leaf) check_leaf(leaf, result[leaf]);
   return result;
 }
@@ -143,6 +148,7 @@ std::vector<int64_t> InputBinding::sizes(std::span<const c10::IValue> leaves) co
     }
     result[size] = *solved;
   }
+  // In this order: rules need the sizes, shapes and guards need the rules.
   add_rules(result);
   check_shapes(leaves, result);
   check_guards(result);

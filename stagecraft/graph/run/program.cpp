@@ -112,6 +112,7 @@ class GraphProgram::Impl {
         slots[slot(*value)] = std::move(leaves[i]);
     }
     for (const GraphState& state : parts.states) slots[slot(state.value)] = state.tensor;
+    // An input that no node reads would otherwise live until the end of the run.
     for (const std::size_t unread : never_read_) slots[unread] = {};
 
     torch::jit::Stack stack;
@@ -120,6 +121,7 @@ class GraphProgram::Impl {
       const GraphNode& node = parts.nodes[call.node];
       mode.enter(node);
       try {
+        // One stack for all calls: it keeps its capacity.
         stack.clear();
         for (const Operand& operand : call.operands) stack.push_back(make(operand, slots, sizes));
         run_call(call, node, stack, options);
@@ -156,11 +158,14 @@ class GraphProgram::Impl {
   }
 
   static void run_branch(const Call& call, torch::jit::Stack& stack, const RunOptions& options) {
+    // Waits for the device: which operators follow depends on it.
     const bool holds = stack[0].toTensor().item().toBool();
     Args args;
     for (const at::Tensor& operand : stack[1].toTensorVector()) args.push_back(operand);
     for (const int64_t size : stack[2].toIntVector()) args.push_back(size);
     c10::List<at::Tensor> results;
+    // The other branch is never run: it may be invalid for these elements, and would draw random
+    // numbers.
     const c10::IValue output = call.branches[holds ? 0 : 1].run(args, {}, options);
     for (const c10::IValue& result : output.toTupleRef().elements()) {
       results.push_back(result.toTensor());
@@ -176,6 +181,7 @@ class GraphProgram::Impl {
       sizes[each.size] = each.dim < 0 ? tensor.item().toLong() : tensor.size(each.dim);
     }
     for (const Learned::Measure& each : learned.measures) {
+      // In a second pass: two sizes may be measured at one value.
       if (is_measured_only_[each.slot]) slots[each.slot] = {};
     }
     for (const std::size_t size : learned.rules) {
@@ -203,6 +209,7 @@ class GraphProgram::Impl {
         learned.measures.push_back(each);
         known |= SizeSet{1} << each.size;
       }
+      // After all sizes of the value: a rule may read two of them.
       known = with_rules(parts, known);
       for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
         if (parts.sizes[i].rule && ((known & ~before) >> i & 1) != 0) learned.rules.push_back(i);
@@ -247,6 +254,8 @@ class GraphProgram::Impl {
       result.size = *size;
       const bool is_number =
           is_of(type, c10::TypeKind::IntType) || is_of(type, c10::TypeKind::SymIntType);
+      // Where an int is taken, a truth value is the int 0 or 1. A Scalar or a tensor must be a
+      // bool, or the dtype of the result would differ.
       result.is_truth = !is_number && is_truth(graph_.parts(), *size);
       result.kind = is_of(type, c10::TypeKind::TensorType) ? Kind::kSizeTensor : Kind::kSize;
     } else if (const Argument::List* list = argument.list()) {
@@ -267,10 +276,13 @@ class GraphProgram::Impl {
   // The last reader takes a value out of its slot. A value that is not read is never stored.
   void find_last_uses() {
     std::vector<bool> is_read(graph_.parts().values.size(), false);
+    // From the end to the beginning: the first reader that is met is the last one that runs. That
+    // holds within one call, too, whose operands are made in order.
     for (std::size_t i = outputs_.size(); i-- > 0;) mark(outputs_[i], is_read);
     for (std::size_t c = calls_.size(); c-- > 0;) {
       for (const Learned::Measure& each : calls_[c].learned.measures)
         keep_for_measure(each, is_read);
+      // Before the operands are marked: a value that this call makes is read later or never.
       for (Operand& result : calls_[c].results) drop_unread(result, is_read);
       std::vector<Operand>& operands = calls_[c].operands;
       for (std::size_t i = operands.size(); i-- > 0;) mark(operands[i], is_read);
@@ -309,6 +321,8 @@ class GraphProgram::Impl {
       case Kind::kValue:
         return slots[operand.slot];
       case Kind::kLastValue:
+        // Memory is then free when the operator releases its argument, as in the model, where
+        // variables end.
         return std::exchange(slots[operand.slot], c10::IValue());
       case Kind::kSize:
         if (operand.is_truth) return operand.size.at(sizes) != 0;
@@ -324,6 +338,7 @@ class GraphProgram::Impl {
         return numbers;
       }
       case Kind::kTensors: {
+        // Boxed kernels demand the element type of the schema: a generic list would be refused.
         c10::List<at::Tensor> tensors;
         tensors.reserve(operand.elements.size());
         for (const Operand& element : operand.elements) {

@@ -19,6 +19,7 @@ void RunMode::leave_region() {
 }
 
 void RunMode::set_no_grad(bool is_no_grad) {
+  // A caller without gradients stays without: the graph only knows the regions of the model.
   c10::GradMode::set_enabled(had_grad_ && !is_no_grad);
   is_no_grad_ = is_no_grad;
 }
@@ -27,6 +28,7 @@ void RunMode::set_no_grad(bool is_no_grad) {
 // the end of the run.
 void RunMode::set_autocast(const std::optional<AutocastState>& state) {
   namespace autocast = at::autocast;
+  // First back to the caller's state: the next state may be of a different type of device.
   if (autocast_) {
     autocast::set_autocast_enabled(autocast_->device_type, was_enabled_);
     autocast::set_autocast_dtype(autocast_->device_type, old_dtype_);
@@ -41,6 +43,7 @@ void RunMode::set_autocast(const std::optional<AutocastState>& state) {
   was_cached_ = autocast::is_autocast_cache_enabled();
   autocast::set_autocast_enabled(state->device_type, state->is_enabled);
   autocast::set_autocast_dtype(state->device_type, state->dtype);
+  // A caller may have switched the cache off (recomputation does).
   autocast::set_autocast_cache_enabled(was_cached_ && state->is_cached);
   if (!is_nested_) autocast::increment_nesting();
   is_nested_ = true;

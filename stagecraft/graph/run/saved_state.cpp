@@ -21,6 +21,7 @@ SavedState::~SavedState() {
 }
 
 void SavedState::save(const at::Tensor& tensor) {
+  // A second save would keep elements that the model has changed already.
   if (std::ranges::any_of(tensors_,
                           [&](const auto& saved) { return saved.first.is_same(tensor); })) {
     return;
@@ -51,6 +52,8 @@ void SavedState::restore() {
   for (auto& [tensor, copy] : tensors_) {
     // A model may have changed its shape.
     if (!tensor.sizes().equals(copy.sizes())) tensor.resize_(copy.sizes());
+    // A tensor that is unchanged is not written to, and keeps its version: graphs of autograd
+    // outside may have saved it.
     if (!tensor.equal(copy)) tensor.detach().copy_(copy);
   }
   tensors_.clear();

@@ -49,6 +49,8 @@ TransferState& checked_receive(const WorldState& world, Rank rank, const Pending
   if (is_of_rank && !transfer->has(TransferState::kTaken | TransferState::kForgotten)) {
     return *transfer;
   }
+  // The last problem that applies is reported. A receive of a different world comes last: its other
+  // properties mean nothing here.
   std::string problem = "was posted before the world recovered";
   if (transfer->has(TransferState::kTaken)) problem = "was already waited for";
   if (transfer->to() != rank) problem = "was posted by rank " + to_string(transfer->to());
@@ -65,7 +67,9 @@ TransferState* checked_send(const WorldState& world, Rank rank, const PendingPtr
                          "wait_send of rank {}: the send belongs to a different world",
                          rank.value());
   auto* const transfer = send->transfer().get();
+  // Without zero buffering a send is done when it is posted.
   if (transfer == nullptr) return nullptr;
+  // A send whose receive was posted before the recovery is done: the receiver had the value.
   const bool is_lost =
       transfer->has(TransferState::kForgotten) && !transfer->has(TransferState::kPosted);
   if (transfer->key().from == rank && !is_lost) return transfer;

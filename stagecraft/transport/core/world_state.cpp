@@ -8,6 +8,7 @@ namespace stagecraft::detail {
 namespace {
 
 uint64_t next_number() {
+  // A handle holds the number, not a pointer: a new world may have the address of an old one.
   static std::atomic<uint64_t> last{0};
   return ++last;
 }
@@ -28,6 +29,7 @@ void WorldState::require_rank(Rank rank, const char* where) const {
 }
 
 std::shared_ptr<const AbortReason> WorldState::reason() const {
+  // One atomic read in the usual case: every post and every wait asks.
   if (!is_aborted()) return nullptr;
   const std::lock_guard lock(reason_mutex_);
   return reason_;
@@ -40,20 +42,27 @@ void WorldState::throw_if_aborted() const {
 void WorldState::abort(AbortReason reason, const std::function<void()>& tell_all) {
   auto shared = std::make_shared<const AbortReason>(std::move(reason));
   const std::lock_guard changing(changing_);
+  // Checked under `changing_`, so that exactly one reason is the first.
   if (is_aborted()) return;
   {
     const std::lock_guard lock(reason_mutex_);
     reason_ = std::move(shared);
   }
+  // After the reason: a thread that sees the flag finds a reason.
   aborted_.store(true, std::memory_order_release);
+  // Still under `changing_`: a recovery in between would make this abort end transfers of the new
+  // epoch. After the flag: a thread that posts now either sees the flag or is seen by `tell_all`.
   tell_all();
 }
 
 std::shared_ptr<const AbortReason> WorldState::recover(const std::function<void()>& clear) {
   const std::lock_guard changing(changing_);
+  // Before the flag is taken back: an aborted world refuses posts until then, so only old transfers
+  // are cleared.
   clear();
   aborted_.store(false, std::memory_order_release);
   const std::lock_guard lock(reason_mutex_);
+  // Returned, not destroyed here: it may hold an exception with objects of the user.
   return std::exchange(reason_, nullptr);
 }
 
@@ -66,6 +75,7 @@ std::vector<Rank> WorldState::ranks_that_left() const {
 }
 
 void WorldState::leave(Rank rank) {
+  // In this order: a thread that sees `anyone_left_` finds at least one rank in `left_`.
   left_[rank.position()].store(true);
   anyone_left_.store(true);
 }

@@ -11,6 +11,7 @@
 namespace stagecraft::detail {
 namespace {
 
+// As for all trees. A list that contains itself must be an error here, not a crash.
 constexpr int kMaxDepth = 256;
 
 template <typename Visit>
@@ -36,11 +37,14 @@ void visit_tensors(const c10::IValue& tree, const Visit& visit, int depth = 0) {
 std::unique_ptr<DeviceFence> DeviceFence::record(const c10::IValue& tree) {
   std::unique_ptr<DeviceFence> fence;
   visit_tensors(tree, [&](const at::Tensor& tensor) {
+    // Before the tensors of the CPU are left out: this check is for all tensors.
     require<ArgumentError>(tensor.is_leaf(),
                            "a sent tensor of shape [{}] has autograd history: detach it first",
                            fmt::join(tensor.sizes(), ", "));
     if (!has_streams(tensor.device())) return;
     if (!fence) fence = std::make_unique<DeviceFence>();
+    // The producer's work is on its thread's current stream, so an event there comes after it.
+    // Tensors of one stream share the event.
     const auto stream = current_stream(tensor.device());
     auto& marks = fence->marks_;
     const bool known = std::any_of(marks.begin(), marks.end(),
@@ -56,10 +60,14 @@ void DeviceFence::join(const c10::IValue& tree) const {
   std::vector<c10::Stream> crossed;
   for (const auto& mark : marks_) {
     const auto stream = current_stream(mark.stream.device());
+    // Work on one stream runs in order.
     if (stream == mark.stream) continue;
     mark.event.block(stream);
     crossed.push_back(stream);
   }
+  // The allocator knows only the stream on which memory was allocated. Without the record below it
+  // would hand the memory out again when the last reference is dropped, although this stream may
+  // still read it.
   if (crossed.empty()) return;
   visit_tensors(tree, [&](const at::Tensor& tensor) {
     if (!has_streams(tensor.device()) || !tensor.has_storage()) return;

@@ -46,6 +46,8 @@ Readiness copy_to_host(std::vector<at::Tensor>& tensors, const std::vector<bool>
     auto& bytes = tensors[i];
     if (!has_streams(bytes.device())) continue;
     const auto producer = current_stream(bytes.device());
+    // The device link sends from the tensor's own memory, so an event after the producer is all
+    // that it needs.
     if (by_link[i]) {
       mark(producer);
       continue;
@@ -53,6 +55,7 @@ Readiness copy_to_host(std::vector<at::Tensor>& tensors, const std::vector<bool>
     const auto side = streams.of(bytes.device());
     c10::Event produced(side.device_type());
     produced.record(producer);
+    // On a side stream, so that the copy does not delay what the rank computes next.
     produced.block(side);
     const SideStreams::Guard guard(streams, bytes.device());
     // torch caches pinned memory.

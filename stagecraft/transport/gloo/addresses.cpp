@@ -74,6 +74,8 @@ Socket listen_on(const std::string& address, uint16_t port) {
   where.sin_port = htons(port);
   Socket listener(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const int on = 1;
+  // Connections of an earlier listener that are in TIME_WAIT (60 s on Linux) would otherwise block
+  // the port.
   setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   const bool listens =
       listener.get() >= 0 &&
@@ -94,6 +96,8 @@ bool wait_for_listener(const std::string& host, uint16_t port, Deadline deadline
   sockaddr_in there = resolve(host);
   there.sin_port = htons(port);
   for (;;) {
+    // A new socket for each attempt: a socket whose connect has failed is in no defined state. Not
+    // blocking, because a connect to a host that does not answer takes minutes.
     const Socket probe(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     const int answer =
         connect(probe.get(), reinterpret_cast<const sockaddr*>(&there), sizeof(there));

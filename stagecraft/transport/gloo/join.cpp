@@ -34,13 +34,18 @@ namespace {
 
 using std::chrono::milliseconds;
 
+// 128 random bits: no two worlds have the same salt, so signatures of an earlier world are of no
+// use.
 constexpr std::size_t kSaltBytes = 16;
+// The size of an HMAC with SHA-256.
 constexpr std::size_t kSignBytes = 32;
 // How long rank 0 keeps the store after a failure, so that other ranks can still read the
 // fingerprints.
 constexpr auto kFarewell = std::chrono::seconds(2);
 // How long a thread may take to report its own timeout.
 constexpr auto kPatience = std::chrono::seconds(1);
+// A look is a round trip to the store. The pauses double: ranks that start together join within
+// milliseconds, and 63 ranks that wait long ask 63 * 50 = 3150 times a second.
 constexpr auto kFirstLook = std::chrono::microseconds(500);
 constexpr auto kLastLook = std::chrono::microseconds(20000);
 
@@ -184,10 +189,13 @@ class Joining {
       store.isServer = true;
     }
     store.port = port_;
+    // c10d's own wait for all ranks cannot say which ranks are missing. `compare` can.
     store.waitWorkers = false;
     store.timeout = time_left();
     // A store that rank 0 keeps is new for every world.
     const int number = options_.store_is_elsewhere ? next_world(where() + "/" + options_.job) : 0;
+    // Before c10d's store is asked: ranks may start earlier than rank 0, and this wait has a
+    // deadline.
     if (!keeps_store() && !wait_for_listener(options_.host, port_, deadline_)) throw_no_store();
     base_ = make_store(options_.host, std::move(listener), store, deadline_);
     if (!base_) throw_no_store();
@@ -205,6 +213,7 @@ class Joining {
   template <typename Accept>
   std::optional<std::string> wait_for(const std::string& key, const Accept& accept) {
     for (auto pause = kFirstLook;; pause = std::min(2 * pause, kLastLook)) {
+      // `get` waits for a key that does not exist, until the store's own timeout.
       if (store_->check({key})) {
         auto value = text_of(store_->get(key));
         if (accept(value)) return value;
@@ -229,6 +238,8 @@ class Joining {
 
   void admit() {
     if (me() == 0) {
+      // The signed salt proves that rank 0 has the token. A rank with a different token notices
+      // that here and sends nothing that is signed with its own.
       salt_ = make_salt();
       store_->set("salt", bytes_of(salt_ + sign(options_.token, salt_)));
     } else {
@@ -246,6 +257,8 @@ class Joining {
   }
 
   std::string sign_fingerprint(int32_t rank, const std::string& fingerprint) const {
+    // With salt and rank: a fingerprint that was read from the store cannot be used in a different
+    // world, or as a different rank.
     return sign(options_.token, fmt::format("{}/{}/{}", salt_, rank, fingerprint));
   }
 
@@ -262,12 +275,14 @@ class Joining {
              text.substr(0, kSignBytes) ==
                  sign_fingerprint(rank, text.substr(kSignBytes + kSaltBytes));
     };
+    // compareSet is atomic: of two processes that claim one rank, exactly one finds its own value.
     const auto there = store_->compareSet(key(me()), {}, value);
     if (there != value) {
       if (is_signed(me(), text_of(there))) {
         throw ArgumentError(fmt::format(
             "rank {} of the job at {} has already joined from a different process", me(), where()));
       }
+      // The entry is not signed, so no rank of this job has written it.
       store_->set(key(me()), value);
     }
     is_admitted_ = true;
@@ -303,6 +318,8 @@ class Joining {
 
   std::unique_ptr<ByteTransport> connect() {
     const auto address = own_address();
+    // The two marks are for the error message: gloo does not say which rank it could not connect
+    // to.
     store_->set("connecting/" + std::to_string(me()), bytes_of("1"));
     auto group_store = c10::make_intrusive<c10d::PrefixStore>("gloo", store_);
     try {
@@ -334,6 +351,7 @@ class Joining {
   void leave_store(Deadline deadline) {
     try {
       const auto key = [](int32_t rank) { return "done/" + std::to_string(rank); };
+      // A process that was refused must not speak for the rank that it claimed.
       if (is_admitted_) store_->set(key(me()), bytes_of("1"));
       std::vector<std::string> all;
       for (int32_t rank = 0; rank < num_ranks(); ++rank) all.push_back(key(rank));
@@ -383,6 +401,8 @@ std::unique_ptr<ByteTransport> join_detached(const JoinOptions& options, const s
 
 std::unique_ptr<ByteTransport> connect_gloo(const JoinOptions& options) {
   return join_detached(options, fmt::format("{}:{}", options.host, options.port), [options] {
+    // The connection to the store may close at any time. Threads that start here inherit the
+    // blocked signal.
     const SigpipeGuard guard;
     return Joining(options).run();
   });

@@ -45,6 +45,8 @@ LocalTransport::LocalTransport(std::shared_ptr<LocalExchange> exchange, Rank ran
 }
 
 LocalTransport::~LocalTransport() {
+  // First: the published function may refer to objects that end soon. It is not called any more
+  // when `set` has returned.
   exchange_->progress_source(rank_).set({});
   exchange_->leave(rank_);
 }
@@ -93,8 +95,11 @@ at::Tensor LocalTransport::all_reduce(const at::Tensor& tensor, Deadline deadlin
   std::vector<at::Tensor> parts;
   parts.reserve(all->size());
   for (const auto& part : *all) parts.push_back(unpack(part).toTensor());
+  // On every rank, with the same parts: all ranks throw the same error.
   require_same(parts);
   if (parts.size() == 1) return parts[0];
+  // Not in place: parts[0] is read by the other ranks at the same time. Every rank computes the sum
+  // itself, which saves a second meeting.
   auto sum = at::add(parts[0].to(tensor.device()), parts[1].to(tensor.device()));
   for (std::size_t i = 2; i < parts.size(); ++i) sum.add_(parts[i].to(tensor.device()));
   return sum;

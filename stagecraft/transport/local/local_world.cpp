@@ -44,6 +44,7 @@ class Failures {
     if (reason) {
       const auto rank = reason->rank.position();
       if (rank < by_rank_.size() && by_rank_[rank]) std::rethrow_exception(by_rank_[rank]);
+      // The program may have called `abort` with an exception that no body has thrown.
       if (reason->cause) std::rethrow_exception(reason->cause);
     }
     std::rethrow_exception(first_);
@@ -116,6 +117,8 @@ void LocalWorld::run(const std::function<void(Transport&)>& body) {
   std::vector<Transport*> ends;
   for (Rank rank(0); rank.value() < num_ranks(); ++rank) ends.push_back(&transport(rank));
 
+  // The world may be aborted since an earlier run. That reason must not replace a failure of this
+  // run.
   const auto old_reason = ends[0]->abort_reason();
   Failures failures(ends.size());
   const auto run_rank = [&](Transport& end) {

@@ -26,6 +26,8 @@
 namespace stagecraft::detail {
 namespace {
 
+// A receive is posted before the size of the message is known, and a longer message is an error of
+// MPI. A fingerprint has a few hundred bytes, unless the program adds long entries.
 constexpr std::size_t kHelloBytes = 64 * 1024;
 // The tag of joining, in the communicator of all ranks. The number of ranks is added to it, because
 // worlds of different sizes are numbered separately.
@@ -149,6 +151,8 @@ class Joining {
                       "until that call returns, this process cannot join a world",
                       me_, progress_.plugin().name));
     }
+    // The number of the world is in the upper bits of the tags: messages of an earlier world must
+    // not arrive in this one.
     require<ArgumentError>(facts.max_tag >= kLastMpiTag,
                            "this MPI supports tags up to {}, expected at least {}", facts.max_tag,
                            kLastMpiTag);
@@ -197,6 +201,7 @@ class Joining {
     }
     std::vector<Rank> silent;
     for (const auto& talk : awaited) {
+      // A receive that stays posted would take the first message of the next attempt to join.
       progress_.run_here([&] { progress_.plugin().cancel(talk.work.get()); });
       silent.emplace_back(talk.other);
     }
@@ -219,6 +224,8 @@ class Joining {
       }
       auto hello = read_hello({static_cast<const char*>(talk.bytes.const_data_ptr()), kHelloBytes},
                               hellos_[static_cast<std::size_t>(me_)]);
+      // Ranks number their worlds alike, but a rank may have failed to join an earlier one and have
+      // left its messages unread.
       if (hello.world < world_) {
         talk = listen(talk.other);
         progress_.advance();
@@ -238,6 +245,7 @@ class Joining {
   void leave() {
     const auto limit = Deadline::after(kLinger);
     const auto is_unheard = [&](const Talk& talk) {
+      // Ranks that have not come are not waited for: they may never receive anything.
       const bool has_come = !hellos_[static_cast<std::size_t>(talk.other)].fingerprint.empty();
       return has_come && !talk.work->is_over();
     };
@@ -261,6 +269,7 @@ class Joining {
 
   void require_all_go_on(const std::vector<Rank>& silent) {
     if (silent.empty() && gone_.empty()) return;
+    // This rank has already confirmed. The second message tells ranks that have relied on that.
     say({world_, Word::kGivesUp});
     leave();
     throw TimeoutError(
@@ -293,12 +302,15 @@ class Joining {
       std::array<char, kMpiProblemBytes> problem{};
       int32_t failed = 0;
     };
+    // Shared: the call may return after this function has given up waiting.
     const auto made = std::make_shared<Made>();
     const auto& plugin = progress_.plugin();
     const auto make = [made, &plugin, ranks = num_ranks_] {
       made->failed = plugin.make_group(ranks, &made->group, made->problem.data());
     };
     if (!progress_.run(make, later(), [&] { return find_ended().has_value(); })) {
+      // The progress thread is inside a call that waits for a rank. MPI_Finalize could never be
+      // reached.
       progress_.set_unfinishable();
       if (const auto ended = find_ended()) {
         throw PeerError("its process ended while the ranks joined", *ended);
@@ -319,6 +331,8 @@ class Joining {
     }
     progress_.set_local_ranks(local_ranks);
     progress_.set_peers(processes);
+    // The barrier before MPI_Finalize is one of all ranks of the job. A rank outside of this world
+    // may not take part in it.
     const bool is_whole = num_ranks_ == progress_.facts().num_ranks;
     if (is_whole && std::all_of(hellos_.begin(), hellos_.end(),
                                 [](const Hello& hello) { return hello.ends_mpi_here; })) {

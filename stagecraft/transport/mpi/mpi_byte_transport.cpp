@@ -19,6 +19,8 @@ namespace {
 // How long the last sends may take to complete.
 constexpr auto kLeaveTime = std::chrono::milliseconds(500);
 
+// Tags go up to 2^28 - 1, and the wire protocol uses 16 bits of them. So 4096 worlds have different
+// tags, then the numbers repeat.
 constexpr uint64_t kWorlds = (kLastMpiTag + 1) / (kLastTag + 1);
 
 // A name that only one process of a machine can hold at a time: an abstract socket address, which
@@ -67,6 +69,7 @@ class MpiByteTransport final : public ByteTransport {
   }
 
   ~MpiByteTransport() override {
+    // First: the watcher calls functions of this object.
     watcher_.reset();
     progress_.close_group(group_, is_any_lost_, Deadline::after(kLeaveTime));
   }
@@ -99,6 +102,7 @@ class MpiByteTransport final : public ByteTransport {
   void set_failed() override { progress_.set_failed(); }
 
   void forget(Rank other) override {
+    // Marked before transfers are given up: a transfer that is posted in between would never end.
     if (is_lost_[other.position()].exchange(true)) return;
     is_any_lost_ = true;
     progress_.set_unfinishable();
@@ -123,6 +127,7 @@ class MpiByteTransport final : public ByteTransport {
     if (!claim_.take(fmt::format("stagecraft lost {}/{}", first.pid, first.start))) return;
     const auto line =
         fmt::format("stagecraft: rank {} is lost: its process has ended\n", lost.value());
+    // One system call, without a buffer: mpirun may kill this process at any moment.
     [[maybe_unused]] const auto written = write(STDERR_FILENO, line.data(), line.size());
   }
 

@@ -84,6 +84,7 @@ std::optional<MpiKind> find_mpi_kind() {
     if (wanted == std::string_view("mpich")) return MpiKind::kMpich;
     throw ArgumentError(fmt::format("STAGECRAFT_MPI=\"{}\": expected openmpi or mpich", wanted));
   }
+  // Before the variables of PMI: a job of Open MPI may run inside a job whose launcher sets them.
   if (is_set("OMPI_COMM_WORLD_SIZE")) return MpiKind::kOpenMpi;
   // Set by hydra, and by srun with PMI.
   if (is_set("PMI_RANK") || is_set("PMI_SIZE")) return MpiKind::kMpich;

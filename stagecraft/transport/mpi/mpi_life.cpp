@@ -44,6 +44,8 @@ void MpiLife::start() {
 void MpiLife::finish(bool can_meet) {
   if (can_meet) {
     move_to(State::kMeeting);
+    // Over UCX's TCP, MPICH hangs in MPI_Finalize if a rank has completed it before a different
+    // rank begins. The barrier also shows this rank when all have come.
     if (plugin_.wait_for_all() != 0) return move_to(State::kStranded);
   }
   move_to(State::kFinalizing);

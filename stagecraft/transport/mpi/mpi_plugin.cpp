@@ -23,6 +23,7 @@ constexpr const char* kName = "MPICH";
 #endif
 
 // A send of at most this many bytes is often complete when it returns, so it is tested at once.
+// A send that is complete needs no entry among the requests, all of which every poll tests.
 constexpr uint64_t kSmall = 64 * 1024;
 // MPI's counts are ints.
 constexpr uint64_t kMaxCount = uint64_t{1} << 30U;
@@ -96,6 +97,8 @@ int32_t start(MpiFacts* facts, char* problem) {
   facts->was_started = is_there;
   if (is_there != 0) {
     MPI_Query_thread(&level);
+    // The program may call MPI on its own threads at any time, and cannot take turns with this
+    // library.
     facts->is_single_threaded = level < MPI_THREAD_MULTIPLE ? 1 : 0;
     if (facts->is_single_threaded != 0) return 0;
   } else {
@@ -108,6 +111,7 @@ int32_t start(MpiFacts* facts, char* problem) {
       std::snprintf(problem, kMpiProblemBytes, "it supports calls from one thread only");
       return 1;
     }
+    // By default an error of MPI ends the whole job. This library reports errors itself.
     MPI_Comm_set_errhandler(MPI_COMM_WORLD, MPI_ERRORS_RETURN);
     MPI_Comm_set_errhandler(MPI_COMM_SELF, MPI_ERRORS_RETURN);
   }
@@ -117,6 +121,7 @@ int32_t start(MpiFacts* facts, char* problem) {
   int* max_tag = nullptr;
   int is_known = 0;
   MPI_Comm_get_attr(MPI_COMM_WORLD, MPI_TAG_UB, static_cast<void*>(&max_tag), &is_known);
+  // 32767 is the least that the standard guarantees.
   facts->max_tag = is_known != 0 ? *max_tag : std::numeric_limits<int16_t>::max();
   return 0;
 }
@@ -136,6 +141,8 @@ int32_t make_group(int32_t num_ranks, void** group, char* problem) {
   MPI_Comm comm = MPI_COMM_NULL;
   MPI_Comm_group(MPI_COMM_WORLD, &everyone);
   MPI_Group_range_incl(everyone, 1, range, &some);
+  // MPI_Comm_create_group is collective over the ranks of the new communicator only.
+  // MPI_Comm_create and MPI_Comm_split would wait for all ranks of the job.
   const int32_t failed = report(MPI_Comm_create_group(MPI_COMM_WORLD, some, num_ranks, &comm),
                                 "MPI_Comm_create_group", problem);
   MPI_Group_free(&some);
@@ -176,6 +183,7 @@ int32_t send(void* group, int32_t to, int32_t tag, const void* bytes, uint64_t s
     return 1;
   }
   *is_done = is_over;
+  // A completed request is already freed, and must not be tested again.
   if (is_over == 0) keep(request, owner);
   return 0;
 }
@@ -202,6 +210,7 @@ int32_t poll(const MpiDone** done) {
   all.indices.resize(all.requests.size());
   all.statuses.resize(all.requests.size());
   int count = 0;
+  // One call for all requests. It also drives the transfers of those that are not complete.
   const int code = MPI_Testsome(static_cast<int>(all.requests.size()), all.requests.data(), &count,
                                 all.indices.data(), all.statuses.data());
   if (count == MPI_UNDEFINED || count <= 0) return 0;
@@ -209,6 +218,7 @@ int32_t poll(const MpiDone** done) {
   for (std::size_t i = 0; i < all.indices.size(); ++i) {
     int is_cancelled = 0;
     MPI_Test_cancelled(&all.statuses[i], &is_cancelled);
+    // MPI_ERROR is set only if the call returned an error.
     const bool is_failed = code != MPI_SUCCESS && all.statuses[i].MPI_ERROR != MPI_SUCCESS;
     all.done.push_back({all.owners[static_cast<std::size_t>(all.indices[i])],
                         is_failed || is_cancelled != 0 ? 1 : 0});

@@ -28,6 +28,8 @@ constexpr uint64_t kLarge = MpiWork::kLarge;
 constexpr int kPauseShare = 16;
 // The kernel may delay timers by 50 µs by default. That is longer than the shortest pause.
 constexpr unsigned long kTimerSlackNanos = 1000;
+// A thread that has polled within this time will most likely poll again. If not, little is lost:
+// the pause that is not ended lasts at most kLongestPause, which is as long.
 constexpr auto kAgain = nanoseconds(milliseconds(1));
 // How often a thread that waits for MPI checks whether the wait is pointless.
 constexpr auto kLookIfStuck = milliseconds(100);
@@ -50,6 +52,8 @@ MpiProgress& MpiProgress::get(Deadline deadline) {
   static std::mutex mutex;
   static MpiProgress* progress = nullptr;
   const std::lock_guard lock(mutex);
+  // `progress` alone does not mean that MPI has started: after a timeout a later call waits for the
+  // same start.
   if (started != nullptr) return *started;
   if (progress == nullptr) {
     const auto kind = find_mpi_kind();
@@ -75,6 +79,7 @@ MpiProgress& MpiProgress::get(Deadline deadline) {
                          life.problem());
   started = progress;
   started_by = getpid();
+  // Only now: without a start there is nothing to end, and the thread may still be inside MPI_Init.
   std::atexit(on_exit);
   return *progress;
 }
@@ -88,6 +93,8 @@ void MpiProgress::run_thread() {
   prctl(PR_SET_TIMERSLACK, kTimerSlackNanos, 0, 0, 0);
   {
     const std::lock_guard lock(mpi_mutex_);
+    // On this thread: MPI demands that the thread that has started MPI also calls MPI_Finalize, and
+    // this thread lives until then.
     life_.start();
   }
   for (;;) {
@@ -98,6 +105,8 @@ void MpiProgress::run_thread() {
       if (life_.is_over() && calls.empty()) return;
     }
     for (const auto& call : calls) {
+      // Polling threads yield when they see this number. They take and release the mutex so often
+      // that this thread would seldom get it.
       ++wanted_;
       const std::lock_guard lock(mpi_mutex_);
       --wanted_;
@@ -113,15 +122,19 @@ void MpiProgress::pause() {
   const int64_t large = large_bytes_;
   const bool leaves_it = busy_waiters_ > 0;
   if (!leaves_it && large > 0 && idle < MpiWork::time_to_ask(large)) {
+    // Large messages move only while MPI is polled, so there is no pause. A thread that computes on
+    // this core goes first.
     sched_yield();
     return;
   }
+  // While a thread polls, this thread stays away: both would compete for the mutex.
   const auto pause = leaves_it
                          ? nanoseconds(kLongestPause)
                          : std::clamp(nanoseconds(idle / kPauseShare), nanoseconds(kShortestPause),
                                       nanoseconds(kLongestPause));
   std::unique_lock lock(thread_mutex_);
   // A short pause is not interrupted.
+  // A pause of up to 90 µs is about to end anyway: waking a thread takes tens of microseconds.
   pause_ = pause > 3 * kShortestPause ? Pause::kLong : Pause::kNone;
   thread_changed_.wait_for(lock, pause, [&] { return pause_ == Pause::kWoken || !calls_.empty(); });
   pause_ = Pause::kNone;
@@ -133,6 +146,7 @@ void MpiProgress::wake(bool is_urgent) {
   // than the message.
   if (!is_urgent && Clock::now().time_since_epoch().count() - last_busy_ < kAgain.count()) return;
   const std::lock_guard lock(thread_mutex_);
+  // Checked again under the lock: several threads may wake, and one notification is enough.
   if (pause_ != Pause::kLong) return;
   pause_ = Pause::kWoken;
   thread_changed_.notify_one();
@@ -152,6 +166,8 @@ bool MpiProgress::run_here(const std::function<void()>& call) {
   ++wanted_;
   {
     std::unique_lock lock(mpi_mutex_, std::defer_lock);
+    // A thread may be inside MPI for ever, for example in the creation of a communicator. It holds
+    // the mutex then.
     while (!lock.try_lock_for(kLookIfStuck) && !is_stuck_) {
     }
     --wanted_;
@@ -177,6 +193,8 @@ bool MpiProgress::run(std::function<void()> call, Deadline deadline,
       call();
       const std::lock_guard done(state->mutex);
       state->is_done = true;
+      // The call has returned after all, perhaps long after its caller has given up: MPI can be
+      // used again.
       is_stuck_ = false;
       state->changed.notify_all();
     });
@@ -204,6 +222,8 @@ MpiWorkPtr MpiProgress::receive(void* group, Rank from, ByteTransport::Tag tag,
 MpiWorkPtr MpiProgress::post(MpiWorkPtr work) {
   {
     const std::lock_guard lock(queue_mutex_);
+    // First into the queue, then a try to lock: a request is never left behind by a thread that is
+    // just leaving MPI (has_queued_ is looked at again after the mutex is released).
     queue_.push_back(work);
     has_queued_ = true;
   }
@@ -213,6 +233,8 @@ MpiWorkPtr MpiProgress::post(MpiWorkPtr work) {
     if (!lock || !life_.is_running()) break;
     post_queued();
   }
+  // A posted receive is no event: it may wait for a long time, and polling more often would not
+  // help.
   if (work->kind_ == MpiWork::Kind::kSend) {
     touch();
     wake(work->size_ >= kLarge);
@@ -248,6 +270,8 @@ void MpiProgress::post_one(const MpiWorkPtr& work) {
   } else if (is_done != 0) {
     work->set(MpiWork::kDone);
   } else {
+    // MPI reads and writes the memory until the request ends, even if no other part of the program
+    // waits for it any more.
     work->alive_ = work;
     posted_.insert(work.get());
     if (is_send && work->size_ >= kLarge) count_large(static_cast<int64_t>(work->size_));
@@ -261,6 +285,7 @@ bool MpiProgress::poll() {
   for (int32_t i = 0; i < count; ++i) {
     auto* const work = static_cast<MpiWork*>(done[i].owner);
     posted_.erase(work);
+    // Keeps the work alive until the end of this turn: threads that it wakes may release it.
     const auto alive = std::move(work->alive_);
     if (work->kind_ == MpiWork::Kind::kSend && work->size_ >= kLarge) {
       count_large(-static_cast<int64_t>(work->size_));
@@ -276,15 +301,19 @@ bool MpiProgress::advance() {
   do {
     std::unique_lock lock(mpi_mutex_, std::try_to_lock);
     if (!lock) return false;
+    // MPI must not be called before it has started or after it has ended.
     if (!life_.is_running()) return true;
     post_queued();
     poll();
+    // The condition is checked without the mutex: a thread that found the mutex locked has queued
+    // its request, and relies on this one.
   } while (has_queued_);
   return true;
 }
 
 void MpiProgress::give_up(void* group, Rank other) {
   run_here([&] {
+    // Queued requests of the rank must be given up, too: the rank will not answer them.
     post_queued();
     for (MpiWork* const work : posted_) {
       if (work->group_ == group && work->other_ == other) work->give_up();
@@ -302,6 +331,8 @@ void MpiProgress::close_group(void* group, bool is_lost, Deadline deadline) {
     for (MpiWork* const work : posted_) {
       if (work->group_ != group) continue;
       is_free = false;
+      // The receives of frames are always posted, and no frame will fill them. Sends are not
+      // cancelled: the last frames must still leave.
       if (cancel && work->kind_ == MpiWork::Kind::kReceive) plugin().cancel(work);
     }
   };
@@ -322,6 +353,7 @@ void MpiProgress::close_group(void* group, bool is_lost, Deadline deadline) {
 
 void MpiProgress::set_peers(std::vector<ProcessName> peers) {
   const std::lock_guard lock(peers_mutex_);
+  // Worlds may be smaller than the job. The largest one knows most processes.
   if (peers.size() >= peers_.size()) peers_ = std::move(peers);
 }
 
@@ -346,6 +378,8 @@ bool MpiProgress::wait_for_finish() {
       std::all_of(peers.begin(), peers.end(), [&](const auto& peer) { return here.is_near(peer); });
   using State = MpiLife::State;
   const bool can_meet = can_meet_;
+  // If MPI ends within 20 ms, nothing more is needed. Otherwise this thread watches the other
+  // processes while the progress thread is inside MPI.
   run([this, can_meet] { life_.finish(can_meet); }, Deadline::after(milliseconds(20)));
   if (life_.state() == State::kEnded) return true;
   const auto is_hopeless = [&] { return life_.state() == State::kStranded; };
@@ -394,6 +428,8 @@ void MpiProgress::finish() {
   if (is_at_rest) return;
   // The progress thread is stuck inside MPI.
   std::fflush(nullptr);
+  // Returning would run the remaining exit handlers and destructors while the progress thread is
+  // inside MPI. _Exit flushes no streams, so they are flushed before.
   std::_Exit(EXIT_FAILURE);
 }
 

@@ -35,6 +35,8 @@ namespace stagecraft::detail {
 /// progress thread, which then wakes the waiting thread, would take ten times as long.
 class MpiProgress {
  public:
+  /// With kPauseShare = 16 the pause is the shortest until 0.5 ms after the last event, and the
+  /// longest from 16 ms on. The longest bounds the delay of a message after a long silence.
   static constexpr std::chrono::microseconds kShortestPause{30};
   static constexpr std::chrono::microseconds kLongestPause{1000};
 

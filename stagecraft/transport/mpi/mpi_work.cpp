@@ -41,6 +41,8 @@ std::optional<bool> MpiWork::look() {
   if ((state & kDone) != 0) return true;
   if ((state & kFailed) != 0) throw std::runtime_error(problem_);
   if ((state & kInterrupted) == 0) return std::nullopt;
+  // An interrupt ends one wait only: the same work is waited for again, by a different thread
+  // perhaps.
   state_.fetch_and(~kInterrupted);
   return false;
 }
@@ -57,6 +59,7 @@ bool MpiWork::wait() {
   };
   try {
     for (;;) {
+      // Loaded before the look: a change after it makes state_.wait return at once.
       const uint32_t before = state_.load(std::memory_order_acquire);
       if (const auto seen = look()) return done(*seen);
       state_.wait(before);
@@ -76,6 +79,7 @@ bool MpiWork::wait_busily() {
     ~Busy() {
       progress.last_busy_ = Deadline::Clock::now().time_since_epoch().count();
       --progress.busy_waiters_;
+      // No thread polls now, and large messages stand still without polls.
       if (progress.large_bytes_ > 0) progress.wake(true);
     }
     MpiProgress& progress;
@@ -83,8 +87,10 @@ bool MpiWork::wait_busily() {
   {
     const Busy busy(progress_);
     do {
+      // The clock is read once for eight polls.
       for (int i = 0; i < 8; ++i) {
         if (const auto seen = look()) return *seen;
+        // A different thread is inside MPI, needs this core, or waits for the mutex.
         if (!progress_.advance() || !has_core || progress_.wanted_ > 0) sched_yield();
       }
     } while (Deadline::Clock::now() < limit);
@@ -98,6 +104,7 @@ void MpiWork::interrupt() {
 
 void MpiWork::give_up() {
   if (is_over()) return;
+  // Before the bit: a thread that sees the bit reads the text without a lock.
   problem_ = "the connection is lost";
   set(kFailed);
 }

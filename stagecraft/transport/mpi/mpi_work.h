@@ -21,6 +21,7 @@ class MpiWork final : public Work {
   enum class Kind { kSend, kReceive };
 
   /// Messages from this size on progress only while MPI is polled.
+  /// Above kFrameBytes (72 KiB), so that frames are never large, only tensors of their own.
   static constexpr uint64_t kLarge = 128 * 1024;
   /// How long polling without a pause pays off for this many bytes of large messages; less if ranks
   /// share cores (`has_core` is false).

@@ -43,6 +43,7 @@ std::shared_ptr<const NcclLibrary> NcclLibrary::load() {
   std::string problems;
   void* library = nullptr;
   for (const auto& candidate : candidates()) {
+    // If torch has loaded NCCL under this name, dlopen returns the same library.
     library = dlopen(candidate.c_str(), RTLD_NOW | RTLD_LOCAL);
     if (library != nullptr) {
       path = candidate;

@@ -30,6 +30,8 @@ bool NcclLink::connect(Rank peer, uint64_t epoch, const std::function<bool()>& i
     return pairs_.wait_accepted(peer, epoch,
                                 [&] { return is_closed() || world_->abort_reason() != nullptr; });
   };
+  // Both ranks take the two directions of their pair in the same order, so one connection is made
+  // at a time (Transport::connect tells why).
   if (world_->rank() < peer) return open(peer, epoch, is_closed) && wait_for_peer();
   return wait_for_peer() && open(peer, epoch, is_closed);
 }
@@ -43,6 +45,7 @@ void NcclLink::begin_epoch(Deadline deadline) {
     // A key of this epoch must not reach a rank before the rank has begun the epoch.
     world_->synchronise(deadline);
   } catch (...) {
+    // Communicators of this epoch may exist already, and no rank will use them.
     pairs_.abort();
     if (!world_->abort_reason()) {
       world_->abort(reason_for(world_->rank(), std::current_exception()));
@@ -94,6 +97,8 @@ void NcclLink::on_tick() {
   const auto now = Deadline::Clock::now();
   if (!failure) failing_since_.reset();
   if (failure && !failing_since_) failing_since_ = now;
+  // A rank that aborts its communicators looks like a failure of NCCL. Its reason usually arrives
+  // over gloo within this time.
   if (!failure || now - *failing_since_ < kGrace) return;
   fail(std::move(*failure));
 }

@@ -29,10 +29,13 @@ using Result = NcclLibrary::Result;
 using State = NcclPairState::State;
 using UniqueId = NcclLibrary::UniqueId;
 
+// ncclCommAbort can block for ever. Its thread is then abandoned, and the rank continues with its
+// error message.
 constexpr auto kAbortLimit = std::chrono::seconds(2);
 // A call that holds a communicator longer than this waits for a peer. Only the abort of the
 // communicator ends it.
 constexpr auto kCallLimit = std::chrono::milliseconds(200);
+// The kernel delays timers by up to 50 µs by default, so a nap takes 20 to 70 µs.
 constexpr auto kNap = std::chrono::microseconds(20);
 
 void* handle_of(const c10::Stream& stream) {
@@ -90,6 +93,7 @@ class Arrivals {
  private:
   at::Tensor numbers_;
   at::Tensor seen_;  // written by the device
+  // Atomic, because `find_missing` runs on other threads than `mark`.
   std::atomic<int16_t> last_{0};
 };
 
@@ -185,6 +189,8 @@ NcclPairs::~NcclPairs() {
 WorkPtr NcclPairs::send(Rank to, uint64_t epoch, const at::Tensor& bytes) {
   auto& pair = out(to);
   const std::lock_guard lock(pair.mutex);
+  // The pair has failed, or the epoch is over. The receiver skips such transfers, too, and the
+  // abort of the world reports the loss.
   if (!pair.is_open(epoch)) return std::make_shared<DoneWork>();
   void* const stream = has_streams(device_) ? handle_of(current_stream(device_)) : nullptr;
   const Result result =
@@ -248,14 +254,18 @@ bool NcclPairs::open(Rank to, uint64_t epoch,
     if (!is_current(epoch)) return false;
     if (pair->life.state() == State::kIdle) {
       UniqueId made{};
+      // An id serves one communicator only.
       const Result result = library_->get_unique_id(&made);
       require<ArgumentError>(result == NcclLibrary::kSuccess,
                              "NCCL: rank {} with rank {}: ncclGetUniqueId: {}", rank_.value(),
                              to.value(), library_->describe(result));
       id.assign(made.bytes.data(), made.bytes.size());
+      // Under the mutex: a second thread that opens the pair must find kConnecting, and make no
+      // second id.
       start(pair, made);
     }
   }
+  // Without the mutex: sending takes a lock of the outbox, which comes before it (docs/threads.md).
   if (!id.empty()) send_id(id);
   return wait_open(*pair, epoch, is_over);
 }
@@ -305,6 +315,8 @@ void NcclPairs::start(const PairPtr& pair, const UniqueId& id) {
   job->epoch = epoch_;
   job->pair = pair;
   job->id = id;
+  // The number is compared later, instead of a flag: the pair may have begun a new communicator by
+  // then.
   job->ends = pair->ends;
   start_detached("sc nccl", [job] { run_connecting(*job); });
 }
@@ -338,9 +350,12 @@ void NcclPairs::connect_pair(Connecting& job) {
   {
     const std::lock_guard lock(pair.mutex);
     if (job.is_given_up()) {
+      // No other thread knows this communicator, so this one must end it.
       library.comm_abort(comm);
       return;
     }
+    // Before the first message, which waits for the peer: an abort must find the communicator to
+    // end that wait.
     pair.comm = comm;
     pair.epoch = job.epoch;
     if (pair.is_sender) {
@@ -370,11 +385,13 @@ void NcclPairs::end_all(Result (*finish)(Comm), std::chrono::nanoseconds limit) 
       // holds it for ever.
       const std::unique_lock lock(pair->mutex, kCallLimit);
       ++pair->ends;
+      // The exchange decides which of several threads ends the communicator.
       if (Comm comm = pair->comm.exchange(nullptr)) comms.push_back(comm);
       pair->life.move_to(State::kIdle);
     }
   }
   if (comms.empty()) return;
+  // All at once: the end of one may wait for the device, and so for a kernel of a different one.
   run_for_each(comms, limit, [finish, library = library_, device = device_](Comm comm) {
     const c10::OptionalDeviceGuard guard(device.is_cpu() ? std::nullopt : std::optional(device));
     finish(comm);
@@ -406,6 +423,7 @@ std::optional<AbortReason> NcclPairs::find_failure() const {
         if (result == NcclLibrary::kSuccess || result == NcclLibrary::kInProgress) continue;
         failure = library_->describe(result);
       }
+      // A pair that has never opened shows no fault of the peer, so this rank names itself.
       if (!pair->was_open) {
         return AbortReason{rank_,
                            fmt::format("rank {}: NCCL: rank {} with rank {}: {}", rank_.value(),

@@ -25,8 +25,12 @@ FrameHead read_head(std::string_view frame, uint64_t number) {
   require<MetadataError>(frame.size() >= sizeof(head), "a frame is shorter than its header");
   std::memcpy(&head, frame.data(), sizeof(head));
   require<MetadataError>(head.magic == FrameHead::kMagic, "a frame has no magic number");
+  // Before any field is used: a damaged header could announce a body of any size. A header always
+  // has a checksum, even without use_checksums: a wrong header would lose the whole stream.
   require<MetadataError>(head.head_checksum == checksum_of(head),
                          "the header of a frame is damaged");
+  // The library keeps messages in order. A different number shows that a message was lost or taken
+  // by a wrong receive, and that all later frames would be misread.
   require<MetadataError>(head.number == number, "expected frame {}, got frame {}", number,
                          head.number);
   require<MetadataError>(head.kind <= kLastFrameKind, "a frame has an unknown kind");
@@ -38,6 +42,8 @@ FrameHead read_head(std::string_view frame, uint64_t number) {
 
 Way WayPlan::next(std::size_t bytes, bool by_link) {
   if (by_link) return Way::kLink;
+  // Sender and receiver make this choice from the same sizes in the same order, so the way of a
+  // tensor does not travel.
   if (bytes > kMaxSmall - used_) return Way::kMessage;
   used_ += bytes;
   return Way::kFrame;

@@ -78,6 +78,8 @@ std::optional<Fingerprint> read_magic(ByteReader& in, Fingerprint mine) {
   const auto magic = in.get<uint32_t>();
   if (magic == kHandshakeMagic) return std::nullopt;
   const bool is_swapped = magic == swap_bytes(kHandshakeMagic);
+  // The peer's fingerprint cannot be read, so the peer is described as this rank with one
+  // difference. The comparison then names that difference only.
   replace(mine, {is_swapped ? "byte order" : "version",
                  is_swapped ? kOtherByteOrder : "one that joins differently"});
   return mine;

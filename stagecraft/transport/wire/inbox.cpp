@@ -31,7 +31,8 @@ std::optional<c10::Device> device_of(const ArrivingTensors& tensors) {
 
 // A message that arrives more slowly than 1 MB/s counts as stalled.
 constexpr auto kLongestPerByte = std::chrono::microseconds(1);
-// Bounds the sizes in a header, so that the time that they may take fits into 64 bits.
+// A header may announce any number. Two counts of 2^48 bytes are 5.6e17 ns at 1 µs a byte, which
+// fits 64 bits (9.2e18).
 constexpr uint64_t kMaxCounted = uint64_t{1} << 48U;
 
 }  // namespace
@@ -64,12 +65,15 @@ void Inbox::stop() {
     stopped_ = true;
     if (current_) current_->interrupt();
   }
+  // Without mutex_: a lock of the turn and mutex_ are never held together (docs/threads.md).
   turn_.close();
 }
 
 Clock::time_point Inbox::last_heard() const {
   const Clock::time_point last{Clock::duration(last_heard_.load())};
   const int64_t bytes = arriving_bytes_;
+  // A communication library reports a message when it is complete. While a large one arrives, the
+  // peer may send nothing else, and is not silent all the same.
   if (bytes == 0) return last;
   return std::min(Clock::now(), last + bytes * kLongestPerByte);
 }
@@ -146,6 +150,8 @@ bool Inbox::await(const WorkPtr& work, Reader reader) {
   };
   {
     const std::lock_guard lock(mutex_);
+    // Checked under the lock: a thread that interrupts sets its flag first and then looks at
+    // current_, so either the flag or the interrupt reaches this wait.
     if (must_go()) return false;
     current_ = work;
     current_reader_ = reader;
@@ -183,6 +189,8 @@ bool Inbox::read_frame(Reader reader) {
 
 bool Inbox::read_message(Reader reader) {
   post_frames();
+  // A reader that must stop leaves a message half read in message_. The next reader, perhaps on a
+  // different thread, continues there.
   if (!message_ && !begin_message(reader)) return false;
   for (;;) {
     arriving_bytes_ = message_->awaited.empty() ? 0 : message_->num_bytes();
@@ -207,6 +215,7 @@ bool Inbox::begin_message(Reader reader) {
   message.frame = std::move(frames_.front());
   frames_.pop_front();
   if (message.head.body_follows != 0) {
+    // This receive cannot be posted ahead: only the header tells the size.
     message.separate = at::empty({static_cast<int64_t>(message.head.body_bytes)}, at::kByte);
     message.awaited.push_back(byte_transport_.receive(from_, kBodyTag, message.separate));
   }
@@ -267,8 +276,12 @@ void Inbox::finish_message() {
     has_ended_ = has_ended_ || head.kind == FrameKind::kGoodbye;
     listener_.on_control(from_, head, message_->body());
   }
+  // The next receive reuses this memory, whose pages are already mapped. One spare is enough,
+  // because one frame is read at a time.
   spare_ = std::move(message_->frame.bytes);
   message_.reset();
+  // After everything that belongs to the frame: the peer releases the memory of its sends by this
+  // number.
   ++num_read_;
 }
 
@@ -296,6 +309,7 @@ void Inbox::finish_value() {
     }
   }
   if (!message_->is_whole || (head.has_checksum != 0 && sum != head.tensor_checksum)) {
+    // Only this value is lost: its tensors have been read, so the stream is at the next frame.
     listener_.on_damaged(from_, head, "its checksum differs from the sender's");
     return;
   }
@@ -305,11 +319,14 @@ void Inbox::finish_value() {
     std::optional<SideStreams::Guard> guard;
     if (const auto device = device_of(taken.memory.tensors)) guard.emplace(streams_, *device);
     value.value = taken.layout->build(values, std::move(taken.memory.tensors));
+    // The rank's thread takes the value on its own stream, which must wait for the copies.
     if (guard) value.fence = DeviceFence::record(value.value);
   } catch (const OutOfMemory& error) {
     listener_.on_refused(from_, head, error.what());
     return;
   } catch (const Error& error) {
+    // The bytes do not describe a value: the peer or the connection is at fault. The other two
+    // errors are this rank's own.
     listener_.on_damaged(from_, head, error.what());
     return;
   } catch (const c10::Error& error) {

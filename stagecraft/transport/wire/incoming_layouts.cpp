@@ -11,6 +11,9 @@ namespace stagecraft::detail {
 namespace {
 
 // After two equal layouts in a row, the edge is expected to repeat: memory is posted ahead.
+// One value is no sign of a habit. A wrong guess costs two frames (kRelease, kReleased) and a
+// message of one byte for each tensor. A right guess saves a large tensor the wait for its receive:
+// gloo sends nothing before the receive is posted.
 constexpr uint64_t kHabit = 2;
 
 std::optional<c10::Device> link_device(const DeviceLink* link) {
@@ -26,6 +29,7 @@ void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   const std::lock_guard lock(mutex_);
   const auto early = early_.find(id);
   if (early != early_.end() && early->second == epoch) {
+    // The frame was faster than this receive, and has already allocated its memory.
     early_.erase(early);
     return;
   }
@@ -35,6 +39,7 @@ void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
   const auto found = layouts_.find(edge.layout);
   if (found == layouts_.end() || found->second.num_messages == 0) return;
   auto& known = found->second;
+  // Memory that was asked back is not counted: one-byte messages of the peer will use it up.
   while (known.posted.size() < known.asked_back + edge.expected.size()) {
     known.posted.push_back(post(found->first, known));
   }
@@ -42,6 +47,8 @@ void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
 
 void IncomingLayouts::expect_nothing(uint64_t epoch) {
   const std::lock_guard lock(mutex_);
+  // Posted memory stays posted, because a receive cannot be cancelled. Values of the next epoch use
+  // it.
   for (auto& [edge, state] : edges_) state.expected.clear();
   std::erase_if(early_, [&](const auto& entry) { return entry.second < epoch; });
 }
@@ -49,6 +56,7 @@ void IncomingLayouts::expect_nothing(uint64_t epoch) {
 void IncomingLayouts::learn(uint32_t number, const Edge& edge, std::string_view layout) {
   Known known;
   known.edge = edge;
+  // Shared: a value that is being built needs its layout even if a later frame forgets the layout.
   known.layout = std::make_shared<const ValueLayout>(layout);
   require<MetadataError>(link_ != nullptr || !known.layout->uses_link(),
                          "a message has a tensor for a device link, which is not available");
@@ -76,6 +84,8 @@ IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
 
   Taken taken;
   auto& edge = edges_[known.edge];
+  // With the epoch, because a receive of a later epoch may have the same id. The value of an older
+  // epoch is dropped, and must not count for that receive.
   if (edge.expected.erase(head.transfer()) == 0) early_[head.transfer()] = head.epoch;
   if (edge.layout == head.layout && edge.repeats > 0) {
     ++edge.repeats;
@@ -87,12 +97,16 @@ IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
     edge.repeats = 1;
   }
   taken.layout = known.layout;
+  // In the order of posting: messages of one tag fill receives in that order, and a layout has one
+  // tag.
   if (known.posted.empty()) {
     taken.memory = post(head.layout, known);
   } else {
     taken.memory = std::move(known.posted.front());
     known.posted.pop_front();
   }
+  // Never ahead of the frame: NCCL has no tags, and a receive without a send would block the
+  // stream.
   post_on_link(known, head.epoch, taken.memory);
   return taken;
 }
@@ -118,6 +132,8 @@ void IncomingLayouts::post_on_link(const Known& known, uint64_t epoch, Posted& p
 }
 
 std::optional<FrameHead> IncomingLayouts::ask_back(uint32_t number, Known& known) {
+  // Memory is asked back once. A second request would make the peer send more messages than there
+  // are receives, and the surplus would fill memory of a later value.
   if (known.posted.size() <= known.asked_back) return std::nullopt;
   FrameHead head;
   head.kind = FrameKind::kRelease;
@@ -146,6 +162,8 @@ std::vector<WorkPtr> IncomingLayouts::take_back(const FrameHead& head) {
     }
     // A value has used the memory in the meantime.
     for (std::size_t part = 0; part < known.num_messages; ++part) {
+      // The peer fills as many receives as it was asked for. If values have used them, new ones
+      // must take the messages, or those would fill memory of later values.
       works.push_back(
           byte_transport_.receive(from_, tag_of(head.layout), at::empty({1}, at::kByte)));
     }
@@ -158,6 +176,8 @@ std::vector<FrameHead> IncomingLayouts::forget_below(uint64_t number) {
   std::vector<FrameHead> releases;
   for (auto entry = layouts_.begin(); entry != layouts_.end() && entry->first < number;) {
     if (const auto release = ask_back(entry->first, entry->second)) releases.push_back(*release);
+    // A layout with posted memory stays until kReleased: the memory must live while a receive may
+    // write to it.
     const bool is_done = entry->second.posted.empty() && entry->second.asked_back == 0;
     entry = is_done ? layouts_.erase(entry) : std::next(entry);
   }

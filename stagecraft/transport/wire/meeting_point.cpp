@@ -43,6 +43,8 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   const auto disturbance = [&] { return find_disturbance(world_, !is_recovery); };
   auto lock = waiters_.lock();
   if (const auto before = disturbance()) return {{*before, {}, /*waited=*/false}};
+  // All three before kCome is sent: the answer may arrive on a reader's thread before the wait
+  // begins.
   head.step = ++attempt_;
   met_.reset();
   missing_.reset();
@@ -52,11 +54,14 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   body.put_text(call);
   body.put_text(bytes);
   head.kind = FrameKind::kCome;
+  // Without the lock: on rank 0 this call may deliver the answer, which takes the lock.
   tell_keeper(head, body.bytes());
   lock.lock();
   try {
     waiters_.wait(lock, deadline, [&] { return met_ || disturbance(); });
   } catch (...) {
+    // A wait tick has thrown (Ctrl-C). Without kWithdraw the other ranks could meet with a rank
+    // that does not take part. Nothing waits for the answer: the exception should leave soon.
     lock.unlock();
     head.kind = FrameKind::kWithdraw;
     tell_keeper(head, {});
@@ -73,6 +78,8 @@ MeetingPoint::Result MeetingPoint::meet(bool is_recovery, uint64_t epoch, const 
   waiters_.wait(lock, Deadline::after(kGrace),
                 [&] { return met_ || missing_ || (rank_ != kKeeper && world_.has_left(kKeeper)); });
   if (met_) return {{}, std::move(met_)};
+  // The state after the wait is preferred: an abort that has arrived meanwhile tells why a rank
+  // left.
   const auto last = disturbance();
   if (first || last) return {{last ? *last : *first}};
   return {{MeetingResult::Outcome::kTimedOut, missing_.value_or(std::vector<Rank>{kKeeper})}};
@@ -124,9 +131,12 @@ void MeetingPoint::on_come(Rank from, const FrameHead& head, std::string_view bo
     number = next_number_++;
     if (head.is_recovery != 0) {
       ++epoch_;
+      // Contributions of the old epoch would complete a collective of the new one.
       collectives_.clear();
     }
   }
+  // Answers are sent without keeper_: the answer to this rank takes waiters_, and the two locks are
+  // never held together.
   const std::string bytes = pack(number, *met);
   FrameHead reply;
   reply.kind = FrameKind::kMet;
@@ -161,6 +171,7 @@ void MeetingPoint::on_answer(const FrameHead& head, std::string_view body) {
     std::vector<Rank> missing;
     while (in.left() > 0) missing.push_back(Rank(in.get<int32_t>()));
     auto lock = waiters_.lock();
+    // An answer to an earlier attempt, which has given up waiting, is dropped.
     if (head.step == attempt_) missing_ = std::move(missing);
     waiters_.unlock_and_wake(lock);
     return;
@@ -171,6 +182,7 @@ void MeetingPoint::on_answer(const FrameHead& head, std::string_view body) {
     met->calls.emplace_back(in.get_text());
     met->bytes.emplace_back(in.get_text());
   }
+  // Before the rank's thread continues: its first call must find empty mailboxes and the new epoch.
   if (head.is_recovery != 0) on_recovered_();
   auto lock = waiters_.lock();
   if (head.step == attempt_) met_ = std::move(met);

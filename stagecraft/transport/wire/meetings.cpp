@@ -17,6 +17,7 @@ std::optional<std::vector<Participant>> Meetings::come(Rank rank, Participant pa
 
 std::optional<std::vector<Rank>> Meetings::withdraw(Rank rank, uint64_t attempt) {
   auto& place = came_[rank.position()];
+  // If all ranks have met, kMet is on its way to the rank, and an answer would contradict kMet.
   if (!place || place->attempt != attempt) return std::nullopt;
   std::vector<Rank> missing;
   for (std::size_t i = 0; i < came_.size(); ++i) {

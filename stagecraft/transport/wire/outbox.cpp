@@ -17,16 +17,21 @@
 namespace stagecraft::detail {
 namespace {
 
-// The oldest layout is forgotten when this many are known. That is far below the number of tags, so
-// no two known layouts share one (frame.h).
+// Bounds the memory for models whose shapes keep changing, on both ranks. Far below the 32768 tags
+// of layouts, so two layouts in use never share a tag.
 constexpr std::size_t kMaxLayouts = 512;
-// The number of sent frames whose memory is kept for the next frames.
+// 16 frames of 72 KiB: at most 1.1 MiB stay allocated for each peer.
 constexpr std::size_t kMaxFreeFrames = 16;
 // A posted frame needs no attention. Its memory is taken back when this many have accumulated.
+// A live peer confirms heartbeats every 200 ms, so one or two are unconfirmed, and a peer that
+// exchanges only heartbeats needs no thread. Eight frames hold 576 KiB.
 constexpr std::size_t kMaxUnseen = 8;
-// With more queued sends than this no heartbeat is added, as long as sends complete.
+// With more sends than this in the queue, a heartbeat would only make the queue longer: each queued
+// frame shows the peer that this rank is alive.
 constexpr std::size_t kMaxHeartbeats = 64;
 // Copying this many bytes takes longer than waking the thread that copies them instead.
+// gloo transfers about 2.8 GB/s (16 MB there and back in 11.7 ms, docs/benchmarks.md), so 512 KiB
+// take 0.2 ms. Waking a thread takes tens of microseconds.
 constexpr std::size_t kCopiedElsewhere = 512 * 1024;
 
 std::string key_of(const Edge& edge, const std::string& layout) {
@@ -90,6 +95,8 @@ SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
     return sending;
   }
   require_open();
+  // On the calling thread: the copies must wait for its current stream, which the thread of the
+  // send queue does not know.
   auto ready = copy_to_host(value.tensors, value.by_link, value.sources, copies_);
   const auto on_ready = [this, head, value = std::move(value), sending,
                          uses_link](const SendQueue::Outcome& outcome) {
@@ -108,6 +115,8 @@ SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
     } catch (...) {
       failure = describe(std::current_exception());
     }
+    // Before the part is finished: a thread that waits for the value then finds the failure. The
+    // abort (on_failed_) comes after that.
     if (!failure.empty()) sending->set_failure(failure);
     finish_part(sending, is_posted);
     if (!failure.empty()) on_failed_(head, failure);
@@ -119,6 +128,7 @@ SendingPtr Outbox::send_value(FrameHead head, EncodedValue value) {
 SendQueue& Outbox::send_queue() {
   const std::lock_guard lock(queue_mutex_);
   if (!send_queue_) send_queue_ = std::make_unique<SendQueue>(to_);
+  // `close` has run before the queue existed, so it could not stop the queue.
   if (closed_) send_queue_->stop();
   return *send_queue_;
 }
@@ -151,6 +161,8 @@ void Outbox::post_value(FrameHead head, const EncodedValue& value, const Sending
     }
   }
 
+  // Layouts are numbered under this lock: the frame that defines a layout is posted before all
+  // frames that refer to it. Checksums are computed before, so heartbeats need not wait for them.
   const std::lock_guard lock(sending_);
   require_open();
   head.layout = number_of(Edge::of(head.transfer()), value.layout, head);
@@ -174,6 +186,8 @@ uint32_t Outbox::number_of(const Edge& edge, const std::string& layout, FrameHea
     head.forget = next_layout_ - static_cast<uint32_t>(layouts_by_age_.size());
     return known->second;
   }
+  // The oldest layout goes, even if it is still in use: the known layouts are then a range of
+  // numbers, and one number in each frame (`forget`) keeps the receiver's table equal.
   if (layouts_by_age_.size() == kMaxLayouts) {
     layouts_.erase(layouts_by_age_.front());
     layouts_by_age_.pop_front();
@@ -201,6 +215,8 @@ void Outbox::release(const FrameHead& request) {
   head.count = request.count;
   head.parts = request.parts;
   post_frame(head, {});
+  // Still under the lock. Messages of one tag fill receives in order, so a value of the same layout
+  // that came in between would end up in memory that the peer is about to drop.
   const auto tag = tag_of(request.layout);
   const uint64_t messages = uint64_t{request.count} * request.parts;
   for (uint64_t i = 0; i < messages; ++i) post(tag, new_bytes(1), {}, nullptr);
@@ -224,6 +240,7 @@ void Outbox::post_frame(FrameHead& head, const std::vector<std::string_view>& bo
   at::Tensor separate;
   char* at = begin + sizeof(head);
   if (head.body_follows != 0) {
+    // The peer has posted receives of kFrameBytes, so a longer body needs a message of its own.
     separate = new_bytes(head.body_bytes);
     at = static_cast<char*>(separate.mutable_data_ptr());
   }
@@ -250,6 +267,7 @@ void Outbox::post(ByteTransport::Tag tag, const at::Tensor& bytes, at::Tensor fr
   } catch (const std::exception& error) {
     throw ConnectionLost(error.what());
   }
+  // MPI often completes small sends at once. Their frames need neither the queue nor the thread.
   if (!value && item.work->is_done()) {
     const std::lock_guard lock(queue_mutex_);
     take_back(std::move(frame));
@@ -274,6 +292,8 @@ void Outbox::keep(Item item) {
     return finish(item, false);
   }
   wanted_ = wanted_ || item.value != nullptr || queue_.size() >= kMaxUnseen;
+  // The tensors of a value have the number of their frame: the peer counts a frame as read when it
+  // has read the tensors, too.
   item.frame_number = frames_ - 1;
   queue_.push_back(std::move(item));
   if (!wanted_) return;
@@ -367,9 +387,12 @@ void Outbox::run() {
     ++num_seen_;
     current_.reset();
     if (is_sent) take_back(std::move(item.frame));
+    // Frames without a value gather again until kMaxUnseen or the next tick, and do not wake this
+    // thread one by one.
     if (is_last && queue_.empty()) wanted_ = false;
     lock.unlock();
     if (!failure.empty()) item.value->set_failure(failure);
+    // Without the lock: on_sent_ wakes threads, and takes a lock of the transport for that.
     finish(item, is_sent);
     if (!failure.empty()) on_failed_(*item.link_head, failure);
     lock.lock();

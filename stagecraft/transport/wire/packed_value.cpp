@@ -19,6 +19,8 @@ std::string pack(const EncodedValue& value) {
   out.put_text(value.layout);
   out.put_text(value.values);
   for (const auto& tensor : value.tensors) {
+    // Waits for the device. A collective waits anyway, and a small value does not need staging
+    // buffers.
     const at::Tensor bytes = tensor.cpu();
     out.put_raw(bytes.const_data_ptr(), static_cast<std::size_t>(bytes.numel()));
   }
@@ -29,6 +31,7 @@ c10::IValue unpack(std::string_view bytes) {
   ByteReader in(bytes);
   const ValueLayout layout(in.get_text());
   const auto values = in.get_text();
+  // A collective's message passes through rank 0, so no link connects its two ends.
   require<MetadataError>(!layout.uses_link(),
                          "a message has a tensor for a device link, which is not available");
   try {

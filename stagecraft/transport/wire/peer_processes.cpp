@@ -47,6 +47,8 @@ Opened open_process(const ProcessName& process, int& fd) {
 #ifdef SYS_pidfd_open
   fd = static_cast<int>(syscall(SYS_pidfd_open, static_cast<pid_t>(process.pid), 0U));
   if (fd < 0) return errno == ESRCH ? Opened::kHasEnded : Opened::kUnknown;
+  // Read after the descriptor was opened: otherwise the PID could be reused in between, and a
+  // different process would be watched.
   const uint64_t start = start_of(process.pid);
   // A start time is unknown if /proc is hidden or no file can be opened.
   if (start == process.start || start == 0 || process.start == 0) return Opened::kIsThere;
@@ -118,6 +120,7 @@ void PeerProcesses::run() {
   // Without this descriptor the wait could not be ended.
   if (stop_ < 0) return;
   for (;;) {
+    // poll ignores negative descriptors, so processes that have ended keep their places.
     std::vector<pollfd> entries = {{stop_, POLLIN, 0}};
     for (const auto& watched : watched_) entries.push_back({watched.fd, POLLIN, 0});
     if (poll(entries.data(), entries.size(), -1) < 0) continue;

@@ -48,6 +48,8 @@ bool ReaderTurn::is_left_to_inline() const {
 bool ReaderTurn::take_thread() {
   std::unique_lock lock(mutex_);
   while (!is_closed() && (state_ != State::kFree || is_left_to_inline())) {
+    // If no further call of take_inline comes within kLeaveToInline, the two numbers are equal and
+    // this thread reads.
     seen_inline_polls_ = inline_polls_;
     changed_.wait_for(lock, kLeaveToInline);
   }
@@ -67,6 +69,7 @@ bool ReaderTurn::take_inline(const PendingPtr& awaited,
     const auto limit = Deadline::Clock::now() + kPatience;
     while (state_ == State::kThread && Deadline::Clock::now() < limit) {
       lock.unlock();
+      // The inbox's thread may need this core to release the turn.
       std::this_thread::yield();
       lock.lock();
     }
@@ -80,6 +83,8 @@ bool ReaderTurn::take_inline(const PendingPtr& awaited,
 void ReaderTurn::release(bool is_thread_next) {
   const std::lock_guard lock(mutex_);
   move_to(state_ == State::kClosing ? State::kClosed : State::kFree);
+  // The inbox's thread is not woken: it looks again after kLeaveToInline, and the rank's thread
+  // most likely reads again before that.
   if (!is_thread_next && !is_closed()) return;
   seen_inline_polls_ = inline_polls_;
   changed_.notify_all();

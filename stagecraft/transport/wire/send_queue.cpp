@@ -24,6 +24,8 @@ void SendQueue::add(Readiness ready, OnReady on_ready) {
       return;
     }
   }
+  // Without the lock: on_ready takes locks of the outbox, which come before this one
+  // (docs/threads.md).
   on_ready({});
 }
 
@@ -51,10 +53,13 @@ void SendQueue::run() {
   std::unique_lock lock(mutex_);
   for (;;) {
     changed_.wait(lock, [&] { return stopped_ || !items_.empty(); });
+    // Not at once when stopped: every value needs its on_ready, which finishes it as lost.
     if (items_.empty()) return;
     // `add` does not move existing items.
     const Item& item = items_.front();
     lock.unlock();
+    // The item stays in the queue meanwhile: `flush` must wait until the value is posted, not only
+    // until it is taken.
     item.on_ready(await(item.ready));
     // Tensors are released without the lock: that can take long.
     std::deque<Item> gone;

@@ -17,6 +17,7 @@
 namespace stagecraft::detail {
 namespace {
 
+// Bounds for damaged bytes. 2^48 bytes exceed any memory, and products up to that cannot overflow.
 constexpr std::size_t kMaxDims = 256;
 // Layouts come from peers. This limit keeps the product of their sizes within 64 bits.
 constexpr int64_t kMaxBytes = int64_t{1} << 48U;
@@ -71,6 +72,7 @@ TensorLayout TensorLayout::of(const at::Tensor& tensor) {
     throw ArgumentError(
         "sparse, nested, quantized and meta tensors cannot be sent to a different process");
   }
+  // The history would be lost without a sign: the receiver's backward would end at this tensor.
   if (!tensor.is_leaf())
     throw ArgumentError(describe_tensor(tensor) + " has autograd history: detach it first");
   layout.dtype = tensor.scalar_type();
@@ -128,6 +130,7 @@ TensorLayout TensorLayout::read(ByteReader& in) {
   require<MetadataError>(static_cast<int>(type) >= 0 &&
                              type < c10::DeviceType::COMPILE_TIME_MAX_DEVICE_TYPES && index >= -1,
                          "a message has a tensor of unknown device");
+  // To c10, cpu and cpu:0 are unequal devices. Here they are the same.
   layout.device = c10::Device(type, type == c10::kCPU ? c10::DeviceIndex(-1) : index);
   layout.requires_grad = in.get<uint8_t>() != 0;
   layout.by_link = in.get<uint8_t>() != 0;
@@ -174,6 +177,7 @@ ArrivingTensor::ArrivingTensor(const TensorLayout& layout, std::optional<c10::De
     : layout_(&layout) {
   if (layout.form == TensorLayout::Form::kUndefined) return;
   if (exists(layout.device)) device_ = layout.device;
+  // The sender's index is no guide: each process may call its own GPU number 0.
   if (home && home->type() == layout.device.type()) device_ = *home;
   base_sizes_ = layout.base_sizes();
   if (layout.by_link) return;
@@ -206,6 +210,8 @@ at::Tensor ArrivingTensor::finish() {
   const at::NoGradGuard no_grad;
   at::Tensor tensor = std::move(base_);
   if (tensor.device() != device_ || layout_->form == TensorLayout::Form::kCopy) {
+    // The strides must be those of the sender: they decide which kernels run later, and so the last
+    // bits.
     auto copy = empty(device_, layout_->strides);
     copy.copy_(tensor, /*non_blocking=*/true);
     tensor = std::move(copy);

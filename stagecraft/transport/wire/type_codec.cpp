@@ -8,6 +8,7 @@
 namespace stagecraft::detail {
 namespace {
 
+// Damaged bytes could nest types without an end. Types of real values nest a few levels.
 constexpr int kMaxTypeDepth = 64;
 
 c10::TypePtr read_type(ByteReader& in, int depth) {
@@ -40,6 +41,7 @@ c10::TypePtr read_type(ByteReader& in, int depth) {
       return c10::DictType::create(std::move(key), read_type(in, depth + 1));
     }
     case '(': {
+      // get_count bounds the allocation by the bytes that are left.
       std::vector<c10::TypePtr> elements(in.get_count());
       for (auto& element : elements) element = read_type(in, depth + 1);
       return c10::TupleType::create(std::move(elements));
@@ -86,6 +88,8 @@ void write_type(ByteWriter& out, const c10::TypePtr& type) {
       for (const auto& element : elements) write_type(out, element);
       return;
     }
+    // Types of classes and the like exist in one process only. Their elements travel as Any;
+    // elements that cannot be sent are refused one by one.
     default:
       return out.put('a');
   }

@@ -12,6 +12,8 @@
 namespace stagecraft::detail {
 namespace {
 
+// As for all trees. A list that contains itself, or damaged bytes, would otherwise overflow the
+// stack.
 constexpr int kMaxDepth = 256;
 
 // One letter for each kind of value. The two classes below write and read what follows it, in the
@@ -31,6 +33,8 @@ enum class Mark : char {
   kDict = '{',
 };
 
+// Writes the structure and the numbers apart. Values that differ only in numbers and texts then
+// have equal layouts, which are sent once. Lengths of lists of numbers count as numbers.
 class Encoder {
  public:
   explicit Encoder(std::optional<c10::Device> link) : link_(link) {}
@@ -42,6 +46,7 @@ class Encoder {
     layout.put(num_tensors_);
     layout.put_raw(tensors_.bytes().data(), tensors_.bytes().size());
     layout.put_raw(structure_.bytes().data(), structure_.bytes().size());
+    // The tensors come first: the receiver must allocate them before it can build the value.
     encoded.layout = layout.take();
     encoded.values = values_.take();
     encoded.tensors = std::move(bytes_);
@@ -62,6 +67,8 @@ class Encoder {
       structure_.put(static_cast<uint32_t>(elements.size()));
       for (const auto& element : elements) add(element, depth + 1);
     } else if (value.isIntList()) {
+      // Before isList, which is true for these lists, too: element by element each number would
+      // need a mark in the layout, and lists of different lengths different layouts.
       structure_.put(Mark::kInts);
       put_all(value.toIntVector());
     } else if (value.isDoubleList()) {
@@ -70,6 +77,7 @@ class Encoder {
     } else if (value.isList()) {
       const auto list = value.toListRef();
       structure_.put(Mark::kList);
+      // The type cannot be found from the elements: the list may be empty, or of optional tensors.
       write_type(structure_, value.toList().elementType());
       structure_.put(static_cast<uint32_t>(list.size()));
       for (const auto& element : list) add(element, depth + 1);
@@ -108,6 +116,8 @@ class Encoder {
   void add_tensor(const at::Tensor& tensor) {
     auto layout = TensorLayout::of(tensor);
     auto bytes = bytes_of(layout, tensor);
+    // The receiver must know the way before the tensor arrives: receives of a link are posted by
+    // frame.
     layout.by_link = bytes.defined() && link_ == bytes.device();
     layout.write(tensors_);
     ++num_tensors_;
@@ -228,6 +238,8 @@ auto in_our_words(const Function& function) {
   try {
     return function();
   } catch (const c10::Error& error) {
+    // Both errors are reported differently: an invalid message is the peer's failure, a lack of
+    // memory is this rank's (Inbox::read_frame).
     throw Problem(std::string("a message cannot be read: ") + error.what_without_backtrace());
   } catch (const std::bad_alloc&) {
     throw OutOfMemory("out of memory for a message");
@@ -248,6 +260,8 @@ ValueLayout::ValueLayout(std::string_view bytes) {
     for (std::size_t i = 0; i < count; ++i) {
       tensors_.push_back(TensorLayout::read(in));
       const std::size_t size = tensors_.back().num_bytes();
+      // The sender has no bytes for a tensor without elements (Encoder::add_tensor). A part for it
+      // would shift all later parts.
       if (size == 0) continue;
       parts_.push_back({i, size, plan.next(size, tensors_.back().by_link)});
       uses_link_ = uses_link_ || parts_.back().way == Way::kLink;

@@ -15,6 +15,7 @@ Watchdog::Watchdog(std::chrono::nanoseconds period, std::function<void()> on_tic
         name_thread("sc watchdog");
         std::unique_lock lock(mutex_);
         while (!changed_.wait_for(lock, period, [&] { return is_over_; })) {
+          // on_tick may wait for a peer. The destructor must be able to note the end meanwhile.
           lock.unlock();
           try {
             on_tick();

@@ -16,6 +16,8 @@ namespace stagecraft::detail {
 namespace {
 
 // The largest value, in bytes, that travels with the messages of rank 0.
+// Rank 0 sends every contribution to every rank: with 64 ranks 64 * 64 * 4 KiB = 16 MiB.
+// Contributions of 16 ranks fit in one frame (72 KiB).
 constexpr std::size_t kMaxPacked = 4096;
 // The first byte of a contribution: the value is in it, or it follows as a transfer.
 constexpr char kHere = 'H';
@@ -51,6 +53,8 @@ at::Tensor part_of(const at::Tensor& flat, int64_t i, int64_t n) {
 
 }  // namespace
 
+// Called before a collective for values that were received earlier, so that none of them can be
+// lost when the collective has returned. Called after a collective for its own values.
 void WireTransport::settle(Deadline deadline) {
   if (link_) link_->settle(deadline);
 }
@@ -133,6 +137,8 @@ at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline
     ByteReader in(met->bytes[i]);
     const auto other = TensorLayout::read(in);
     if (i == 0) first = other;
+    // Every rank compares the layouts of all ranks before large values travel. All ranks therefore
+    // throw the same error, and none waits for a value that will not come.
     if (other.dtype != first.dtype || other.sizes != first.sizes) {
       throw MetadataError(fmt::format("all_reduce: rank 0 passed {}, rank {} passed {}",
                                       describe_layout(first), i, describe_layout(other)));
@@ -141,6 +147,7 @@ at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline
   }
 
   at::Tensor sum;
+  // Shapes and dtypes are equal, so all ranks make the same choice.
   if (is_here(mine)) {
     sum = value_of(parts[0]).toTensor();
     for (std::size_t i = 1; i < parts.size(); ++i) {
@@ -158,6 +165,8 @@ at::Tensor WireTransport::all_reduce(const at::Tensor& tensor, Deadline deadline
 // Each rank sums one part, in the order of the ranks, and sends the sum to all.
 at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeting,
                                           Deadline deadline) {
+  // A rank sends its n bytes at most twice: the parts to their ranks, and its sum to all. If each
+  // rank sent its tensor to all, that would be n * (ranks - 1) bytes.
   const auto ranks = static_cast<int64_t>(num_ranks());
   std::vector<PendingPtr> sends;
   std::vector<PendingPtr> addends(peers_.size());
@@ -165,6 +174,7 @@ at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeti
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
     const auto place = other.position();
+    // Receives before sends: gloo sends nothing before the receive is posted.
     addends[place] = post_receive(other, id_of(meeting, 0, other, rank_));
     sums[place] = post_receive(other, id_of(meeting, 1, other, rank_));
     sends.push_back(
@@ -176,6 +186,8 @@ at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeti
     const auto addend = i == rank_.value()
                             ? part_of(flat, i, ranks)
                             : wait_receive(addends[place], deadline).value.toTensor();
+    // A copy: this rank's own part is memory of the caller. The order of the ranks gives all ranks
+    // the same bits.
     sum = i == 0 ? addend.clone() : sum.add_(addend.to(sum.device()));
   }
   auto result = at::empty_like(flat);

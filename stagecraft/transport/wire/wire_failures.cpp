@@ -38,6 +38,7 @@ void WireTransport::spread_abort() {
     const auto reason = exchange_.reason();
     if (!reason) return;
     cancel_link();
+    // Several threads may detect the same abort. Only the first of them sends it.
     if (spread_.exchange(epoch_ + 1) == epoch_ + 1) return;
     head.epoch = epoch_;
     body.put(reason->rank.value());
@@ -63,6 +64,8 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   reason.is_lost = in.get<uint8_t>() != 0;
   const std::lock_guard lock(epoch_mutex_);
   if (head.epoch > epoch_) {
+    // The sender has recovered before this rank. The reason must wait until this rank has, too: the
+    // recovery would otherwise forget it.
     early_aborts_.emplace_back(head.epoch, std::move(reason));
     return;
   }
@@ -86,6 +89,8 @@ void WireTransport::on_control(Rank from, const FrameHead& head, std::string_vie
       exchange_.leave(from);
       FrameHead seen;
       seen.kind = FrameKind::kSeen;
+      // The peer may close the connection after this frame. All earlier frames of the peer have
+      // been read, because frames are read in order.
       send_frame(from, seen, {});
       return wake();
     }
@@ -123,6 +128,7 @@ void WireTransport::on_answer(Rank to, const FrameHead& head) {
 
 void WireTransport::on_lost(Rank from, const std::string& why) {
   if (!peer(from).state.move_to(PeerState::State::kLost)) return;
+  // First: the library gives up transfers with the peer, so nothing that follows waits for them.
   byte_transport_->forget(from);
   if (is_leaving_) {
     peer(from).outbox.close();
@@ -130,6 +136,8 @@ void WireTransport::on_lost(Rank from, const std::string& why) {
   }
   // The peer is notified, too: it may be alive and only have sent an invalid message. The watchdog
   // closes the outbox.
+  // The abort comes before `leave`: a wait that `leave` ends would abort the world with its own
+  // reason, and the first reason counts.
   abort({from, fmt::format("rank {}: {}", from.value(), why), nullptr, /*is_lost=*/true});
   exchange_.leave(from);
   on_closed(from);
@@ -144,6 +152,7 @@ void WireTransport::on_process_ended(Rank other) {
     sends_.wait(lock, Deadline::after(kLook), is_told);
     lock.unlock();
     const auto now = peer(other).inbox.last_heard();
+    // Messages of the process can still arrive after its end, and several may be on their way.
     if (std::exchange(heard, now) != now) quiet = 0;
   }
   if (!world().has_left(other)) on_lost(other, "its process has ended");
@@ -189,6 +198,7 @@ void WireTransport::on_tick() {
   // before silence is judged.
   const bool was_away = last_tick_ != Deadline::Clock::time_point() && now - last_tick_ > 5 * kTick;
   last_tick_ = now;
+  // Once for all peers: asking runs the function that the program has published.
   const std::string progress = encode_progress(exchange_.progress_source(rank_).ask());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;

@@ -73,6 +73,7 @@ WireTransport::WireTransport(std::unique_ptr<ByteTransport> byte_transport,
     if (other == rank_) continue;
     peers_[other.position()] = std::make_unique<Peer>(other, *this);
   }
+  // After all peers exist: a reader may answer any of them.
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.start();
   }
@@ -80,6 +81,7 @@ WireTransport::WireTransport(std::unique_ptr<ByteTransport> byte_transport,
   if (link_) {
     link_watchdog_ = std::make_unique<Watchdog>(DeviceLink::kTick, [this] { link_->on_tick(); });
   }
+  // Last: a process that has already ended is reported at once, on a different thread.
   byte_transport_->watch({[this](Rank other) { return world().has_left(other); },
                           [this](Rank other) { on_process_ended(other); }});
 }
@@ -88,6 +90,7 @@ WireTransport::~WireTransport() {
   link_watchdog_.reset();
   // A thread may be inside a call of the link that only an abort of the link ends.
   if (link_ && world().is_aborted()) link_->abort();
+  // Before anything is closed: a peer that closes its connection now is not lost.
   is_leaving_ = true;
   poll_watchdog_.reset();
   watchdog_.reset();
@@ -95,6 +98,7 @@ WireTransport::~WireTransport() {
   // that have not received it yet would take this rank for the one that failed.
   spread_ = 0;
   spread_abort();
+  // Releases values that were received and not taken. Values that still arrive are dropped.
   exchange_.leave(rank_);
   say_goodbye();
   if (world().is_aborted()) byte_transport_->set_failed();
@@ -131,6 +135,8 @@ void WireTransport::say_goodbye() {
   });
   lock.unlock();
   for (const Rank other : told) {
+    // The peer did not answer within `linger`. Sends to it may never complete, and must not be
+    // waited for.
     if (!peer(other).state.may_close()) byte_transport_->forget(other);
   }
 }
@@ -162,6 +168,8 @@ PendingPtr WireTransport::post_receive(Rank from, const TransferId& id) {
   auto pending = exchange_.post_receive(rank_, from, id);
   if (from == rank_) return pending;
   try {
+    // After the mailbox has accepted the receive. A refused receive (posted twice) must not have
+    // memory posted for it: no value would ever fill that memory.
     peer(from).inbox.layouts().expect(id, epoch_);
   } catch (const std::exception&) {
     // The connection is lost. The inbox reports it to the waiting thread.
@@ -204,6 +212,8 @@ Received WireTransport::wait_receive(const PendingPtr& receive, Deadline deadlin
   const auto* const transfer = dynamic_cast<const TransferState*>(receive.get());
   const bool is_remote = transfer != nullptr && transfer->world() == world().number() &&
                          transfer->key().from != rank_ && !transfer->is_done();
+  // A read inside the communication library has no deadline. The watchdog ends it at its next tick,
+  // up to 200 ms later, so a wait with a shorter deadline does not read.
   if (is_remote && deadline.at() - Deadline::Clock::now() > 2 * kTick) {
     if (WaitTick::is_set() && !poll_watchdog_) start_poll_watchdog();
     const Rank from = transfer->key().from;
@@ -237,13 +247,18 @@ void WireTransport::start_poll_watchdog() {
 
 void WireTransport::on_value(Rank from, const FrameHead& head, FencedValue value) {
   {
+    // Held until the value is delivered: a recovery in between would leave a value of the old epoch
+    // in a mailbox of the new one.
     const std::lock_guard lock(epoch_mutex_);
     if (head.epoch > epoch_) {
+      // The peer has received kMet of the recovery, and this rank has not yet: the two frames come
+      // on different connections.
       early_.push_back({from, head, std::move(value)});
     } else if (head.epoch == epoch_) {
       deliver(from, head, std::move(value));
     }
   }
+  // Without the lock: frames are sent to all peers, and threads are woken.
   tell_abort();
 }
 
@@ -302,6 +317,7 @@ WireTransport::Met WireTransport::meet(bool is_recovery, const std::string& call
     throw_unmet(world(), rank_, call, result, Deadline::Clock::now() - begin,
                 [this](AbortReason reason) { abort(std::move(reason)); });
   }
+  // On every rank, with the same calls: all ranks throw the same error.
   require_same_calls(result.met->calls);
   return result.met;
 }
@@ -345,11 +361,13 @@ void WireTransport::on_recovered() {
   Exchange<FencedValue>::Forgotten forgotten;
   {
     const std::lock_guard lock(epoch_mutex_);
+    // `forgotten` outlives the lock: destroying values can run user code and can take long.
     forgotten = exchange_.forget();
     ++epoch_;
     for (const auto& peer : peers_) {
       if (peer) peer->inbox.layouts().expect_nothing(epoch_);
     }
+    // Before the early values: values of an aborted epoch need not be delivered.
     for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
       if (epoch != epoch_) continue;
       // The sender has notified all ranks.

@@ -56,6 +56,8 @@ std::string name_of(Launch::Kind kind) {
 
 std::optional<Launch> find_launch() {
   using Kind = Launch::Kind;
+  // First: torchrun starts processes inside jobs of the other launchers, whose variables it leaves
+  // set.
   if (auto launch = find_launch(Kind::kTorchrun, "RANK", "WORLD_SIZE", "LOCAL_RANK")) return launch;
   if (auto launch = find_launch(Kind::kOpenMpi, "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE",
                                 "OMPI_COMM_WORLD_LOCAL_RANK")) {

@@ -26,6 +26,8 @@ JoinOptions join_options(const Launch& launch, const detail::BackEnd& back_end,
   JoinOptions options;
   if (back_end.uses_store) options = detail::find_store(launch);
   options.fingerprint = world.fingerprint;
+  // Ranks with different options can meet at one store, over gloo and NCCL. The comparison names
+  // the difference.
   options.fingerprint.emplace_back("transport", back_end.name);
   options.join_timeout = world.join_timeout;
   options.transport = world.process;
