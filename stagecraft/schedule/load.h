@@ -29,22 +29,22 @@ struct LoadOptions {
 Schedule load_schedule(const std::string& name_or_file, const LoadOptions& options = {});
 
 /// The schedule of that name or in that file. Does not verify. Throws what ScheduleKind::build and
-/// read_schedule throw; ArgumentError when `name_or_file` is neither, for a name without a shape,
+/// read_schedule throw; ArgumentError if `name_or_file` is neither, for a name without a shape,
 /// and for a file with one.
 Schedule get_schedule(const std::string& name_or_file,
                       const std::optional<ScheduleShape>& shape = std::nullopt);
 
 /// Reads a schedule from text: JSON if the first character is '{', CSV otherwise. ParseError or
-/// ArgumentError when the text is not a schedule with at least one action. Does not verify.
+/// ArgumentError if the text is not a schedule with at least one action. Does not verify.
 Schedule parse_schedule(std::string_view text);
 
-/// The same for a file, or for standard input if the path is "-". Error when the file cannot be
-/// read; ScheduleError, which begins with the file's name, when its text is not a schedule.
+/// The same for a file, or for standard input if the path is "-". Error if the file cannot be
+/// read; ScheduleError, which begins with the file's name, if its text is not a schedule.
 Schedule read_schedule(const std::string& path);
 
 /// The schedule at that level (without one, at its own), verified for a stage graph. A compute
 /// schedule is lowered as `options` say; options.mode says what it has to be complete for.
-/// ScheduleError when the schedule cannot be executed, ArgumentError when kCompute is asked of a
+/// ScheduleError if the schedule cannot be executed, ArgumentError if kCompute is asked of a
 /// lowered schedule.
 Schedule at_level(Schedule schedule, std::optional<Level> level, const StageGraph& graph,
                   const LowerOptions& options = {});

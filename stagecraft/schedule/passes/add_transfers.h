@@ -14,8 +14,8 @@ namespace stagecraft {
 /// the first of the values is sent. So every rank's list is part of one order in which each receive
 /// comes directly after its first send, and no rank can wait for ever.
 ///
-/// REQUIRES level kCompute and a schedule that `verify` finds good in kPartial mode
-/// (ScheduleError). With kYes the caller has found it good, possibly with
+/// ArgumentError unless the level is kCompute. ScheduleError unless `verify` finds the schedule
+/// good in kPartial mode. With kYes the caller has found it good, possibly with
 /// VerifyOptions::mixed_backward.
 Schedule add_transfers(const Schedule& schedule, const StageGraph& graph,
                        Verified verified = Verified::kNo);
