@@ -93,7 +93,7 @@ struct Simulation {
 /// at once. A wait for a send ends when the last byte has left. UNSHARD starts the gather of a
 /// stage's weights, for which the stage's compute waits. Linear in the number of actions.
 ///
-/// ScheduleError when the schedule cannot be executed (`verify` says why), ArgumentError for costs
+/// ScheduleError if the schedule cannot be executed (`verify` says why), ArgumentError for costs
 /// that do not fit it.
 Simulation simulate(const Schedule& schedule, const CostModel& costs, const StageGraph& graph);
 /// For a chain of stages.

@@ -23,7 +23,7 @@ class Transfers {
     double arrived = 0;  ///< when it can be read
   };
 
-  /// The arguments must outlive it. ArgumentError when the schedule is too sparse for a table.
+  /// The arguments must outlive it. ArgumentError if the schedule is too sparse for a table.
   Transfers(const Schedule& schedule, const StageGraph& graph, const CostModel& costs);
 
   /// Edges from (kForward: to) a stage, as (other stage, number of the edge).

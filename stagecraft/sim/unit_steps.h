@@ -29,10 +29,10 @@ struct UnitSteps {
 /// receive waits for its send, and a wait for a send waits for the receives of that send. A receive
 /// of several values, which PyTorch does not have, does not wait: the compute after it does. In one
 /// step a rank sees what ranks of lower number did in the same step, and a rank that could not act
-/// gets a second chance after all others. ScheduleError when the ranks wait for each other.
+/// gets a second chance after all others. ScheduleError if the ranks wait for each other.
 ///
-/// REQUIRES a schedule that `verify` finds good in kPartial mode (ScheduleError). With kYes the
-/// caller has found it good, possibly with VerifyOptions::mixed_backward.
+/// ScheduleError unless `verify` finds the schedule good in kPartial mode. With kYes the caller has
+/// found it good, possibly with VerifyOptions::mixed_backward.
 UnitSteps simulate_unit_steps(const Schedule& schedule, const StageGraph& graph,
                               Verified verified = Verified::kNo);
 /// For a chain of stages.
