@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft {
 
 namespace {
@@ -47,6 +49,7 @@ GradEdge grad_edge_of(const at::Tensor& tensor) {
 }
 
 StageInput::StageInput(const at::Tensor& source) : tensor_(detached(source)) {
+  SC_ASSERT(source.is_floating_point() || source.is_complex());
   GradNodePtr node = make_node<GradNodePtr>();
   const auto input = node->add_input_metadata(tensor_);
   edge_ = GradEdge(std::move(node), static_cast<uint32_t>(input));
