@@ -6,6 +6,7 @@
 
 #include "cli/failure.h"
 #include "cli/output.h"
+#include "stagecraft/base/assert.h"
 
 namespace stagecraft::cli {
 
@@ -20,6 +21,7 @@ Simulation simulate(const Loaded& loaded, const CostModel& costs) {
 }
 
 UnitSteps simulate_unit_steps(const Loaded& loaded) {
+  SC_ASSERT(loaded.schedule.level() == Level::kLowered);
   try {
     return stagecraft::simulate_unit_steps(loaded.schedule, loaded.graph);
   } catch (const Error& error) {

@@ -17,6 +17,7 @@
 
 #include "cli/failure.h"
 #include "cli/train/compiled_task.h"
+#include "stagecraft/base/assert.h"
 #include "stagecraft/exported/exported_archive.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/passes/evaluation.h"
@@ -344,7 +345,9 @@ Graph under_autocast(const Graph& graph, c10::DeviceType device) {
 }  // namespace
 
 const at::Tensor& rows_named(const NamedTensors& rows, const std::string& name) {
-  return std::ranges::find(rows, name, &NamedTensors::value_type::first)->second;
+  const auto found = std::ranges::find(rows, name, &NamedTensors::value_type::first);
+  SC_ASSERT(found != rows.end());
+  return found->second;
 }
 
 Task make_exported_task(TrainCommand& command, const TrainingData& data, const Split& split,

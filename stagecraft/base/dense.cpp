@@ -5,6 +5,8 @@
 #include <utility>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft::detail {
 
 bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides) {
@@ -20,7 +22,8 @@ bool is_dense(std::span<const int64_t> sizes, std::span<const int64_t> strides) 
   int64_t next = 1;
   for (const auto& [stride, size] : dims) {
     if (stride != next) return false;
-    next *= size;
+    const bool overflows = __builtin_mul_overflow(next, size, &next);
+    SC_ASSERT(!overflows);
   }
   return true;
 }

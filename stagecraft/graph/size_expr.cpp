@@ -30,6 +30,7 @@ int64_t add(int64_t a, int64_t b) {
 }
 
 int64_t product_of(SizeSet bits, std::span<const int64_t> sizes) {
+  SC_ASSERT(static_cast<std::size_t>(std::bit_width(bits)) <= sizes.size());
   int64_t product = 1;
   for (SizeSet left = bits; left != 0; left &= left - 1) {
     product = multiply(product, sizes[static_cast<std::size_t>(std::countr_zero(left))]);

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/text_cursor.h"
 
 namespace stagecraft {
@@ -33,7 +34,7 @@ class SizeExpr {
   SizeExpr() = default;
   /// A plain number.
   explicit SizeExpr(int64_t number);
-  /// Size number `size`. Requires size < kMaxSizes.
+  /// Size number `size`. REQUIRES 0 <= size < kMaxSizes.
   static SizeExpr of_size(int size);
   /// The sum of the terms, in any order. A product may appear several times.
   static SizeExpr of_terms(std::span<const Term> terms);
@@ -43,8 +44,11 @@ class SizeExpr {
   static SizeExpr through(std::span<const int64_t> low, std::span<const int64_t> corners);
 
   bool is_number() const;
-  /// Requires is_number().
-  int64_t number() const { return terms_.empty() ? 0 : terms_.front().factor; }
+  /// REQUIRES is_number().
+  int64_t number() const {
+    SC_ASSERT(is_number());
+    return terms_.empty() ? 0 : terms_.front().factor;
+  }
   /// The sizes in the expression.
   SizeSet sizes() const;
   /// Ascending in `sizes`, no factor is 0.

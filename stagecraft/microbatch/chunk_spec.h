@@ -70,7 +70,7 @@ class ChunkSpec {
 
   static ChunkSpec tuple(const std::vector<ChunkSpec>& elements);
   static ChunkSpec list(const std::vector<ChunkSpec>& elements);
-  /// Throws ArgumentError when a key comes twice.
+  /// Throws ArgumentError if a key comes twice.
   static ChunkSpec dict(const std::vector<std::pair<std::string, ChunkSpec>>& entries);
 
   /// From a tree of dimensions, such as tree::tuple({0, tree::dict({{"mask", 1}})}). Throws

@@ -10,6 +10,7 @@
 #include <ATen/ops/slice.h>
 #include <ATen/ops/zeros_like.h>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/tree/describe.h"
@@ -75,7 +76,7 @@ class Side {
     }
   }
 
-  // The leaves of each chunk. Requires chunks <= limit(chunks).
+  // The leaves of each chunk. REQUIRES chunks <= limit(chunks).
   std::vector<std::vector<c10::IValue>> split(int64_t chunks, bool masked_debug) const {
     std::vector<std::vector<c10::IValue>> out(static_cast<std::size_t>(chunks));
     for (auto& leaves : out) leaves.reserve(flat_.leaves.size());
@@ -85,6 +86,7 @@ class Side {
       if (cut == nullptr) {
         for (auto& leaves : out) leaves.push_back(leaf);
       } else if (leaf.isTensor()) {
+        SC_ASSERT(chunks <= size_along(i, cut->dim));
         auto parts = split_tensor(leaf.toTensor(), cut->dim, chunks, masked_debug);
         for (std::size_t c = 0; c < parts.size(); ++c) out[c].emplace_back(std::move(parts[c]));
       } else {

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft::plan {
 namespace {
 
@@ -110,6 +112,7 @@ void Annealer::shake(Words& words, int moves, Random& random) {
 
 double Annealer::run(Words& words, double value, double enough, Random& random,
                      const std::function<double()>& progress) {
+  SC_ASSERT(QuickClock::takes(in_));
   load(words);
   const double unit = *std::max_element(in_.time[kF].begin(), in_.time[kF].end());
   const double eps = 1e-11 * in_.most_work();

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/plan/unlimited.h"
 
 namespace stagecraft {
@@ -21,6 +22,9 @@ std::vector<int32_t> follow(const std::vector<std::vector<int32_t>>& from, int32
 }  // namespace
 
 std::vector<int32_t> balance(std::span<const double> costs, std::span<const double> speeds) {
+  SC_ASSERT(!speeds.empty() && speeds.size() <= costs.size());
+  SC_ASSERT(std::ranges::all_of(costs, [](double cost) { return cost >= 0; }));
+  SC_ASSERT(std::ranges::all_of(speeds, [](double speed) { return speed > 0; }));
   const auto n = static_cast<int32_t>(costs.size());
   const auto parts = static_cast<int32_t>(speeds.size());
   std::vector<double> sums = {0};

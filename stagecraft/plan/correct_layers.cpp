@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft {
 namespace {
 
@@ -139,6 +141,9 @@ void correct_memory(StageLayers& layers, const MeasuredStage& stage, bool is_who
 
 std::vector<PlanLayer> correct_layers(const PlanProblem& problem, const PlanChoice& choice,
                                       std::span<const MeasuredStage> stages) {
+  SC_ASSERT(stages.size() == choice.begins.size() && choice.recompute.size() == stages.size());
+  SC_ASSERT(choice.begins.empty() ||
+            static_cast<std::size_t>(choice.begins.back()) < problem.layers.size());
   std::vector<PlanLayer> layers = problem.layers;
   for (std::size_t s = 0; s < stages.size(); ++s) {
     const auto first = static_cast<std::size_t>(choice.begins[s]);

@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft::plan {
 namespace {
 
@@ -11,6 +13,7 @@ constexpr std::size_t kMostWays = 12;        // to one state
 }  // namespace
 
 ExactSearch::ExactSearch(const Instance& in) : in_(in), paths_(in, PathEdges::kAll) {
+  SC_ASSERT(takes(in));
   const auto stages = static_cast<std::size_t>(in.stages);
   const auto ranks = static_cast<std::size_t>(in.ranks);
   for (std::vector<int32_t>& done : done_) done.assign(stages, 0);

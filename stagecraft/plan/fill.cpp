@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft::plan {
 
 GapFiller::GapFiller(const Instance& in)
@@ -177,13 +179,16 @@ Score GapFiller::fill(Words& words, const Score& before) {
 }
 
 Score GapFiller::pass(Words& words) {
-  return fill(words, evaluator_.run(words));
+  const Score before = evaluator_.run(words);
+  SC_ASSERT(before.runs && before.fits);
+  return fill(words, before);
 }
 
 double GapFiller::improve(Words& words, double value, int patience, double enough) {
   constexpr int kMostPasses = 40;
   Words current = words;
   Score score = evaluator_.run(current);
+  SC_ASSERT(score.runs && score.fits);
   int in_vain = 0;
   for (int i = 0; i < kMostPasses && in_vain < patience && value > enough && score.runs; ++i) {
     score = fill(current, score);

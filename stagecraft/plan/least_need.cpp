@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/plan/balance.h"
 #include "stagecraft/plan/paired_need.h"
 
@@ -33,6 +34,7 @@ std::pair<double, bool> least_stage_need(const StageComposer& composer, int32_t 
 
 LeastMemory with_one_stage(const StageComposer& composer, const Shares& shares,
                            RecomputeChoice recompute) {
+  SC_ASSERT(static_cast<std::size_t>(composer.num_layers()) >= shares.size());
   const int32_t layers = composer.num_layers();
   const auto ranks = static_cast<int32_t>(shares.size());
   const Balanced best = balance_any(layers, ranks, [&](int32_t rank, int32_t first, int32_t end) {

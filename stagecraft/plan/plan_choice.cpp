@@ -5,6 +5,8 @@
 #include <optional>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft {
 namespace {
 
@@ -48,6 +50,9 @@ int32_t least_active(const PlanProblem& problem, int32_t stages_per_rank) {
 }
 
 Placement place_stages(const PlanChoice& choice, int32_t ranks) {
+  SC_ASSERT(ranks >= 1 && choice.num_stages() == choice.stages_per_rank * ranks);
+  SC_ASSERT(choice.rank_order.empty() ||
+            choice.rank_order.size() == static_cast<std::size_t>(ranks));
   std::vector<std::optional<Rank>> rank_of;
   for (int32_t s = 0; s < choice.num_stages(); ++s) {
     const int32_t lap = s / ranks;
@@ -62,6 +67,7 @@ Placement place_stages(const PlanChoice& choice, int32_t ranks) {
 
 StageComposer::StageComposer(const PlanProblem& problem, Objective objective)
     : problem_(&problem), objective_(objective) {
+  SC_ASSERT(!problem.layers.empty() && !problem.ranks.empty() && problem.microbatches >= 1);
   const std::vector<PlanLayer>& layers = problem.layers;
   forward_ = prefix_sums(layers, [](const PlanLayer& l) { return l.cost.forward; });
   input_ = prefix_sums(layers, [](const PlanLayer& l) { return l.cost.backward_input; });

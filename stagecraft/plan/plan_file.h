@@ -54,7 +54,7 @@ SavedPlan parse_plan_file(std::string_view text);
 /// The costs of the plan's stages for its schedule, which may have been edited: the prediction is
 /// not compared. Throws as parse_plan_file for everything else.
 CostModel parse_plan_costs(std::string_view text);
-/// The same for a file. FileError when it cannot be read; errors begin with the file's name.
+/// The same for a file. FileError if it cannot be read; errors begin with the file's name.
 SavedPlan read_plan_file(const std::string& path);
 
 /// Whether the text begins like a plan file. For readers that accept more than one format.

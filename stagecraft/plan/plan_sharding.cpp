@@ -4,11 +4,13 @@
 #include <functional>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/plan/plan_problem.h"
 
 namespace stagecraft {
 
 HeldMemory held_memory(const PlanLayer& layer, const PlanSharding& sharding) {
+  SC_ASSERT(sharding.kind < ShardKind::kGradients || layer.gradients.has_value());
   const double share = 1.0 / sharding.replicas;
   const double gradients = layer.gradients.value_or(0);
   const double parameters = layer.weights - gradients;
@@ -35,6 +37,7 @@ HeldMemory held_memory(const PlanLayer& layer, const PlanSharding& sharding) {
 }
 
 RankHeld held_by_rank(std::span<const HeldMemory> stages, int32_t active) {
+  SC_ASSERT(active >= 1);
   RankHeld held;
   std::vector<double> gathered;
   double gradients = 0;

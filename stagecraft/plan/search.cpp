@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/plan/exact.h"
 #include "stagecraft/plan/known_seeds.h"
 #include "stagecraft/plan/repeat.h"
@@ -35,6 +36,7 @@ Search::Search(const ScheduleProblem& problem, const Instance& in, double bound,
       random_(options.seed),
       starts_(fixed_starts(in.microbatches)),
       round_limit_(options.rounds.value_or(std::numeric_limits<int64_t>::max())) {
+  SC_ASSERT(feasible(problem));
   best_ = sequential_words(in);
   value_ = evaluator_.run(best_).value;
   found_by_ = "one microbatch after the other";

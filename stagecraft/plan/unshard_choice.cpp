@@ -4,6 +4,8 @@
 #include <cstddef>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
+#include "stagecraft/schedule/passes/pass_input.h"
 #include "stagecraft/schedule/passes/shard_stages.h"
 #include "stagecraft/sim/unshard_lookahead.h"
 
@@ -34,6 +36,7 @@ UnshardedSchedule unshard_with(const StageComposer& composer, const PlanChoice& 
 
 UnshardedSchedule add_unshards(const StageComposer& composer, const PlanChoice& choice,
                                const Schedule& schedule) {
+  SC_ASSERT(!has_any(schedule, {ActionType::kUnshard}));
   const PlanSharding& sharding = composer.problem().sharding;
   if (!sharding.has_gathers()) {
     return {schedule, evaluate_schedule(composer, choice, schedule)};

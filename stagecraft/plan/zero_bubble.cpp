@@ -5,6 +5,8 @@
 #include <queue>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft::plan {
 namespace {
 
@@ -161,6 +163,7 @@ std::vector<ZeroBubbleChoice> zero_bubble_choices() {
 }
 
 bool build_zero_bubble(const Instance& in, const ZeroBubbleChoice& choice, Words& words) {
+  SC_ASSERT(in.ranks == in.stages && in.has_chain);
   return ZeroBubbleRun(in, choice, words).run();
 }
 

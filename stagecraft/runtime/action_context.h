@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -28,7 +29,8 @@ class Executor;
 ///   I   finish_backward(stage().backward_input(microbatch(), take_output_grads(), loss_weight()));
 ///   W   stage().backward_weight(microbatch());
 ///
-/// `part` selects one of the parts of an overlap.
+/// `part` selects one of the parts of an overlap. ArgumentError if there is no such part, and for a
+/// call that is not for the type of the part.
 ///
 /// A handler may use the context on a thread of its own, one call at a time, until the handler
 /// returns.
@@ -40,7 +42,8 @@ class ActionContext {
   std::span<const Action> parts() const { return parts_; }
   Rank rank() const;
   Stage& stage(std::size_t part = 0) const;
-  MicrobatchId microbatch(std::size_t part = 0) const { return parts_[part].microbatch(); }
+  /// For compute, as the next two.
+  MicrobatchId microbatch(std::size_t part = 0) const;
   double loss_weight(std::size_t part = 0) const;
   ForwardOptions forward_options(std::size_t part = 0) const;
 
@@ -65,6 +68,12 @@ class ActionContext {
   ActionContext(Executor& executor, Action action, std::span<const Action> parts,
                 std::size_t parts_offset)
       : executor_(executor), action_(action), parts_(parts), parts_offset_(parts_offset) {}
+
+  Action get_part(std::size_t part) const;
+  /// A part that computes, for `call`.
+  Action get_compute(std::size_t part, std::string_view call) const;
+  Action get_forward(std::size_t part, std::string_view call) const;
+  Action get_backward(std::size_t part, std::string_view call) const;
 
   Executor& executor_;
   Action action_;

@@ -9,6 +9,7 @@
 #include <ATen/core/Tensor.h>
 #include <ATen/ops/ones.h>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/runtime/measure_support.h"
 #include "stagecraft/transport/local/local_world.h"
 
@@ -52,6 +53,7 @@ double play(Transport& transport, Rank other, bool begins, int64_t bytes, Deadli
 }  // namespace
 
 LinkCost fit_link(const std::vector<int64_t>& sizes, const std::vector<double>& times) {
+  SC_ASSERT(!sizes.empty() && times.size() == sizes.size());
   const auto count = static_cast<double>(sizes.size());
   double size = 0;
   double time = 0;

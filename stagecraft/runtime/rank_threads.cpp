@@ -3,6 +3,7 @@
 #include <string>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/thread_name.h"
 #include "stagecraft/base/wait_tick.h"
 
@@ -32,6 +33,7 @@ std::vector<std::exception_ptr> RankThreads::run(
     const std::function<void(Rank)>& work,
     const std::function<void(std::exception_ptr)>& on_interrupt) {
   std::unique_lock lock(mutex_);
+  SC_ASSERT(work_ == nullptr);
   work_ = &work;
   running_ = static_cast<int32_t>(threads_.size());
   ++round_;

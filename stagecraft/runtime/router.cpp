@@ -7,6 +7,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/runtime/values.h"
 #include "stagecraft/stage/backward.h"
@@ -273,16 +274,21 @@ std::vector<std::vector<c10::IValue>*> Router::outgoing(Action compute) {
 }
 
 Router::Taken Router::save_taken(Action compute) {
+  const StageWires& w = wires(compute);
+  const auto& edges = compute.type() == ActionType::kForward ? w.in : w.out;
+  const std::vector<Arrival>& arrivals = taken_by(compute);
   Taken taken;
-  for (const Arrival& arrival : taken_by(compute)) {
-    taken.values.push_back(arrival.values);
-    taken.is_early.push_back(arrival.is_early);
+  for (std::size_t e = 0; e < arrivals.size(); ++e) {
+    SC_ASSERT(edges[e].is_local || arrivals[e].is_early);
+    taken.values.push_back(arrivals[e].values);
+    taken.is_early.push_back(arrivals[e].is_early);
   }
   return taken;
 }
 
 void Router::restore_taken(Action compute, const Taken& taken) {
   std::vector<Arrival>& arrivals = taken_by(compute);
+  SC_ASSERT(taken.values.size() == arrivals.size());
   for (std::size_t e = 0; e < arrivals.size(); ++e) {
     arrivals[e].values = taken.values[e];
     arrivals[e].is_early = taken.is_early[e];

@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/index.h"
 
 namespace stagecraft {
@@ -112,9 +113,15 @@ class Action {
 
   constexpr ActionType type() const { return static_cast<ActionType>(head_ & 0xFFU); }
   /// REQUIRES neither idle nor an overlap.
-  constexpr StageId stage() const { return StageId(static_cast<int32_t>(head_ >> 8U)); }
+  constexpr StageId stage() const {
+    SC_ASSERT(!is_idle() && !is_overlap());
+    return StageId(static_cast<int32_t>(head_ >> 8U));
+  }
   /// REQUIRES has_microbatch(type()).
-  constexpr MicrobatchId microbatch() const { return MicrobatchId(tail_); }
+  constexpr MicrobatchId microbatch() const {
+    SC_ASSERT(has_microbatch(type()));
+    return MicrobatchId(tail_);
+  }
   /// The number of parts of an overlap, 0 for every other action.
   constexpr int32_t num_parts() const { return is_overlap() ? tail_ : 0; }
 

@@ -8,6 +8,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/schedule/action_index.h"
 #include "stagecraft/schedule/needs.h"
 #include "stagecraft/schedule/schedule.h"
@@ -122,7 +123,9 @@ class ListRunner {
                                : index_.find(type, stage, microbatch);
     if (place == ActionIndex::kNowhere) return true;
     const auto other = static_cast<std::size_t>(rank_of_[stage.value()]);
+    SC_ASSERT(place >= index_.first_place(other));
     const std::size_t offset = place - index_.first_place(other);
+    SC_ASSERT(offset < lists_[other].size());
     if (is_done(other, offset)) return true;
     waits_[rank] = {other, offset};
     if (other != rank) {  // otherwise an action that is later in its own list: it is never done

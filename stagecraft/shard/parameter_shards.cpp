@@ -4,6 +4,7 @@
 #include <string_view>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/shard/all_gather.h"
 
@@ -76,6 +77,7 @@ ParameterShards::ParameterShards(ShardKind kind, ShardGroup group, std::span<con
       group_(std::move(group)),
       modules_(std::move(modules)),
       has_module_(modules_.size(), false) {
+  SC_ASSERT(kind != ShardKind::kNone);
   std::vector<Draft> merged;
   for (Draft& draft : drafts_of(stages, is_tied, modules_)) {
     if (draft.module < modules_.size()) has_module_[draft.module] = true;

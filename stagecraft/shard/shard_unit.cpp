@@ -10,6 +10,7 @@
 #include <ATen/ops/empty_like.h>
 #include <ATen/ops/zeros.h>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/shard/storage_memory.h"
 
@@ -42,8 +43,13 @@ ShardUnit::ShardUnit(std::vector<StageId> holders, int32_t number,
       kind_(kind),
       segments_(layout_.segments(group.own)),
       has_grad_(segments_.size(), false) {
+  SC_ASSERT(!holders_.empty() && !parameters_.empty());
+  SC_ASSERT(!is_tied || parameters_.size() == 1);
   const at::NoGradGuard no_grad;
   for (const Parameter& parameter : parameters_) {
+    SC_ASSERT(parameter.tensor.numel() > 0);
+    SC_ASSERT(parameter.tensor.scalar_type() == parameters_.front().tensor.scalar_type() &&
+              parameter.tensor.device() == parameters_.front().tensor.device());
     require<ArgumentError>(parameter.tensor.is_non_overlapping_and_dense(),
                            "stage {}: parameter \"{}\" cannot be sharded, because its elements are "
                            "not dense in memory; make it contiguous",

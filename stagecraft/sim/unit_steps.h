@@ -31,8 +31,8 @@ struct UnitSteps {
 /// step a rank sees the actions of ranks with lower numbers in the same step, and a rank that could
 /// not act gets a second chance after all others. ScheduleError if the ranks wait for each other.
 ///
-/// REQUIRES a schedule that `verify` finds good in kPartial mode (ScheduleError). kYes: the caller
-/// has verified it, possibly with VerifyOptions::mixed_backward.
+/// ScheduleError unless `verify` finds the schedule good in kPartial mode. With kYes the caller has
+/// found it good, possibly with VerifyOptions::mixed_backward.
 UnitSteps simulate_unit_steps(const Schedule& schedule, const StageGraph& graph,
                               Verified verified = Verified::kNo);
 /// For a chain of stages.

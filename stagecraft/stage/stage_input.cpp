@@ -7,6 +7,8 @@
 #include <torch/csrc/autograd/function.h>
 #include <torch/csrc/autograd/variable.h>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft {
 
 namespace {
@@ -48,6 +50,7 @@ GradEdge grad_edge_of(const at::Tensor& tensor) {
 }
 
 StageInput::StageInput(const at::Tensor& source) : tensor_(detached(source)) {
+  SC_ASSERT(source.is_floating_point() || source.is_complex());
   GradNodePtr node = make_node<GradNodePtr>();
   // The autograd engine checks shape, dtype and device of a gradient by this.
   const auto input = node->add_input_metadata(tensor_);

@@ -3,6 +3,7 @@
 #include <unordered_set>
 #include <utility>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/text_cursor.h"
 #include "stagecraft/tree/tree_match.h"
@@ -62,6 +63,7 @@ std::span<const TreeSpec> TreeSpec::children() const {
 }
 
 const c10::IValue& TreeSpec::key_value(std::size_t child) const {
+  SC_ASSERT(kind() == Kind::kDict && child < node_->keys.size());
   return node_->keys[child];
 }
 

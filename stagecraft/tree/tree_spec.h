@@ -47,7 +47,7 @@ class TreeSpec {
   bool is_leaf() const { return node_ == nullptr; }
   std::size_t num_leaves() const;
   std::span<const TreeSpec> children() const;
-  /// The key of a dict's child. Requires a dict and child < children().size().
+  /// The key of a dict's child. REQUIRES a dict and child < children().size().
   const std::string& key(std::size_t child) const { return key_value(child).toStringRef(); }
   /// The key as a c10::IValue, so that dicts can be made without copying their keys.
   const c10::IValue& key_value(std::size_t child) const;
@@ -55,7 +55,7 @@ class TreeSpec {
   const Origin& origin() const;
 
   /// The path of leaf number `leaf` of this spec: `args[1]["mask"]` for the root "args".
-  /// Requires leaf < num_leaves().
+  /// ArgumentError unless leaf < num_leaves().
   std::string leaf_path(std::size_t leaf, std::string_view root) const;
 
   friend bool operator==(const TreeSpec& a, const TreeSpec& b);

@@ -120,6 +120,32 @@ TEST(Callbacks, AHandlerDecidesWhatHappens) {
   }
 }
 
+TEST(Callbacks, AHandlerCannotAskForWhatItsActionLacks) {
+  const TestModel model = chain_model(2);
+  const Microbatches batch = random_batch(4, 8, 5, 1);
+  const auto expect_error = [&](ActionType type, const ActionHandler& handler,
+                                const std::string& text) {
+    Pipeline pipeline = make_pipeline(model, {.schedule = "1F1B"});
+    pipeline.callbacks().replace(type, handler);
+    EXPECT_ERROR(pipeline.step(batch), StageError, text);
+  };
+  expect_error(
+      ActionType::kReduceGrad, [](ActionContext& context) { context.loss_weight(); },
+      "REDUCE_GRAD; expected F, I, W or B");
+  expect_error(
+      ActionType::kReduceGrad, [](ActionContext& context) { context.microbatch(); },
+      "a handler calls microbatch for ");
+  expect_error(
+      ActionType::kBackward, [](ActionContext& context) { context.take_inputs(); },
+      "a handler calls take_inputs for ");
+  expect_error(
+      ActionType::kForward, [](ActionContext& context) { context.take_output_grads(); },
+      "; expected B or I");
+  expect_error(
+      ActionType::kForward, [](ActionContext& context) { context.run(1); },
+      "a handler asks for part 1 of ");
+}
+
 TEST(Callbacks, AnOverlapCanBeReplaced) {
   for (const int32_t ranks : {2, 3, 4}) {
     const ScheduleCase shape{"DualPipeV", ranks, 2, 2 * ranks + 2};

@@ -62,6 +62,13 @@ TEST(Action, KnowsTheWaitOfASend) {
   }
 }
 
+TEST(ActionDeathTest, HasNoStageOrMicrobatchOfAnotherType) {
+  EXPECT_DEATH(Action().stage(), "SC_ASSERT");
+  EXPECT_DEATH(Action::overlap(2).stage(), "SC_ASSERT");
+  EXPECT_DEATH(Action::overlap(2).microbatch(), "SC_ASSERT");
+  EXPECT_DEATH(Action(StageId(1), ActionType::kUnshard).microbatch(), "SC_ASSERT");
+}
+
 TEST(Slot, TakesAnOverlapAndItsPartsTogether) {
   const ActionList list = parse_actions("0F0,,(0F1;1B0)OVERLAP_F_B,1UNSHARD");
   EXPECT_EQ(list.size(), 6U);

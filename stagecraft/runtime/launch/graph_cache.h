@@ -7,6 +7,8 @@
 #include <utility>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft::detail {
 
 /// The least recently used entries of a small map. Keys are compared with ==.
@@ -30,6 +32,7 @@ class GraphCache {
 
   /// REQUIRES that the key is not in the cache. The reference is valid until the entry is released.
   Value& add(Key key, Value value) {
+    SC_ASSERT(std::ranges::none_of(entries_, [&](const auto& each) { return each->key == key; }));
     while (!entries_.empty() && entries_.size() >= limit_) release_oldest();
     entries_.push_back(std::make_unique<Entry>(Entry{std::move(key), std::move(value), ++uses_}));
     return entries_.back()->value;

@@ -4,6 +4,7 @@
 
 #include <fmt/format.h>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/device_error.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/log.h"
@@ -60,7 +61,9 @@ void RankDevice::begin(Action action, std::size_t offset) {
 
 // REQUIRES a device, and a stage of the rank.
 InFlight& RankDevice::in_flight(StageId stage) {
-  return *std::ranges::find(in_flight_, stage, &InFlight::stage);
+  const auto found = std::ranges::find(in_flight_, stage, &InFlight::stage);
+  SC_ASSERT(found != in_flight_.end());
+  return *found;
 }
 
 // If ranks share a device, their allocations count for each other.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <unordered_map>
 
+#include "stagecraft/base/assert.h"
+
 namespace stagecraft {
 namespace {
 
@@ -102,6 +104,7 @@ std::vector<RankRecording> in_device_time(const Recording& recording) {
 }
 
 HostTime host_time_of(std::span<const Action> list, const RankRecording& rank) {
+  SC_ASSERT(rank.actions.size() == list.size() && rank.device.size() == list.size());
   HostTime host;
   int64_t done = 0;  // the device has executed everything that was launched
   for (std::size_t i = 0; i < list.size(); ++i) {

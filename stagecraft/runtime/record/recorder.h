@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/runtime/record/recording.h"
 
 namespace stagecraft {
@@ -69,7 +70,10 @@ class Recorder {
   /// Begins to record memory, after start(). `held_before`: bytes that the rank holds already.
   void start_memory(int64_t held_before);
   /// The memory of the action at `offset`: its peak and its end. REQUIRES start_memory.
-  void set_held(std::size_t offset, RankRecording::Held held) { recording_.held[offset] = held; }
+  void set_held(std::size_t offset, RankRecording::Held held) {
+    SC_ASSERT(offset < recording_.held.size());
+    recording_.held[offset] = held;
+  }
 
   /// The times and the memory of the device, which are known after the step.
   void set_device(std::vector<RankRecording::DeviceTimes> times) {

@@ -5,6 +5,7 @@
 #include <utility>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/schedule/builders/builders.h"
 #include "stagecraft/schedule/schedule.h"
 
@@ -48,6 +49,7 @@ class ListWriter {
 /// A list for each rank, from `write(rank, writer)`.
 template <typename Write>
 std::vector<ActionList> write_lists(const Dims& dims, std::size_t expected, Write&& write) {
+  SC_ASSERT(dims.p >= 1 && dims.l >= 1 && dims.m >= 1);
   std::vector<ActionList> lists;
   lists.reserve(static_cast<std::size_t>(dims.p));
   for (int32_t r = 0; r < dims.p; ++r) {

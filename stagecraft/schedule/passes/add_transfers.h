@@ -14,8 +14,9 @@ namespace stagecraft {
 /// the first of the values is sent. So all lists are parts of one order in which each receive comes
 /// directly after its first send, and no rank can wait for ever.
 ///
-/// REQUIRES level kCompute and a schedule that `verify` finds good in kPartial mode
-/// (ScheduleError). kYes: the caller has verified it, possibly with VerifyOptions::mixed_backward.
+/// ArgumentError unless the level is kCompute. ScheduleError unless `verify` finds the schedule
+/// good in kPartial mode. With kYes the caller has found it good, possibly with
+/// VerifyOptions::mixed_backward.
 Schedule add_transfers(const Schedule& schedule, const StageGraph& graph,
                        Verified verified = Verified::kNo);
 /// For a chain of stages.

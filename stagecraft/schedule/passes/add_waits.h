@@ -11,7 +11,7 @@ namespace stagecraft {
 /// before the readers had the value, so the wait takes no time. The waits for all other sends come
 /// at the end of the list, in the order of the sends.
 ///
-/// REQUIRES level kLowered without waits for sends (ArgumentError).
+/// ArgumentError unless the level is kLowered, and if the schedule has waits for sends.
 Schedule add_send_waits(const Schedule& schedule);
 
 /// The place of a WAIT_REDUCE_GRAD.
@@ -23,7 +23,7 @@ enum class ReductionWait : uint8_t {
 /// Inserts a WAIT_REDUCE_GRAD for each REDUCE_GRAD. Runs before add_transfers, which counts the
 /// wait as a turn of its rank.
 ///
-/// REQUIRES level kCompute without WAIT_REDUCE_GRAD (ArgumentError).
+/// ArgumentError unless the level is kCompute, and if the schedule has WAIT_REDUCE_GRAD.
 Schedule add_reduction_waits(const Schedule& schedule, ReductionWait where);
 
 }  // namespace stagecraft

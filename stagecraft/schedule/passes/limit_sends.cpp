@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
 #include "stagecraft/schedule/action_index.h"
 #include "stagecraft/schedule/needs.h"
@@ -64,6 +65,7 @@ class EventOrder {
 
   // Called after `settle`. REQUIRES that `to` does not reach `from`.
   void add(Node from, Node to) {
+    SC_ASSERT(!reaches(to, from));
     successors_[from].push_back(to);
     if (!raise(to, from)) return;
     std::vector<Node> changed = {to};

@@ -16,8 +16,8 @@ namespace stagecraft {
 ///
 /// Takes time about linear in the number of actions, and memory for actions times ranks.
 ///
-/// REQUIRES level kLowered, limit >= 1 (ArgumentError) and a schedule that `verify` finds good in
-/// kPartial mode (ScheduleError). Every such schedule can keep every limit.
+/// ArgumentError unless the level is kLowered and limit >= 1. ScheduleError unless `verify` finds
+/// the schedule good in kPartial mode. Every such schedule can keep every limit.
 Schedule limit_sends(const Schedule& schedule, int32_t limit, const StageGraph& graph);
 /// For a chain of stages.
 Schedule limit_sends(const Schedule& schedule, int32_t limit);

@@ -49,8 +49,8 @@ struct LowerOptions {
 /// If the target is a torch, find_torch_refusal (torch_rules.h) says whether that torch accepts the
 /// result.
 ///
-/// REQUIRES level kCompute, options that the target has, and no option without effect, such as
-/// max_active_stages for a schedule that has UNSHARD already (ArgumentError).
+/// ArgumentError unless the level is kCompute and the target has all options, and if an option has
+/// no effect, such as max_active_stages for a schedule that has UNSHARD already.
 Schedule lower(const Schedule& schedule, const StageGraph& graph, const LowerOptions& options = {});
 /// For a chain of stages.
 Schedule lower(const Schedule& schedule, const LowerOptions& options = {});

@@ -17,8 +17,8 @@ namespace stagecraft {
 /// matched by stage and microbatch here, so this is safe. PyTorch matches them by their order: a
 /// file for PyTorch keeps its receives where add_transfers puts them.
 ///
-/// REQUIRES level kLowered, a schedule that `verify` finds good in kPartial mode (ScheduleError),
-/// and prefetch >= 0 (ArgumentError).
+/// ArgumentError unless the level is kLowered and prefetch >= 0. ScheduleError unless `verify`
+/// finds the schedule good in kPartial mode. With kYes the caller has found it good.
 Schedule place_receives(const Schedule& schedule, int32_t prefetch, const StageGraph& graph,
                         Verified verified = Verified::kNo);
 /// For a chain of stages.

@@ -7,7 +7,7 @@ namespace stagecraft {
 /// Inserts a stage's REDUCE_GRAD directly after the slot with the last B or W of its microbatches.
 /// Removes idle slots.
 ///
-/// REQUIRES level kCompute without REDUCE_GRAD (ArgumentError).
+/// ArgumentError unless the level is kCompute, and if the schedule has REDUCE_GRAD.
 Schedule reduce_grads(const Schedule& schedule);
 
 }  // namespace stagecraft

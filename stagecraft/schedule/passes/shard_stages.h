@@ -27,8 +27,8 @@ std::vector<int32_t> resolve_lookahead(const UnshardLookahead& lookahead, int32_
 /// not among the next `max_active_stages` are resharded, in the order in which they were unsharded.
 /// The stages of one overlap go together, even beyond these limits. Removes idle slots.
 ///
-/// REQUIRES level kCompute without UNSHARD and RESHARD, max_active_stages >= 1, a lookahead that
-/// fits (ArgumentError).
+/// ArgumentError unless the level is kCompute, max_active_stages >= 1 and the lookahead fits, and
+/// if the schedule has UNSHARD or RESHARD.
 Schedule shard_stages(const Schedule& schedule, int32_t max_active_stages = kDefaultActiveStages,
                       const UnshardLookahead& lookahead = Lookahead::kFull);
 

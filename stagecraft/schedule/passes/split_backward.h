@@ -8,7 +8,7 @@ namespace stagecraft {
 /// sent before those of the parameters are computed. A B inside an overlap becomes an I there; its
 /// W follows the overlap. Keeps idle slots.
 ///
-/// REQUIRES level kCompute (ArgumentError).
+/// ArgumentError unless the level is kCompute.
 Schedule split_backward(const Schedule& schedule);
 
 }  // namespace stagecraft

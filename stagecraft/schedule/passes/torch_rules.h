@@ -15,8 +15,8 @@ namespace stagecraft {
 /// runs them in ascending order, and torch 2.15 has at most one reduction of a rank at a time.
 /// `lower` itself does not apply them, because such a schedule can be executed here.
 ///
-/// REQUIRES level kLowered, a schedule that verify accepts, and a target that is a torch
-/// (ArgumentError).
+/// ArgumentError unless the level is kLowered and the target is a torch. REQUIRES a schedule that
+/// verify accepts.
 std::optional<std::string> find_torch_refusal(const Schedule& schedule, const StageGraph& graph,
                                               const LowerOptions& options);
 

@@ -7,6 +7,7 @@
 #include <ATen/ops/empty.h>
 #include <c10/util/Exception.h>
 
+#include "stagecraft/base/assert.h"
 #include "stagecraft/base/checksum.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/thread_name.h"
@@ -302,6 +303,7 @@ void Outbox::keep(Item item) {
 }
 
 std::vector<Outbox::Item> Outbox::take_read() {
+  SC_ASSERT(!thread_.joinable());
   std::vector<Item> items;
   while (!queue_.empty() && queue_.front().frame_number < read_) {
     items.push_back(std::move(queue_.front()));
