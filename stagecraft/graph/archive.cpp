@@ -43,13 +43,14 @@ uint64_t checksum(const void* data, std::size_t size) {
   return detail::checksum({static_cast<const std::byte*>(data), size});
 }
 
-/// A text after its checksum, and the inverse; nothing if they do not match.
+/// The text with its checksum before it. `unsealed` is the inverse, and returns nothing if text and
+/// checksum do not match.
 std::string sealed(const std::string& text) {
   return fmt::format("{:016x}\n{}", checksum(text.data(), text.size()), text);
 }
 
 std::optional<std::string> unsealed(const std::string& record) {
-  constexpr std::size_t kHead = 17;
+  constexpr std::size_t kHead = 17;  // 16 hexadecimal digits and a line break
   if (record.size() < kHead) return std::nullopt;
   std::string text = record.substr(kHead);
   if (sealed(text) != record) return std::nullopt;
@@ -127,7 +128,7 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   const std::size_t number = found->second;
   if (!is_new) return number;
   require<ArgumentError>(tensor.layout() == at::kStrided,
-                         "a tensor that is not strided, which cannot be saved in a file");
+                         "only strided tensors can be saved in a file, got {}", describe(tensor));
   impl_->kept.push_back(tensor);
   // A dense tensor is written in the order of its memory, any other tensor row by row.
   at::Tensor data = tensor.detach().cpu().resolve_conj().resolve_neg();

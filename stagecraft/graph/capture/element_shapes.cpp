@@ -22,12 +22,12 @@ namespace stagecraft {
 
 namespace {
 
-/// What the elements say.
+/// How the elements determine the shape of the result.
 enum class Meaning : uint8_t {
-  kChoice,   // which are taken: masks, and how often each is repeated
-  kValues,   // how many different ones there are, or how large the greatest is
-  kLengths,  // of sequences, the longest first
-  kPlaces,   // where to cut
+  kChoice,   // which elements are taken (masks), or how often each is repeated
+  kValues,   // by the number of different values, or by the largest value
+  kLengths,  // lengths of sequences, the longest first
+  kPlaces,   // where to split
 };
 
 struct Decider {

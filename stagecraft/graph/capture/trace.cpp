@@ -31,7 +31,8 @@ namespace stagecraft {
 
 namespace {
 
-/// Operators that return something different from tensors and read no elements.
+/// Operators whose results are not tensors and do not depend on elements. They are called and not
+/// recorded.
 constexpr std::array<std::string_view, 26> kMetadataOperators = {
     "aten::is_same_size",   "aten::result_type",
     "aten::can_cast",       "aten::is_floating_point",
@@ -192,7 +193,7 @@ class OperatorRecorder final : public Tracer {
     }
     at::Tensor mine = leaf.toTensor().detach().clone(at::MemoryFormat::Preserve);
     if (options_.has_input_grads && (mine.is_floating_point() || mine.is_complex())) {
-      // Not a leaf, so that it may be changed in place.
+      // A copy of the leaf, because a leaf must not be changed in place.
       mine = mine.requires_grad_().clone(at::MemoryFormat::Preserve);
     }
     if (!mine.is_cpu()) values_.saved().save_default_generator(mine.device());
@@ -203,7 +204,7 @@ class OperatorRecorder final : public Tracer {
     return mine;
   }
 
-  /// arg0["mask"][1] to arg0.mask.1
+  /// Turns arg0["mask"][1] into arg0.mask.1.
   static std::string readable(const std::string& path) {
     std::string name;
     for (const char c : path) {
@@ -215,7 +216,8 @@ class OperatorRecorder final : public Tracer {
 
   // Calls -----------------------------------------------------------------------------------------
 
-  // Attention of torch::nn asks whether query, key and value are one tensor.
+  // torch::nn's attention calls at::equal to find out whether query, key and value are one tensor.
+  // Returns whether the call was answered without reading elements.
   bool answer_equal(torch::jit::Stack& stack) const {
     const at::Tensor& a = stack[stack.size() - 2].toTensor();
     const at::Tensor& b = stack[stack.size() - 1].toTensor();
@@ -240,7 +242,7 @@ class OperatorRecorder final : public Tracer {
     try {
       op.callBoxed(stack);
     } catch (...) {
-      parts_.nodes.push_back(node);  // with what it was called
+      parts_.nodes.push_back(node);  // its arguments are compared, too
       throw;
     }
   }
@@ -303,7 +305,7 @@ class OperatorRecorder final : public Tracer {
     if (problem) fail(*problem);
   }
 
-  // A tensor that no operator made here.
+  // Makes a state or a value for a tensor that no recorded operator made.
   ValueId adopt(const at::Tensor& tensor) {
     const TracedValues::Storage* storage = values_.find_storage(tensor);
     if (storage != nullptr && storage->latest.value() >= 0)
@@ -328,7 +330,8 @@ class OperatorRecorder final : public Tracer {
     return value;
   }
 
-  // The same elements in a different tensor without history, as Tensor::data() returns it.
+  // Tensor::data() returns a different tensor with the same elements and without history, and calls
+  // no operator. It is recorded as a detach.
   ValueId detached(const at::Tensor& tensor, ValueId latest) {
     const std::optional<ValueId> same = values_.find_same(tensor);
     if (!same || tensor.requires_grad()) {
@@ -349,8 +352,8 @@ class OperatorRecorder final : public Tracer {
 
   // Results ---------------------------------------------------------------------------------------
 
-  // A tensor that was allocated without elements was filled by pointer. Its elements become a
-  // constant.
+  // If a tensor was allocated without elements and no operator wrote to it, the model filled it by
+  // pointer. Its elements become a constant.
   void read_uninitialised(Argument& argument, const std::unordered_set<int32_t>& result_memory) {
     argument = map_values(argument, [&](ValueId value) -> Argument {
       const int32_t shared = values_.memory(value);
@@ -382,7 +385,7 @@ class OperatorRecorder final : public Tracer {
   std::optional<ElementChange> change_;
   std::vector<std::string> scopes_;
   std::string where_;
-  std::optional<std::string> last_module_;  // empty for the outermost
+  std::optional<std::string> last_module_;  // empty for the model itself
 };
 
 }  // namespace

@@ -12,6 +12,8 @@
 namespace stagecraft {
 
 namespace {
+// With this key a fallback sees operators before autograd and autocast, and composite operators
+// whole.
 
 constexpr c10::DispatchKey kKey = c10::DispatchKey::TESTING_ONLY_GenericMode;
 
