@@ -39,7 +39,7 @@ Inputs random_inputs(int64_t length) {
   return {make(), make(), make()};
 }
 
-// Documents of 300 to 700 tokens, packed: eight or so in a sequence.
+// Packed documents of 300 to 700 tokens: about eight in a sequence.
 at::Tensor document_ids(int64_t length) {
   at::Tensor ids = at::arange(length);
   int64_t start = 0;

@@ -5,8 +5,8 @@
 
 namespace stagecraft::bench {
 
-/// Another program on every processor that this process may use: one child process on each, which
-/// computes without a pause. The children end with this object, and with this process.
+/// Keeps every processor busy that this process may use: one child process on each computes without
+/// a pause. The children end with this object, and with this process.
 class BusyCores {
  public:
   /// Throws Error when a child cannot be started. REQUIRES that no thread of this process holds a

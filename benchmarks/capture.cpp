@@ -1,4 +1,4 @@
-// A captured stage beside a call of the model itself, and how long capture takes.
+// The time of a captured stage against a call of the model itself, and the time of a capture.
 
 #include "stagecraft/graph/capture/capture.h"
 

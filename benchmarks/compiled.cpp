@@ -1,5 +1,5 @@
-// Compiled stages: a GPT block of width 256 and 768, beside the programs in a bare loop, the same
-// graph operator by operator, and torch.compile; and zero-bubble schedules on two ranks.
+// Compiled stages: a GPT block of width 256 and 768, against the programs in a bare loop, the same
+// graph operator by operator, and torch.compile. Also zero-bubble schedules on two ranks.
 
 #include <cstdint>
 #include <cstdlib>
@@ -41,7 +41,7 @@ double taken(const std::function<void()>& work) {
   return 1e6 * bench::timed(work)(1);
 }
 
-/// A stage in the middle: its input wants a gradient.
+/// A stage in the middle of a pipeline: its input needs a gradient.
 class Subject {
  public:
   Subject(const Pipe& pipe, int64_t width)
@@ -59,7 +59,7 @@ class Subject {
     stage_.backward_weight(kMicrobatch);
   }
 
-  /// Microseconds of each action: medians.
+  /// The median times of each action, in microseconds.
   StageCost costs(int rounds) {
     std::vector<double> forward, backward, input, weight;
     for (int i = 0; i < rounds; ++i) {
@@ -205,8 +205,8 @@ void compare_schedules(bench::Suite& suite, const std::string& path, int64_t wid
   }
 }
 
-/// PyTorch's 1F1B with stages of torch.compile, for which it has no halves: microseconds of F and
-/// B.
+/// The times of F and B of a stage with torch.compile, in microseconds, for PyTorch's 1F1B. PyTorch
+/// cannot split the backward of such a stage.
 StageCost pytorch_costs(bench::PythonReference& python, int64_t width, int rounds) {
   const bench::Timed forward = python.run(fmt::format("compile_forward:{}", width));
   const bench::Timed both = python.run(fmt::format("compile:{}", width));
@@ -221,8 +221,8 @@ StageCost pytorch_costs(bench::PythonReference& python, int64_t width, int round
   return costs;
 }
 
-/// One step with the measured times of a block: a stage is a block for each schedule that has two
-/// stages a rank, and two blocks for 1F1B.
+/// Simulates a step with the measured times of a block. A stage is one block in schedules with two
+/// stages a rank, and two blocks in 1F1B.
 void simulate_schedules(bench::Suite& suite, const std::string& path, int64_t width,
                         bench::PythonReference& python) {
   constexpr int kRounds = 21;

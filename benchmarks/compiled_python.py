@@ -51,7 +51,7 @@ class Block(nn.Module):
 
 
 class Gpt(nn.Module):
-    """Loss inside."""
+    """A GPT that returns its loss."""
 
     def __init__(self, layers: int, width: int, length: int) -> None:
         super().__init__()
@@ -72,7 +72,7 @@ class Gpt(nn.Module):
 
 
 class Blocks(nn.Module):
-    """Two blocks after a stage with a weight of its own: their input needs a gradient."""
+    """Two blocks after a stage with weights, so that their input needs a gradient."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ def export(options: argparse.Namespace, layers: int, width: int, folder: Path) -
 
 
 def split_words(layers: int, stages: int) -> list[str]:
-    """Blocks in equal parts: inner stages are the same, and are compiled once."""
+    """Splits the blocks into equal parts. Inner stages are the same, and are compiled once."""
     points = [f"blocks.{layers * stage // stages}" for stage in range(1, stages)]
     return ["--split", ",".join(points)] if points else ["--stages", "1"]
 
@@ -190,7 +190,7 @@ def timed(step: Callable[[], Any], device: str, repeats: int) -> float:
 
 
 def in_turns(steps: dict[str, Callable[[], Any]], device: str, rounds: int, repeats: int) -> dict[str, float]:
-    """Medians, in ms. The order is reversed every round."""
+    """The median times in ms. The order of the steps is reversed in every round."""
     for step in steps.values():
         for _ in range(3):
             step()
@@ -224,7 +224,8 @@ def worst_difference(found: dict[str, torch.Tensor], expected: dict[str, torch.T
 
 
 def check(chain: Chain, model: nn.Module, args: tuple[torch.Tensor, ...], sizes: dict[str, int], options: argparse.Namespace) -> bool:
-    """Gradients of F+B and F+I+W against eager's; how far eager is from itself."""
+    """Compares the gradients of F+B and F+I+W with those of eager mode, and prints how much eager
+    mode differs from itself."""
     step = eager_step(model, args, options)
 
     def eager_grads() -> tuple[float, dict[str, torch.Tensor]]:
@@ -296,7 +297,7 @@ def main() -> int:
     options = parser.parse_args()
     if options.device == "cpu":
         torch.set_num_threads(1)
-        # Backward on the thread that calls, as in the programs.
+        # Backwards run on the calling thread, as in the programs.
         torch.autograd.set_multithreading_enabled(False)
     rows: list[dict[str, Any]] = []
     good = True

@@ -1,4 +1,4 @@
-// Models from archives of torch.export beside the same models in Python's eager mode.
+// Models from archives of torch.export against the same models in Python's eager mode.
 
 #include <algorithm>
 #include <chrono>
@@ -31,7 +31,7 @@ namespace {
 
 using namespace stagecraft;
 
-/// A folder that is gone at the end.
+/// A folder that the destructor removes.
 class Scratch {
  public:
   Scratch()
@@ -49,7 +49,7 @@ class Scratch {
   std::filesystem::path path_;
 };
 
-/// Of this process, without what is mapped from files; in MB.
+/// The memory of this process in MB, without memory that is mapped from files.
 double own_memory() {
   std::ifstream status("/proc/self/status");
   for (std::string line; std::getline(status, line);) {
@@ -97,7 +97,7 @@ void measure_load(bench::Suite& suite, const Scratch& scratch, bench::PythonRefe
   suite.report({model + ", load, median of 9", seconds[4], "s", 0.5});
 }
 
-// Before anything else has run, so that no memory is there to be used again.
+// Called before anything else has run, so that no released memory can be used again.
 void measure_memory(bench::Suite& suite, const Scratch& scratch, const std::string& model) {
   const double before = own_memory();
   const Graph graph = load_exported(scratch.file(model));
@@ -112,7 +112,7 @@ void measure_memory(bench::Suite& suite, const Scratch& scratch, const std::stri
     weights += static_cast<double>(state.tensor.nbytes()) / 1e6;
   }
   suite.report({model + ", weights", weights, "MB"});
-  // A copy would be all of the weights.
+  // If the weights were copied, the memory would be that of all weights.
   suite.report({model + ", memory of its own after loading", loaded, "MB", weights / 10});
   suite.report({model + ", the same after a forward", after, "MB"});
 }

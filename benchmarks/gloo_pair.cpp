@@ -54,8 +54,8 @@ std::unique_ptr<detail::ByteTransport> join(int rank, const Listener& listener) 
   return detail::connect_gloo(options);
 }
 
-// gloo's own calls, from and into the same memory again and again: both sides have the next receive
-// posted before they send.
+// Ping-pong with gloo's own calls, always from and into the same memory. Both sides post the next
+// receive before they send.
 void play_gloo(c10d::Backend& gloo, const Task& task) {
   const bool begins = gloo.getRank() == 0;
   const int other = begins ? 1 : 0;
@@ -79,7 +79,7 @@ void play_gloo(c10d::Backend& gloo, const Task& task) {
 
 }  // namespace
 
-/// One process's: a group of gloo alone, and a world of ours.
+/// The end of one process: a group of gloo alone, and a world of ours.
 class GlooPair::End {
  public:
   End(int rank, const std::array<Listener, 2>& listeners)

@@ -7,16 +7,16 @@
 
 namespace stagecraft::bench {
 
-/// This process and a child of it, which play ping-pong over gloo when asked to.
+/// This process and a child process, which run a ping-pong over gloo on request.
 class GlooPair {
  public:
-  /// Forks: to be made before the process has threads.
+  /// Forks, so it must be created before the process has threads.
   GlooPair();
   ~GlooPair();
   GlooPair(const GlooPair&) = delete;
   GlooPair& operator=(const GlooPair&) = delete;
 
-  /// How many seconds it took.
+  /// Runs a ping-pong and returns its seconds.
   double run(const Task& task);
 
  private:

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Milliseconds an update on one CUDA device: `stagecraft train` beside PyTorch's loop over the same model.
+"""Milliseconds for an update on one CUDA device: `stagecraft train` against PyTorch's loop over the same
+model.
 
     gpu.py PROGRAM [--quick] [--models big,small,tiny,llama] [--compile] [--compiled] [--dropout P] [--graphs on,off] [--ranks 1,2,4] [--rounds N]
 
@@ -9,11 +10,11 @@ which stagecraft trains from a .pt2 that this script exports; it is left out if 
 columns are measured N times in turns, and the median round counts: without graphs the host decides, and it is not always as fast.
 With --compiled the GPTs are also exported, compiled in four stages by `stagecraft compile` (minutes), and trained from the package.
 
-Memory, in MiB: of the whole device while the process runs (with CUDA's own), and the most that torch's allocator had reserved
-(PyTorch) or the peaks of a step that is run and of one that is replayed (stagecraft).
+Memory, in MiB: that of the whole device while the process runs (including CUDA's own), and the most memory that torch's
+allocator had reserved (PyTorch), or the peaks of a step that is run and of a step that is replayed (stagecraft).
 
-Where tests/gpu_attention of the same build is there, it adds attention in bf16 beside torch's. Where tests/gpu_compiled is
-there, --compiled adds steps of each package beside its programs in a bare loop, without an optimizer.
+If tests/gpu_attention of the same build exists, it adds attention in bf16 against torch's. If tests/gpu_compiled exists,
+--compiled adds steps of each package against its programs in a bare loop, without an optimizer.
 """
 
 import argparse
@@ -76,7 +77,7 @@ def make_gpt(sizes):
 
 
 class WithLoss(torch.nn.Module):
-    """A model for export: its loss is inside."""
+    """A model for export that returns its loss."""
 
     def __init__(self, model):
         super().__init__()
@@ -172,7 +173,7 @@ def time_pytorch(name, updates, compiled=False, graph=False):
 
 
 class UsedMemory:
-    """The most memory of the device that other processes use while it runs."""
+    """Measures the most memory of the device that other processes use during its lifetime."""
 
     def __enter__(self):
         torch.cuda.empty_cache()
@@ -197,14 +198,15 @@ class UsedMemory:
 
 
 def peaks_of(report):
-    """What a report of stagecraft says about memory."""
+    """The memory in a report of stagecraft."""
     facts = {fact["name"]: fact["value"] for fact in report["facts"]}
     device = report["ranks"][0]["device_memory"] or {}
     return facts.get("peak memory of a device") or f"{device.get('peak_allocated', 0) / 2**20:.0f} allocated"
 
 
 def time_ours(program, name, updates, ranks, graphs, folder, dropout=0.0, package=None):
-    """Median seconds, memory of the device, what the report says about memory, and the device's time of the last step."""
+    """Trains with stagecraft. Returns the median seconds, the memory of the device, the memory in the report, and the
+    device's time of the last step."""
     layers, width, heads, context, batch, microbatches = MODELS[name]
     if ranks > layers:
         return None
@@ -227,7 +229,7 @@ def time_ours(program, name, updates, ranks, graphs, folder, dropout=0.0, packag
     if ran.returncode != 0:
         return None
     steps = [json.loads(line) for line in ran.stdout.splitlines() if line.startswith("{")]
-    # The last two are for the report: one measures memory, one is recorded.
+    # The last two steps are for the report: one measures memory, one is recorded.
     times = [step["seconds"] for step in steps if "seconds" in step and "step" in step][:-2]
     told = json.loads(report.read_text())
     return statistics.median(times[len(times) // 3:]), (memory.most, peaks_of(told)), told["step"]["makespan"] / 1e3

@@ -1,5 +1,6 @@
 #!/usr/bin/env python3
-"""Step time of 1F1B with four ranks on one CUDA device beside PyTorch's loop over the same stages, in turns.
+"""Step time of 1F1B with four ranks on one CUDA device against PyTorch's loop over the same stages, in
+turns.
 
     gpu_step.py PROGRAM [HIDDEN ROWS MICROBATCHES]      PROGRAM: tests/gpu_step of a build
 """

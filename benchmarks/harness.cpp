@@ -23,17 +23,17 @@ namespace {
 
 constexpr double kTurnSeconds = 0.05;
 constexpr double kShortTurnSeconds = 0.01;
-constexpr int kShortRounds = 10;  // of short turns for one round of others
+constexpr int kShortRounds = 10;  // rounds of short turns for one round of long turns
 constexpr double kCompareSeconds = 60;
 constexpr int kMinRounds = 5;
 constexpr double kMicro = 1e6;
 
 struct Turn {
   int iterations = 1;
-  double seconds = 0;  // about
+  double seconds = 0;  // about the time of the turn
 };
 
-// How many iterations take about `turn` seconds; the calls on the way warm up.
+// Finds how many iterations take about `turn` seconds. The calls also warm up.
 Turn calibrate(const Timed& run, double turn) {
   run(1);
   int iterations = 1;
@@ -47,7 +47,7 @@ Turn calibrate(const Timed& run, double turn) {
   }
 }
 
-// Seconds for one iteration, by contender and round; the first contender comes again as the last.
+// Seconds for one iteration, by contender and round. The first contender is also the last.
 using Times = std::vector<std::vector<double>>;
 
 struct TurnOptions {
@@ -83,7 +83,7 @@ Times take_turns(std::vector<const Timed*> contenders, const TurnOptions& option
   return times;
 }
 
-// Between the two nearest where the place is not a whole number. REQUIRES sorted values.
+// Interpolates between the two nearest values. REQUIRES sorted values.
 double quantile(const std::vector<double>& values, double q) {
   const double place = q * static_cast<double>(values.size() - 1);
   const auto below = static_cast<std::size_t>(place);
@@ -190,7 +190,7 @@ void Suite::finish() const {
 
 int run_suite(const std::string& name, int argc, char** argv,
               const std::function<void(Suite&)>& measure) {
-  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // what is known when a run does not end
+  std::setvbuf(stdout, nullptr, _IOLBF, 0);  // shows results of a run that does not end
   try {
     Suite suite(name, argc, argv);
     measure(suite);

@@ -27,7 +27,7 @@ void release(void* memory) {
 
 }  // namespace
 
-// All other forms of new and delete end in these.
+// All other forms of new and delete call these.
 void* operator new(std::size_t size) {
   return count(std::malloc(std::max<std::size_t>(size, 1)));
 }

@@ -15,8 +15,8 @@
 
 namespace stagecraft::bench {
 
-/// Linear, ReLU, Linear, all of one width: the stage that PyTorch's own tests of pipelines have.
-/// Copies share their weights.
+/// Linear, ReLU, Linear, all of one width: the stage of PyTorch's own tests of pipelines. Copies
+/// share their weights.
 class Mlp {
  public:
   explicit Mlp(int64_t hidden) {

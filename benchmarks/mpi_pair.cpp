@@ -20,7 +20,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// MPI's own blocking calls, on the thread that asks.
+// Ping-pong with MPI's own blocking calls, on the calling thread.
 void play_mpi(const Task& task, Rank rank) {
   auto& mpi = detail::MpiProgress::get(Deadline::after(std::chrono::seconds(60)));
   const auto out = at::ones({task.bytes}, at::kByte);
@@ -130,7 +130,7 @@ int run_mpi_worker() {
       const Task some{task.is_raw, task.bytes, rounds};
       task.is_raw ? play_mpi(some, transport.rank()) : play(transport, some, number);
     };
-    // Once before, as the other process may still be waking.
+    // One round before the measurement, because the other process may still be waking up.
     play_rounds(1, 2 * step);
     const auto begin = Clock::now();
     play_rounds(task.rounds, 2 * step + 1);

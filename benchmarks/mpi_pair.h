@@ -8,27 +8,28 @@
 
 namespace stagecraft::bench {
 
-/// How an MPI starts two processes.
+/// The commands with which an MPI starts two processes.
 struct MpiLauncher {
   std::string name;                  ///< "Open MPI"
-  std::vector<std::string> command;  ///< mpirun and its options; empty: that MPI is not here
-  /// Options behind these, with which processes of one machine use the interface `lo`, not memory.
+  std::vector<std::string> command;  ///< mpirun and its options; empty: the MPI is not installed
+  /// Options after these, which make processes of one machine use the interface `lo`, not shared
+  /// memory.
   std::vector<std::string> by_network = {};
 };
 
-/// Of Open MPI and MPICH.
+/// The launchers of Open MPI and MPICH.
 std::vector<MpiLauncher> mpi_launchers();
 
-/// Two processes of this program, started by mpirun, that play ping-pong when asked to.
+/// Two processes of this program, started by mpirun, that run a ping-pong on request.
 class MpiPair {
  public:
-  /// Throws std::runtime_error that says what is missing.
+  /// Throws std::runtime_error, which says what is missing.
   explicit MpiPair(const MpiLauncher& launcher);
   ~MpiPair();
   MpiPair(const MpiPair&) = delete;
   MpiPair& operator=(const MpiPair&) = delete;
 
-  /// How many seconds it took.
+  /// Runs a ping-pong and returns its seconds.
   double run(const Task& task);
 
  private:
@@ -37,7 +38,7 @@ class MpiPair {
   int from_ = -1;
 };
 
-/// The argument with which the processes are started, and what they do then.
+/// The argument with which the processes are started, and the function that they then run.
 constexpr const char* kMpiWorker = "--mpi-worker";
 int run_mpi_worker();
 

@@ -40,13 +40,14 @@ Deadline overlap_deadline() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-/// What all stages give out and back: making it anew would take a processor as long as sending it.
+/// The output and the gradient of all stages. They are made once, because making them would take as
+/// much processor time as sending them.
 const at::Tensor& values() {
   static const at::Tensor all = at::ones({kRows, kColumns});
   return all;
 }
 
-/// A stage whose device does the work.
+/// A stage that works on a device, so that the processor is free.
 struct Pass : torch::autograd::Function<Pass> {
   static at::Tensor forward(AutogradContext* /*context*/, const at::Tensor& /*x*/,
                             const at::Tensor& /*w*/) {
@@ -66,15 +67,16 @@ struct Loss : torch::autograd::Function<Loss> {
   }
 };
 
-/// Memory that was given back stays with the process, as it does with the allocators that training
-/// is run with: a page that the system has to find takes a processor longer than the bytes in it.
+/// Makes the process keep released memory, as the allocators do that are used for training. A new
+/// page of the system takes more processor time than the bytes in it.
 void keep_memory() {
   mallopt(M_ARENA_MAX, 1);
   mallopt(M_MMAP_THRESHOLD, 32 << 20);
   mallopt(M_TRIM_THRESHOLD, 1 << 30);
 }
 
-/// All threads of the process on any processor: a rank's own one may be copying what it sends.
+/// Allows all threads of the process to use any processor, because that of the rank may be busy
+/// with copies of sent values.
 void free_threads() {
   cpu_set_t all;
   CPU_ZERO(&all);
@@ -86,7 +88,7 @@ void free_threads() {
   }
 }
 
-/// Seconds that a tensor takes to travel when one follows the other, as in a step.
+/// The seconds of a transfer of a tensor, if transfers follow one another, as in a step.
 double stream(Transport& transport, bool is_forward, uint64_t step) {
   const bool sends = (transport.rank() == Rank(0)) == is_forward;
   const Rank other(1 - transport.rank().value());
@@ -121,10 +123,10 @@ double measure_travel(Transport& transport) {
   for (uint64_t i = 0; i < 8; ++i) {
     const double there = stream(transport, true, 2 * i);
     const double back = stream(transport, false, 2 * i + 1);
-    // The first have to find memory.
+    // The first transfers allocate memory, so they do not count.
     if (i >= 3) times.push_back(std::max(there, back));
   }
-  // What rank 0 measured counts on both.
+  // Both ranks use the result of rank 0.
   return transport.broadcast(summarise(times).seconds, Rank(0), overlap_deadline()).toDouble();
 }
 

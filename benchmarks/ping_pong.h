@@ -11,15 +11,15 @@
 
 namespace stagecraft::bench {
 
-/// What the other of two processes is asked to do.
+/// A request to the second of two processes.
 struct Task {
   bool is_raw = false;  ///< through the communication library alone
   int64_t bytes = 0;
-  int64_t rounds = 0;  ///< 0: nothing more comes
+  int64_t rounds = 0;  ///< 0: no more requests follow
 };
 
-/// One end of a ping-pong through a transport of two ranks: both have the next receive posted
-/// before they send.
+/// One end of a ping-pong through a transport of two ranks. Both post the next receive before they
+/// send.
 inline void play(Transport& transport, const Task& task, uint64_t step) {
   const auto soon = [] { return Deadline::after(std::chrono::seconds(60)); };
   const bool begins = transport.rank() == Rank(0);

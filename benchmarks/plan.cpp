@@ -1,5 +1,5 @@
 // The planner's search on the settings of the zero-bubble papers, on unit costs and on stages that
-// differ: bounds, what is reached, how fast. And plans of real models: predicted against measured.
+// differ: bounds, results and times. Also plans of real models: predicted against measured.
 
 #include <algorithm>
 #include <chrono>
@@ -33,7 +33,8 @@ Synthesis search(const ScheduleProblem& problem, double seconds) {
   return synthesise(problem, options);
 }
 
-// What is stated of each case: its bound to the microsecond, and the value that must be reached.
+// Checks the stated numbers of each case: its bound to the microsecond, and the value that the
+// search must reach.
 void measure_cases(bench::Suite& suite, const std::vector<bench::PlanCase>& cases, double seconds) {
   for (const bench::PlanCase& one : cases) {
     if (!suite.wants(one.name)) continue;

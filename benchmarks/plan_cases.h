@@ -36,7 +36,7 @@ ScheduleProblem paper_problem(const PaperSetting& setting, double cap, Objective
 /// stages.
 ScheduleProblem unit_problem(int32_t ranks, int32_t k);
 
-/// Stages that differ, from a seed.
+/// A random problem with stages that differ, from a seed.
 struct FamilyH {
   int32_t ranks = 1;
   int32_t stages_per_rank = 1;

@@ -47,7 +47,7 @@ class TimedRun {
     }
   }
 
-  /// Milliseconds.
+  /// Runs a step and returns its milliseconds.
   double step() {
     Microbatches batch = subject_->model.batch;
     const auto begin = std::chrono::steady_clock::now();
@@ -74,7 +74,8 @@ std::vector<bool> no_recompute(int32_t stages) {
   return std::vector<bool>(static_cast<std::size_t>(stages), false);
 }
 
-/// The fastest built-in schedule for the cost policy, of those that these sizes allow.
+/// The fastest built-in schedule for the split of the cost policy, among those that these sizes
+/// allow.
 TimedRun best_built_in(const PlanSubject& subject, std::string& name) {
   std::unique_ptr<TimedRun> best;
   double least = 0;
@@ -109,7 +110,7 @@ TimedRun planned_run(const PlanSubject& subject, const SavedPlan& plan) {
           subject};
 }
 
-/// What the steps of runs take, in turns; medians.
+/// The median times of the steps of several runs, measured in turns.
 std::vector<double> time_in_turns(std::vector<TimedRun*> runs, int rounds) {
   std::vector<std::vector<double>> times(runs.size());
   for (int round = -2; round < rounds; ++round) {
@@ -161,7 +162,7 @@ void report_times(Suite& suite, const PlanSubject& subject, const SavedPlan& pla
                 count_different(planned.losses(), plain.losses()), "", 0.0});
 }
 
-/// Peaks by the meter, beside parameters, gradients and the optimizer's state.
+/// The peaks that the meter measured, plus parameters, gradients and the optimizer's state.
 std::vector<double> measured_peaks(const PlanSubject& subject, const SavedPlan& plan) {
   return measure_run(subject.model.split(plan.model.split_points), plan.schedule,
                      plan.choice.recompute, subject.model.loss, subject.model.batch,
@@ -187,7 +188,7 @@ void report_memory(Suite& suite, const PlanSubject& subject, const SavedPlan& pl
   }
 }
 
-/// The plan again with less memory: it keeps within it, and the losses stay.
+/// Plans again with less memory. The run must stay within it, and the losses must be the same.
 void report_limit(Suite& suite, const PlanSubject& subject, double memory, const std::string& what,
                   const std::vector<at::Tensor>& losses) {
   PlanProblem problem = problem_for(kPlanRanks, kPlanMicrobatches);
@@ -203,8 +204,8 @@ void report_limit(Suite& suite, const PlanSubject& subject, double memory, const
                 "", 0.0});
 }
 
-/// The memory of each rank with 10 % less than the fullest rank needs, or with half of what the
-/// activations take.
+/// The memory of each rank with 10 % less than the fullest rank needs, or with half of the memory
+/// of the activations.
 struct LessMemory {
   double tenth = 0;
   double half = 0;

@@ -6,9 +6,9 @@
 
 namespace stagecraft::bench {
 
-/// The argument with which this program is one rank of a planned pipeline, before the path of the
-/// model, and what it does then: plans with the other ranks, and answers lines (pytorch_cases.py)
-/// "predicted 1", "measured 1" and "different 1" (rank 0).
+/// The argument with which this program is one rank of a planned pipeline, followed by the path of
+/// the model, and the function that it then runs. It plans with the other ranks, and answers lines
+/// (pytorch_cases.py) "predicted 1", "measured 1" and "different 1" (rank 0).
 constexpr const char* kPlanWorker = "--plan-worker";
 int run_plan_worker(const std::string& path);
 

@@ -4,8 +4,8 @@
 
 namespace stagecraft::bench {
 
-/// Whole plans: a model of 50 layers on 8 ranks with more and less memory, how fast a plan is
-/// found, and microbatches whose sizes differ.
+/// Whole plans: a model of 50 layers on 8 ranks with different amounts of memory, the time of
+/// planning, and microbatches whose sizes differ.
 void measure_splits(Suite& suite);
 
 }  // namespace stagecraft::bench

@@ -26,9 +26,9 @@ PlanSubject wide_gpt_subject(bool is_small, int32_t microbatches);
 /// The problem of a subject on ranks that are alike.
 PlanProblem problem_for(int32_t ranks, int32_t microbatches);
 
-/// Begins of stages with equal numbers of layers.
+/// The first layers of stages with equal numbers of layers.
 std::vector<int32_t> equal_layers(const PlanSubject& subject, int32_t stages);
-/// The model split there.
+/// The model, split before these layers.
 Pipe cut_at(const PlanSubject& subject, const std::vector<int32_t>& begins);
 
 }  // namespace stagecraft::bench

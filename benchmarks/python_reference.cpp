@@ -57,12 +57,12 @@ PythonReference::~PythonReference() {
   close(from_child_);
   for (int waited = 0; waited < kFarewellMs; waited += 10) {
     if (waitpid(child_, nullptr, WNOHANG) != 0) {
-      kill(-child_, SIGKILL);  // what it may have left behind
+      kill(-child_, SIGKILL);  // processes that it may have left
       return;
     }
     usleep(10'000);
   }
-  // With all that it has started, which may hold this program's output open.
+  // Ends all processes that it has started, because they may hold this program's output open.
   kill(-child_, SIGTERM);
   usleep(kFarewellMs * 100);
   kill(-child_, SIGKILL);

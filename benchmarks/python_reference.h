@@ -7,9 +7,9 @@
 
 namespace stagecraft::bench {
 
-/// A Python process that stays up beside the benchmark, so that its work can be timed in turns with
-/// ours: it runs the script benchmarks/SCRIPT with the arguments, which reads lines "CASE
-/// ITERATIONS" and answers each with the seconds it took (see pytorch_cases.py).
+/// A Python process that runs as long as the benchmark, so that its work can be timed in turns with
+/// ours. It runs the script benchmarks/SCRIPT with the arguments. The script reads lines "CASE
+/// ITERATIONS" and answers each with the seconds that it took (see pytorch_cases.py).
 class PythonReference {
  public:
   PythonReference(const std::string& script, const std::vector<std::string>& arguments);
@@ -17,8 +17,8 @@ class PythonReference {
   PythonReference(const PythonReference&) = delete;
   PythonReference& operator=(const PythonReference&) = delete;
 
-  /// One case of the script. The process must outlive what is returned. Throws Error when the
-  /// process ended or does not answer within two minutes.
+  /// One case of the script. The process must outlive the returned function, which throws Error if
+  /// the process ended or does not answer within two minutes.
   Timed run(const std::string& name);
 
  private:

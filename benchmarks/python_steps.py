@@ -3,11 +3,12 @@
 
 A stage is Linear, ReLU, Linear; 32 microbatches; one thread inside operators; each process is pinned to a core. A
 round runs both, and ours a second time, in turns whose order is reversed from round to round; the time of a step is
-the maximum over the ranks; medians are printed. `--rounds`, `--schedule` and `--hidden` choose less. With tiny stages,
-ours also run traced (`pipeline()`), against upstream's stages of modules.
+the maximum over the ranks; medians are printed. `--rounds`, `--schedule` and `--hidden` reduce the run. With tiny
+stages, ours also run traced (`pipeline()`), against upstream's stages of modules.
 
 The column "floor" is the time of a rank's own forwards and backwards in a bare loop, without transfers and without a
-wait for the other rank, over upstream's step: a pipeline that calls the same modules cannot be below it.
+wait for the other rank, over upstream's step: the ratio of a pipeline that calls the same modules cannot be below
+it.
 """
 
 from __future__ import annotations
@@ -132,7 +133,8 @@ def rank_main(rank, store, names, hiddens, rounds, summary, answer):
 
 
 def bare_loop(hidden=16, count=200):
-    """One rank: microseconds an action over the bare Python loop of the same forwards and backwards in the same order."""
+    """On one rank: microseconds for each action beyond the bare Python loop of the same forwards and backwards in the
+    same order."""
     import torch
     import stagecraft as ours
 
@@ -161,14 +163,14 @@ def bare_loop(hidden=16, count=200):
                 begin = time.perf_counter()
                 call()
                 times[index].append(time.perf_counter() - begin)
-        # Other programs only add to a time.
+        # The minimum is used, because other programs can only add to a time.
         bare_time, our_time = (min(each) for each in times)
         found[name] = tuple(each / (2 * MICROBATCHES) * 1e6 for each in (our_time - bare_time, bare_time))
     return found
 
 
 class StandIn:
-    """What schedule classes read of a stage."""
+    """The attributes of a stage that schedule classes read."""
 
     def __init__(self, rank, ranks, stages, index):
         self.stage_index, self.num_stages, self.group_rank, self.group_size = index, stages, rank, ranks
@@ -198,7 +200,7 @@ def import_time():
     import subprocess
     import sys
 
-    # Byte code is kept, as it is after an installation.
+    # Byte code is cached, as after an installation.
     env = {key: value for key, value in os.environ.items() if key != "PYTHONDONTWRITEBYTECODE"}
 
     def took(code):

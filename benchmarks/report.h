@@ -10,7 +10,7 @@ namespace stagecraft::bench {
 /// The rows as a table for the terminal.
 std::string table(const std::string& name, const std::vector<Row>& rows);
 
-/// A line each.
+/// The quantities as text, one line for each.
 std::string table(const std::vector<Quantity>& quantities);
 
 /// Writes DIR/NAME.json and returns its path: {"name", "rows": [{"what", "reference_name", "ours",

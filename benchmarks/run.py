@@ -14,7 +14,8 @@ def main():
     options, rest = parser.parse_known_args()
     folder = options.build / "bench" / "bin"
     programs = {path.name: path for path in sorted(folder.glob("*")) if path.is_file()}
-    # What needs a CUDA device is a script that starts `stagecraft-train`; without a device it says so.
+    # The benchmark for CUDA devices is a script that starts `stagecraft-train`. Without a device it
+    # says so.
     scripts = {"gpu": [sys.executable, str(pathlib.Path(__file__).with_name("gpu.py")),
                        str(options.build / "bin" / "stagecraft-train")]}
     if options.name in scripts:

@@ -1,5 +1,5 @@
-// Generate, lower and verify schedules, and simulate them: ours and PyTorch's; then ours alone,
-// from small to large.
+// Generates, lowers, verifies and simulates schedules: ours and PyTorch's, then ours alone, from
+// small to large.
 
 #include <algorithm>
 #include <chrono>
@@ -25,7 +25,7 @@ namespace {
 
 using namespace stagecraft;
 
-// Lowering verifies before the first pass and after each, its result included.
+// Lowering verifies before the first pass and after each pass, so the result is verified, too.
 Schedule make(const ScheduleShape& shape) {
   return lower(build_schedule("Interleaved1F1B", shape));
 }
@@ -53,7 +53,7 @@ void compare_with_pytorch(bench::Suite& suite) {
                 {{"PyTorch's unit steps", python.run("simulate"), 0.01}});
 }
 
-// Torch 2.15 takes 43 s for the same shape and limit.
+// (torch 2.15 takes 43 s for the same shape and limit.)
 void measure_limit(bench::Suite& suite) {
   const ScheduleShape shape = suite.quick() ? ScheduleShape{2, 4, 2} : ScheduleShape{8, 64, 2};
   const Schedule schedule = add_send_waits(make(shape));
@@ -67,7 +67,7 @@ void measure_limit(bench::Suite& suite) {
   suite.report({"limit_sends to 1, " + name_of(shape), best * 1e3, "ms", 50.0});
 }
 
-// Each size in a process of its own, so that its memory is its own too.
+// Each size runs in a process of its own, so that its memory can be measured.
 void measure_alone(bench::Suite& suite) {
   std::vector<ScheduleShape> shapes = {{8, 112, 2}, {32, 256, 2}, {128, 640, 2}, {512, 2048, 2}};
   if (suite.quick()) shapes = {{2, 4, 2}, {4, 8, 2}};

@@ -11,7 +11,8 @@ NOT_SIMULATED = ("UNSHARD", "RESHARD", "REDUCE_GRAD", "WAIT_REDUCE_GRAD")
 
 
 def make(ranks, per_rank, microbatches):
-    """Generates, validates and lowers, as constructing the schedule and preparing it to run do."""
+    """Generates, validates and lowers a schedule, as PyTorch does when it constructs a schedule and
+    prepares a run."""
     stage = types.SimpleNamespace(group_rank=0, group_size=ranks, num_stages=ranks * per_rank, submod=None)
     order = schedules.ScheduleInterleaved1F1B([stage] * per_rank, microbatches).pipeline_order
     schedules._validate_schedule(order, ranks, ranks * per_rank, microbatches)

@@ -1,7 +1,7 @@
-// Updates of two sharded replicas of two ranks, four processes over gloo, beside PyTorch's (FSDP2's
-// fully_shard inside torch.distributed.pipelining): their time, and the most memory of a process.
-// One thread inside operators everywhere; no rank is pinned, because there are more ranks than most
-// machines of this kind have cores.
+// Updates of two sharded replicas of two ranks, four processes over gloo, against PyTorch's
+// (FSDP2's fully_shard inside torch.distributed.pipelining): their time, and the most memory of a
+// process. One thread inside operators everywhere; no rank is pinned, because there are more ranks
+// than most machines of this kind have cores.
 
 #include <algorithm>
 #include <chrono>
@@ -45,7 +45,7 @@ constexpr int32_t kRanks = 2;
 constexpr double kTimeGoal = 0.7;
 constexpr double kMemoryGoal = 1.0;
 
-/// What both sides train.
+/// The model and the batch that both sides train.
 struct Setting {
   int64_t layers = 4;
   int64_t width = 256;
@@ -61,7 +61,7 @@ struct Setting {
 
 constexpr Setting kTiny{.layers = 4, .width = 32, .context = 16, .microbatches = 4, .rows = 1};
 
-/// A model, and what its rows say. The goals are those of the first.
+/// A model and its name in rows. The goals are those of the first size.
 struct Size {
   Setting setting;
   std::string words;
@@ -70,7 +70,8 @@ struct Size {
 
 std::vector<Size> sizes_of(bool is_quick) {
   if (is_quick) return {{kTiny, "4 x 32", true}};
-  // Matrix products are nearly all of an update of the first, and a smaller part of the second.
+  // Matrix products take nearly all time of an update of the first size, and a smaller part of the
+  // second.
   return {{{}, "4 x 256", true}, {{.width = 64, .context = 32}, "4 x 64", false}};
 }
 
@@ -83,7 +84,7 @@ double status_bytes(const std::string& key) {
   throw Error("/proc/self/status has no " + key);
 }
 
-/// From here on VmHWM is the most memory since now.
+/// Resets VmHWM, the peak memory of the process.
 void reset_peak() {
   std::ofstream("/proc/self/clear_refs") << 5;
 }
@@ -134,12 +135,13 @@ class Training {
 };
 
 /// Answers "update N" with seconds, "memory 1" with the most bytes of a process, "growth 1" with
-/// the most in updates beyond what it had before the model.
+/// the most bytes in updates, less those that it had before the model.
 void serve(Transport& transport, const std::string& schedule, ShardKind kind,
            const Setting& setting) {
   const auto deadline = [] { return Deadline::after(std::chrono::minutes(5)); };
   {
-    // Touches the libraries' pages, which are not the model's.
+    // A small model first, so that the pages of libraries are loaded and do not count as memory of
+    // the model.
     Training small(transport, schedule, kind, kTiny);
     small.update();
   }
@@ -220,7 +222,8 @@ void compare_memory(bench::Suite& suite, const std::string& schedule, bench::Pyt
     const double other = theirs.run(what)(1);
     suite.report({row, own / (1 << 20), "MiB"});
     suite.report({"  PyTorch", other / (1 << 20), "MiB"});
-    // The goal is for what a user pays; the second shows what of it the model takes.
+    // The goal applies to the whole memory, which a user pays for. The second row shows the part
+    // that the model takes.
     suite.report({"  ratio", own / other, "x",
                   what == "memory" ? std::optional(kMemoryGoal) : std::nullopt});
   }

@@ -2,7 +2,7 @@
 
 Two replicas of two ranks: the stages of a rank are sharded over the replicas by FSDP2 (fully_shard, each block and the
 stage itself), and torch.distributed.pipelining runs them. Requests: "update N", whose answer is seconds; "memory 1" and
-"growth 1", the most bytes of the process, and the most in updates beyond what it had before the model.
+"growth 1", the most bytes of the process, and the most bytes in updates, less those that it had before the model.
 """
 
 import datetime
@@ -90,13 +90,14 @@ def main():
     torch.distributed.init_process_group("gloo", init_method=f"file://{store}", rank=rank, world_size=ranks,
                                          timeout=PATIENCE)
     mesh = init_device_mesh("cpu", (REPLICAS, ranks // REPLICAS), mesh_dim_names=("dp", "pp"))
-    # Touches the libraries' pages, which are not the model's.
+    # A small model first, so that the pages of libraries are loaded and do not count as memory of
+    # the model.
     Training(name, TINY, mesh).update()
     before = status_bytes("VmRSS")
     training = Training(name, [int(word) for word in sys.argv[5:10]], mesh)
     made = status_bytes("VmHWM")
     with open("/proc/self/clear_refs", "w") as file:
-        file.write("5")  # from here on VmHWM is the most memory since now
+        file.write("5")  # resets VmHWM, the peak memory of the process
     for line in sys.stdin:
         request, count = line.split()
         if request != "update":

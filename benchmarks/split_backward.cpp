@@ -1,5 +1,5 @@
-// The backward of a stage of width 512 in two halves, I and W, beside the whole, B: time and
-// memory.
+// The backward of a stage of width 512 in two halves, I and W, against the whole backward, B: time
+// and memory.
 
 #include <chrono>
 #include <cstdint>
@@ -33,7 +33,7 @@ constexpr int64_t kHidden = 512;
 constexpr int64_t kHeads = 8;
 const MicrobatchId kMicrobatch(0);
 
-// Attention and a wide MLP, each after a layer norm and beside a residual.
+// Attention and a wide MLP, each after a layer norm and with a residual connection.
 class Block {
  public:
   Block() {
@@ -77,8 +77,8 @@ class Block {
   NamedTensors parameters_;
 };
 
-// A stage in the middle of a pipeline: its input wants a gradient and its output gets one. Both
-// are the caller's, in time and in memory.
+// A stage in the middle of a pipeline: its input needs a gradient and its output gets one. Input
+// and gradient belong to the caller, so they count neither as time nor as memory.
 class Subject {
  public:
   template <typename Body>
@@ -101,7 +101,7 @@ class Subject {
   at::Tensor grad_;
 };
 
-// Times what comes after the forward, which it needs each time anew.
+// Times the backward only. Each backward needs a new forward.
 template <typename Backward>
 bench::Timed after_forward(Subject& subject, Backward backward) {
   return [&subject, backward](int iterations) {

@@ -45,7 +45,7 @@ constexpr int32_t kStepRanks = 2;
 constexpr int64_t kBatch = 64;
 constexpr int64_t kTiny = 16;
 constexpr int64_t kReal = 512;
-/// Of a link that takes 20 ms for 8 MB; and of one with which the case is only tried.
+/// The speed of a link that takes 20 ms for 8 MB, and that of a link for quick runs.
 constexpr int kLinkMegabits = 3200;
 constexpr int kLinkMegabitsQuick = 20'000;
 
@@ -57,7 +57,7 @@ Deadline step_deadline() {
   return Deadline::after(std::chrono::seconds(60));
 }
 
-/// The r-th processor that this program may use, as PyTorch's ranks do it.
+/// Pins the thread to the r-th processor that this program may use, as PyTorch's ranks are.
 void pin(Rank rank) {
   cpu_set_t allowed;
   if (sched_getaffinity(0, sizeof allowed, &allowed) != 0 || CPU_COUNT(&allowed) < kStepRanks)
@@ -75,7 +75,7 @@ void pin(Rank rank) {
 
 // A rank ---------------------------------------------------------------------------------------
 
-/// One pipeline of a rank, which does its steps.
+/// The pipeline of a rank, which runs the steps of a case.
 class StepCase {
  public:
   StepCase(Transport& transport, const std::string& schedule, int64_t hidden, int32_t microbatches)
@@ -147,8 +147,8 @@ void serve(Transport& transport, int32_t microbatches) {
 
 struct Contender {
   std::string name;                     ///< "gloo"
-  std::vector<std::string> arguments;   ///< of step_ranks.py
-  std::vector<std::string> by_network;  ///< likewise, over an interface; empty: it uses none
+  std::vector<std::string> arguments;   ///< arguments of step_ranks.py
+  std::vector<std::string> by_network;  ///< the same over an interface; empty: it uses none
 };
 
 std::string own_path() {
@@ -183,7 +183,7 @@ int count_compute(const std::string& schedule, int32_t microbatches) {
       list.begin(), list.end(), [](const Action& action) { return is_compute(action.type()); }));
 }
 
-/// Where the ranks draw what they did in the last step that hides its transfers.
+/// The file for a drawing of the last step that hides its transfers.
 class Timeline {
  public:
   Timeline(const Suite& suite, std::string transport) {
@@ -206,14 +206,14 @@ void report_overlap(Suite& suite, const std::string& name, PythonReference& rank
   if (!suite.wants(row)) return;
   std::vector<double> ratios;
   const Timed run = ranks.run("overlap");
-  // Until memory is there that is used again and again.
+  // Warm up, until all memory is allocated.
   for (int i = 0; i < 4; ++i) run(1);
   for (int i = 0; i < std::max(2, suite.rounds()); ++i) ratios.push_back(run(1));
   suite.report({row, summarise(ratios).seconds, "x", 1.1, half_quartile_distance(ratios)});
 }
 
-/// On one machine the processors carry what is sent. Over a link that needs its time by itself they
-/// are as free as between machines.
+/// On one machine the processors carry out transfers. Over a link with limited speed they are as
+/// free as between machines.
 void report_overlap_on_link(Suite& suite, const Contender& contender,
                             std::vector<std::string> arguments) {
   const int megabits = suite.quick() ? kLinkMegabitsQuick : kLinkMegabits;
@@ -230,8 +230,8 @@ void report_overlap_on_link(Suite& suite, const Contender& contender,
   }
 }
 
-/// 1F1B where every core has another program to run, as those of real machines do. A rank that
-/// sleeps then gets its core back late, and a rank that polls uses up its share of the core.
+/// 1F1B while every core also runs a different program, as on real machines. A rank that sleeps
+/// then gets its core back late, and a rank that polls uses up its share of the core.
 void compare_on_busy_cores(Suite& suite, PythonReference& ranks, PythonReference& python,
                            int32_t microbatches) {
   for (const int64_t hidden : {kTiny, suite.quick() ? kTiny * 2 : kReal}) {

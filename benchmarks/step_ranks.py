@@ -1,11 +1,11 @@
 """Ranks of ours: PROGRAM ARGUMENTS... -- [link MBITS] gloo [RANKS] | local | mpi MPIRUN...
 
-Starts PROGRAM as two ranks, or as RANKS, and hands lines on: what comes in goes to rank 0, what it answers goes out. Ends when all
-have.
+Starts PROGRAM as two ranks, or as RANKS, and passes lines on: input goes to rank 0, and its answers are output. Ends when all
+ranks have ended.
 
-With a link they are in a network of their own, whose only interface carries so many million bits a second and leaves the
-processors alone meanwhile. That takes root, or a system that lets users make such networks; and `unshare`, `ip` and
-`tc`.
+With a link the ranks are in a network of their own. Its only interface carries MBITS million bits a second and uses no
+processor time meanwhile. This requires root, or a system on which users may create such networks, and the programs
+`unshare`, `ip` and `tc`.
 """
 
 import os
@@ -24,7 +24,7 @@ def free_port():
 
 
 def start(program, transport, launcher):
-    """The processes, that of rank 0 first."""
+    """Starts the processes. That of rank 0 is the first."""
     if transport == "mpi":
         environment = dict(os.environ, OMPI_ALLOW_RUN_AS_ROOT="1", OMPI_ALLOW_RUN_AS_ROOT_CONFIRM="1")
         return [subprocess.Popen([*launcher, *program], env=environment)]
@@ -41,7 +41,7 @@ def start(program, transport, launcher):
 
 
 def enter_network():
-    """Runs this script anew, in a network of its own."""
+    """Runs this script again, in a network of its own."""
     missing = [tool for tool in ("unshare", "ip", "tc") if shutil.which(tool) is None]
     if missing:
         sys.exit("step_ranks.py: a network of its own needs " + " and ".join(missing))
@@ -52,7 +52,8 @@ def enter_network():
 
 def limit_network(megabits):
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
-    # Bursts of a few of the interface's packets, and room for what two sockets write at once.
+    # Bursts of a few packets of the interface, and a queue for the data that two sockets write at
+    # the same time.
     subprocess.run(["tc", "qdisc", "add", "dev", "lo", "root", "tbf", "rate", megabits + "mbit", "burst", "512kb",
                     "limit", "32mb"], check=True)
 

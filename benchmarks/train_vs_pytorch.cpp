@@ -1,7 +1,8 @@
 // Trains the demo's GPT four times from the same weights on the same batches: through a pipeline of
 // two ranks, in a plain loop, and both in PyTorch (train_vs_pytorch_worker.py). Losses first: ours
-// are equal in every bit, PyTorch's nearly; then the time of an update of both pipelines in turns.
-// One thread inside operators for each rank, ours a thread, PyTorch's a process; none is pinned.
+// are bitwise equal, PyTorch's nearly equal. Then the time of an update of both pipelines, in
+// turns. One thread inside operators for each rank, ours a thread, PyTorch's a process; none is
+// pinned.
 
 #include <algorithm>
 #include <chrono>
@@ -50,7 +51,8 @@ constexpr double kLossGoal = 1e-3;
 constexpr double kQuickLossGoal = 1e-5;
 constexpr int kPerTurn = 10;  // updates
 
-/// What all four share: the defaults of `stagecraft train`, but for the number of updates.
+/// The setting of all four runs: the defaults of `stagecraft train`, except for the number of
+/// updates.
 struct Setting {
   GptSizes sizes = {};
   int64_t cut = 2;  // the block at which the second stage begins
@@ -70,12 +72,13 @@ Setting small_setting() {
   small.updates = 8;
   small.rows = 4;
   small.microbatches = 2;
-  // Far from the initial weights soon, where every operator shows in the loss.
+  // A high rate, so that weights soon differ from their initial values, and every operator affects
+  // the loss.
   small.rate = {.peak = 3e-2, .least = 3e-3, .warmup = 2, .steps = small.updates};
   return small;
 }
 
-/// The batches of all updates, which a longer run goes through again.
+/// The batches of all updates. A longer run repeats them.
 struct Batches {
   std::vector<at::Tensor> inputs;
   std::vector<at::Tensor> targets;
@@ -112,8 +115,8 @@ Trainer make_trainer(const Setting& setting) {
                   .clip = kClip});
 }
 
-/// The same model as it is, uncut and not captured, in the loop that a program without a pipeline
-/// has.
+/// The same model, neither captured nor split, in the training loop of a program without a
+/// pipeline.
 class PlainLoop {
  public:
   explicit PlainLoop(const Setting& setting)
@@ -154,7 +157,7 @@ class PlainLoop {
   int64_t updates_ = 0;
 };
 
-/// A folder of our own that goes when we do.
+/// A temporary folder that the destructor removes.
 class ScratchFolder {
  public:
   ScratchFolder() : path_((fs::temp_directory_path() / "stagecraft_train_XXXXXX").string()) {
@@ -172,7 +175,8 @@ class ScratchFolder {
   std::string path_;
 };
 
-/// All that PyTorch's side needs, as a checkpoint: initial weights, batches, and the rest as notes.
+/// Writes all data that PyTorch's side needs, as a checkpoint: initial weights, batches, and the
+/// rest as notes.
 std::string write_start(const std::string& folder, const Setting& setting, const Batches& batches,
                         const Trainer& trainer) {
   const Json notes = {
@@ -224,7 +228,8 @@ void report_difference(bench::Suite& suite, const std::string& name,
   suite.report(
       {"  difference from ours", std::abs(ours.back() - theirs.back()), "nats", kLossGoal});
   suite.report({"  largest in any update", largest, "nats"});
-  // Rounding has no time to grow in a few updates: here the models are not the same.
+  // Rounding errors cannot grow in a few updates, so a larger difference means that the models
+  // differ.
   if (suite.quick() && !(largest <= kQuickLossGoal)) {
     throw Error(fmt::format("{}: its losses are not ours, by {}", name, largest));
   }
@@ -270,8 +275,7 @@ void compare_speed(bench::Suite& suite, const Setting& setting, const Batches& b
   suite.report({"tokens/s, PyTorch's two processes", tokens / row.theirs.seconds, ""});
 }
 
-/// An update that begins when a checkpoint is due: the checkpoint is copied, and written beside the
-/// update.
+/// An update with a checkpoint: the checkpoint is copied before the update, and written during it.
 void compare_checkpoints(bench::Suite& suite, const Batches& batches, Trainer& trainer,
                          const std::string& folder) {
   const auto update = [&] {

@@ -1,11 +1,12 @@
 """One rank of the training of train_vs_pytorch.cpp: RANK RANKS STORE START.
 
 START is a checkpoint that the benchmark wrote: initial weights, batches, sizes. Cases: "plain", the whole model in the
-process of rank 0, while the others wait; "1F1B", torch.distributed.pipelining on all. Each goes on where it was, and
-writes its losses, one for each update, beside START.
+process of rank 0, while the others wait; "1F1B", torch.distributed.pipelining on all. Each continues from its last
+update, and writes its losses, one for each update, next to START.
 
-torch.distributed.pipelining cannot share a weight between stages. The embedding's, which is the head's too, lies on
-both; after the backward their gradients are summed, so both make the same update.
+torch.distributed.pipelining cannot share a weight between stages. The weight of the embedding, which is also that
+of the head, is a parameter of both stages. After the backward their gradients are summed, so both make the same
+update.
 """
 
 import datetime
@@ -147,8 +148,8 @@ class Plain:
         self.losses.append(loss)
 
     def clip(self):
-        """As the other side does, with the norm as a double: clip_grad_norm_ rounds the factor to a float, and what
-        that changes grows to 1e-3 of a loss in 50 updates."""
+        """Clips as the other side does, with the norm as a double. clip_grad_norm_ rounds the factor to a float,
+        and this difference grows to 1e-3 of a loss in 50 updates."""
         grads = [p.grad for p in self.model.parameters()]
         factor = self.start.notes["clip"] / (torch.nn.utils.get_total_norm(grads).item() + 1e-6)
         if factor < 1:
@@ -185,7 +186,8 @@ class Pipelined:
             self.losses.append(torch.stack(losses).mean().item())
 
     def clip(self):
-        """By the norm of all stages' gradients; that of the tied weight counts once."""
+        """Clips by the norm of all stages' gradients. The gradient of the tied weight counts
+        once."""
         own = [p.grad for p in self.parameters if self.is_first or p is not self.tied]
         square = torch.nn.utils.get_total_norm(own) ** 2
         torch.distributed.all_reduce(square)

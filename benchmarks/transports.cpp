@@ -1,5 +1,5 @@
-// Transfers between processes: the ping-pong of gloo, Open MPI and MPICH beside ours over each, in
-// the same two processes; and steps of two ranks over each beside PyTorch's over gloo.
+// Transfers between processes: a ping-pong of gloo, Open MPI and MPICH against ours over each, in
+// the same two processes. Also steps of two ranks over each, against PyTorch's over gloo.
 
 #include <cstdint>
 #include <cstdio>
@@ -16,8 +16,8 @@ using namespace stagecraft;
 
 namespace {
 
-// What both processes of a pair are asked to do, through the communication library alone or through
-// ours.
+// A ping-pong of both processes of a pair, through the communication library alone or through our
+// transport.
 template <typename Pair>
 bench::Timed contender(Pair& pair, bool is_raw, int64_t bytes) {
   return [&pair, is_raw, bytes](int iterations) { return pair.run({is_raw, bytes, iterations}); };
@@ -30,7 +30,7 @@ void add_row(bench::Suite& suite, Pair& pair, const std::string& library, const 
                 {{.name = library, .run = contender(pair, true, bytes), .goal = 1.2}});
 }
 
-// An MPI's processes are mpirun's.
+// The processes of an MPI are started by mpirun.
 void add_mpi_rows(bench::Suite& suite, const bench::MpiLauncher& launcher) {
   try {
     bench::MpiPair pair(launcher);

@@ -1,7 +1,7 @@
-// What a pipeline costs beyond its compute: one rank beside the bare loop, two ranks beside the
-// replay of their own compute with free transfers, and beside PyTorch's pipelines on two processes.
-// One thread inside operators everywhere; two ranks, ours and PyTorch's, are pinned to a processor
-// each.
+// The time that a pipeline takes beyond its compute: one rank against the bare loop, two ranks
+// against the replay of their own compute with free transfers, and against PyTorch's pipelines on
+// two processes. One thread inside operators everywhere; two ranks, ours and PyTorch's, are pinned
+// to a processor each.
 
 #include <algorithm>
 #include <chrono>
@@ -88,11 +88,12 @@ int count_compute(const Schedule& schedule) {
 
 // One rank ------------------------------------------------------------------------------------
 
-// The same modules on the same microbatches in the order of the schedule, as a program without a
-// pipeline has them: one backward a microbatch, through all stages.
+// The same modules on the same microbatches in the order of the schedule, as in a program without a
+// pipeline: one backward for each microbatch, through all stages.
 class BareLoop {
  public:
-  /// `weighs_gradient`: the weight is where backward starts, instead of a product at the loss.
+  /// With `weighs_gradient`, the weight of a microbatch is the initial gradient of its backward,
+  /// instead of a factor of its loss.
   BareLoop(const std::vector<Mlp>& model, const Schedule& schedule, const Data& data,
            bool weighs_gradient)
       : model_(model),
@@ -132,7 +133,7 @@ class BareLoop {
   std::vector<at::Tensor> values_;
 };
 
-// Both sides must have done the same.
+// Checks that both sides computed the same gradients.
 void check_same_gradients(const std::vector<Mlp>& a, const std::vector<Mlp>& b) {
   for (std::size_t s = 0; s < a.size(); ++s) {
     for (std::size_t i = 0; i < a[s].parameters().size(); ++i) {
@@ -215,8 +216,7 @@ double seconds_of_step(Pipeline& pipeline, const Data& data) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
 }
 
-// How much longer a step took than a replay of what its actions computed, had its transfers been
-// free.
+// The time of a step divided by the time of a replay of its compute with free transfers.
 double step_by_replay(Pipeline& pipeline, const Data& data) {
   seconds_of_step(pipeline, data);  // warm, as in a training loop
   const double seconds = seconds_of_step(pipeline, data);
@@ -276,7 +276,7 @@ void measure(bench::Suite& suite) {
   bench::PythonReference python(
       "vs_pytorch_ranks.py",
       {"vs_pytorch_worker.py", std::to_string(microbatches), std::to_string(kBatch)});
-  // The schedules that PyTorch has, too.
+  // The schedules that PyTorch also has.
   for (const char* const name : {"GPipe", "1F1B", "LoopedBFS", "Interleaved1F1B",
                                  "InterleavedZeroBubble", "ZBVZeroBubble", "DualPipeV"}) {
     compare_two_ranks(suite, name, microbatches, python);

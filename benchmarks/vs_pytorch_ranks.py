@@ -1,7 +1,7 @@
 """PyTorch's pipelines on several ranks: WORKER ARGUMENTS...
 
-Speaks the protocol of pytorch_cases.py, and has each case run by two processes, or by as many as SC_BENCH_RANKS says, one
-for each rank: WORKER, a script of this folder, with RANK RANKS STORE ARGUMENTS. When one of them fails or does not answer, so does this one.
+Speaks the protocol of pytorch_cases.py. Each case is run by two processes, or by SC_BENCH_RANKS processes, one for each rank: WORKER, a
+script of this folder, with RANK RANKS STORE ARGUMENTS. If one of them fails or does not answer, this script fails.
 """
 
 import os
@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 RANKS = int(os.environ.get("SC_BENCH_RANKS", "2"))
-ANSWER_SECONDS = 100  # less than what the benchmark waits for us
+ANSWER_SECONDS = 100  # less than the time that the benchmark waits for this script
 
 
 class Failure(Exception):
@@ -26,7 +26,7 @@ def start(rank, store, worker, arguments):
 
 
 def ask(workers, line):
-    """Gives all of them the request; the largest of their answers."""
+    """Sends the request to all workers, and returns the largest of their answers."""
     answers = {}
     with selectors.DefaultSelector() as selector:
         for rank, worker in enumerate(workers):

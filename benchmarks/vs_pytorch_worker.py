@@ -25,14 +25,14 @@ class Mlp(torch.nn.Module):
 
 
 def pin(rank, ranks):
-    """Rank r on the r-th processor that we may use, as the other side does."""
+    """Pins rank r to the r-th processor that this process may use, as the other side does."""
     allowed = sorted(os.sched_getaffinity(0))
     if len(allowed) >= ranks:
         os.sched_setaffinity(0, {allowed[rank]})
 
 
 def stages_of(name, rank, ranks):
-    """The stages of a rank, and how many there are in all."""
+    """The stages of a rank, and the number of all stages."""
     if name in V_SHAPED:
         return [rank, 2 * ranks - 1 - rank], 2 * ranks
     if issubclass(schedules.get_schedule_class(name), schedules.PipelineScheduleMulti):
@@ -41,7 +41,7 @@ def stages_of(name, rank, ranks):
 
 
 def make_case(name, hidden, rank, ranks, microbatches, batch):
-    """A function that does one step."""
+    """A function that runs one step."""
     own, count = stages_of(name, rank, ranks)
     stages = [pipelining.PipelineStage(Mlp(hidden), index, count, torch.device("cpu")) for index in own]
     schedule = schedules.get_schedule_class(name)(

@@ -2,8 +2,8 @@
 
 namespace stagecraft::cli {
 
-/// Becomes the program of that name which lies beside this one, with the arguments from `argv` on
-/// (its own name excluded). BadUsage when it is not there, or torch is not.
+/// Replaces this process by the program `name` in the folder of this program, with the arguments
+/// from `argv` on (without the program's name). BadUsage if the program or torch is not found.
 [[noreturn]] void run_beside(const char* name, char** argv);
 
 }  // namespace stagecraft::cli

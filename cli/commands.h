@@ -11,18 +11,19 @@
 
 namespace stagecraft::cli {
 
-/// A schedule that the command line names: a file, standard input ("-"), or a name to build by.
+/// A schedule that the command line names: a file, standard input ("-"), or the name of a schedule
+/// to build.
 struct Source {
   std::string what;
   std::optional<int32_t> ranks = std::nullopt;
   std::optional<int32_t> microbatches = std::nullopt;
   std::optional<int32_t> stages_per_rank = std::nullopt;
-  std::optional<std::string> mode = std::nullopt;  ///< what a file has to be complete for
+  std::optional<std::string> mode = std::nullopt;  ///< the run that a file must be complete for
 };
 
-/// Which stage reads which.
+/// Which stage reads the output of which stage.
 struct GraphChoice {
-  std::string edges;  ///< as parse_edges reads them; more than the chain
+  std::string edges;  ///< text for parse_edges; in addition to the chain
   bool no_chain = false;
 };
 
@@ -34,14 +35,14 @@ struct Lowering {
   LowerOptions options = {};
 };
 
-/// At most one of the two.
+/// The costs of a command. At most one of the two is set.
 struct CostChoice {
   std::optional<std::string> costs = std::nullopt;
   std::optional<std::string> file = std::nullopt;
 };
 
-/// Each command does its work and returns the exit status (cli/failure.h); what goes wrong is
-/// BadUsage, BadSchedule or an error of the library, which is a bad schedule too.
+/// Each run() executes a command and returns the exit status (cli/failure.h). Throws BadUsage,
+/// BadSchedule, or an error of the library, which the program reports as a bad schedule.
 struct ScheduleCommand {
   Source source;
   Lowering lowering;
@@ -89,7 +90,7 @@ struct DrawCommand {
   GraphChoice graph;
   CostChoice costs;
   std::optional<std::string> format =
-      std::nullopt;  ///< without it: what the output's name ends with
+      std::nullopt;  ///< without a value: by the ending of the output's name
   std::optional<std::string> title = std::nullopt;
   std::optional<int32_t> width = std::nullopt;
   bool memory = false;
@@ -115,12 +116,12 @@ struct CompareCommand {
   std::optional<int32_t> stages_per_rank = std::nullopt;
   CostChoice costs;
   int32_t max_active_stages = kDefaultActiveStages;
-  std::string lookahead = "full";  ///< of UNSHARD; "least": the smallest that costs no time
+  std::string lookahead = "full";  ///< or "least": the fewest that cost no time
   bool json = false;
 };
 int run(const CompareCommand& command);
 
-/// How long and among what a plan is looked for.
+/// The limits and the space of the search for a plan.
 struct PlanSearch {
   std::vector<int32_t> stages_per_rank = {};  ///< empty: 1 and 2
   std::vector<std::string> placements = {};   ///< empty: loop and v
@@ -143,7 +144,7 @@ struct PlanCommand {
   int32_t replicas = 1;
   std::string shard = "none";  ///< what the replicas divide among themselves
   std::optional<int32_t> max_active_stages = std::nullopt;
-  std::optional<std::string> lookahead = std::nullopt;  ///< of UNSHARD; none: the planner chooses
+  std::optional<std::string> lookahead = std::nullopt;  ///< none: the planner chooses
   PlanSearch search = {};
   int32_t top = 8;
   bool schedule_only = false;
@@ -155,7 +156,7 @@ struct PlanCommand {
 };
 int run(const PlanCommand& command);
 
-/// Text that was asked for instead of a command: help or the version.
+/// A text to print instead of executing a command: help or the version.
 struct PrintCommand {
   std::string text;
 };

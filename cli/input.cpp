@@ -19,7 +19,7 @@
 namespace stagecraft::cli {
 namespace {
 
-/// A fault in the text of a file stays a ScheduleError.
+/// Turns errors into BadUsage. An error in the text of a schedule stays a ScheduleError.
 template <typename Read>
 Schedule or_bad_usage(Read&& read) {
   try {
@@ -58,7 +58,7 @@ std::optional<CostModel> find_plan_costs(const std::string& source) {
   }
 }
 
-// The value of an option is one line, so only the column matters.
+// The message without the line number: the value of an option is one line.
 std::string without_line(const ParseError& error) {
   const std::string_view message = error.what();
   constexpr std::string_view kLine = "line 1, ";

@@ -12,7 +12,7 @@
 
 namespace stagecraft::cli {
 
-/// All of a file, or of standard input for "-". BadUsage when it cannot be read.
+/// The whole text of a file, or of standard input for "-". BadUsage when it cannot be read.
 std::string read_all(const std::string& path);
 
 /// A file's name for messages.
@@ -22,7 +22,8 @@ std::string name_of(const std::string& path);
 /// ScheduleError, with the place, when its text is not a schedule. Does not verify.
 Schedule open_schedule(const std::string& path);
 
-/// Builds by name. BadUsage for an unknown name, no shape, and one that cannot be built.
+/// Builds a schedule by name. BadUsage for an unknown name, and for a shape that is missing or
+/// cannot be built.
 Schedule build(const Source& source);
 
 /// A schedule with its stage graph and a name for messages.
@@ -32,23 +33,24 @@ struct Loaded {
   StageGraph graph;
 };
 
-/// Builds or reads what the source names and prepares it. BadUsage as `build`, for a file with a
-/// shape beside it, and for what is neither a name nor a file; BadSchedule for a bad file.
+/// Builds or reads the schedule that the source names, and prepares it. BadUsage as `build`, for a
+/// file together with a shape, and for a source that is neither a name nor a file. BadSchedule for
+/// a bad file.
 Loaded load(const Source& source, const Lowering& lowering, const GraphChoice& graph);
 
 /// BadUsage for text that is not a list of edges and for edges that do not fit.
 StageGraph make_graph(const GraphChoice& choice, int32_t stages);
 
-/// The chosen costs; without a choice those of a plan file that `source` names, or the default
-/// ones. BadUsage when they are wrong.
+/// The chosen costs. Without a choice, the costs of the plan file that `source` names, or the
+/// default costs. BadUsage if the costs are wrong.
 CostModel make_costs(const CostChoice& choice, const std::string& source = {});
 
-/// The mode of that name; nothing without a text. BadUsage for an unknown name.
+/// The mode with that name. Nothing without a text. BadUsage for an unknown name.
 std::optional<VerifyMode> parse_mode(const std::optional<std::string>& text);
 
-/// The schedule, verified, and lowered if that was chosen. `name` begins messages. BadUsage for
-/// options that the target of lowering does not have. BadSchedule when the schedule cannot be
-/// executed, has to be lowered and is already, or is lowered for a torch that does not take it.
+/// The schedule, verified, and lowered if that was chosen. Messages begin with `name`. BadUsage for
+/// options that the target of lowering lacks. BadSchedule if the schedule cannot be executed, if it
+/// is to be lowered and is already lowered, or if the target torch refuses it.
 Schedule prepare(Schedule schedule, const StageGraph& graph, const Lowering& lowering,
                  std::optional<VerifyMode> mode, const std::string& name);
 

@@ -27,7 +27,7 @@ using namespace stagecraft;
 using namespace stagecraft::cli;
 
 int main(int argc, char** argv) {
-  // A reader that closes the pipe early is not an error; see write_output.
+  // A reader may close the pipe early. write_output handles the error of the write.
   std::signal(SIGPIPE, SIG_IGN);
   try {
     const std::string_view first = argc > 1 ? argv[1] : "";

@@ -11,7 +11,7 @@
 namespace stagecraft::cli {
 namespace {
 
-// Help without CLI11's remarks on options that need and exclude each other; the usage line names
+// Help without CLI11's remarks on options that require and exclude each other. The usage line names
 // required options.
 class HelpFormatter : public CLI::Formatter {
  public:
@@ -40,7 +40,7 @@ std::string single_spaced(std::string text) {
   return text;
 }
 
-// The message for arguments that no option takes.
+// The message for arguments that do not belong to an option.
 std::string describe_extras(const CLI::App& app) {
   const std::vector<std::string> extras = app.remaining(true);
   const auto option = std::find_if(extras.begin(), extras.end(), [](const std::string& extra) {

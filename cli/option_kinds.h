@@ -1,7 +1,7 @@
 #pragma once
 
-// What the options of our programs have in common. Only sources that define options include it:
-// CLI11 takes seconds to compile.
+// Functions for the options of all our programs. Only sources that define options include it: CLI11
+// takes seconds to compile.
 
 #include <algorithm>
 #include <cstdint>
@@ -18,11 +18,11 @@
 
 namespace stagecraft::cli {
 
-/// Gives a program its version, the form of its help, and what stands below the options there.
+/// Gives a program its version, the form of its help, and the text below the options.
 void set_up_help(CLI::App& app, std::string_view footer);
 
-/// Reads a command line, without the program's name. A text where help or the version was asked
-/// for, otherwise nothing; BadUsage for what is wrong.
+/// Parses a command line, without the program's name. Returns a text if help or the version was
+/// asked for, otherwise nothing. BadUsage for a wrong command line.
 std::optional<std::string> parse_words(CLI::App& app, const std::vector<std::string>& words);
 
 /// BadUsage, which names the option, unless the text is a number in the range.
@@ -30,10 +30,12 @@ int64_t parse_count(const std::string& option, const std::string& text, int64_t 
                     int64_t most);
 double parse_number(const std::string& option, const std::string& text, double least, double most);
 
-/// The largest number of anything that a schedule can have.
+/// The largest number that an option for parts of a schedule (ranks, stages, microbatches, ...)
+/// takes.
 extern const int32_t kMostCount;
 
-/// A whole number of at least `least`, into anything that an int32_t can be assigned to.
+/// Adds an option for a whole number of at least `least`. An int32_t must be assignable to the
+/// target.
 template <typename Target>
 CLI::Option* add_count(CLI::App* app, const std::string& name, Target& target, int32_t least,
                        const std::string& letter, const std::string& what) {
@@ -47,7 +49,7 @@ CLI::Option* add_count(CLI::App* app, const std::string& name, Target& target, i
       ->type_name(letter);
 }
 
-/// Any number from `least` to `most`.
+/// Adds an option for any number from `least` to `most`.
 template <typename Target>
 CLI::Option* add_number(CLI::App* app, const std::string& name, Target& target, double least,
                         double most, const std::string& letter, const std::string& what) {

@@ -27,18 +27,18 @@ void add_shape(CLI::App* app, Source& source, bool required) {
       ->required(required)
       ->group(group);
   add_count(app, "--stages-per-rank", source.stages_per_rank, 1, "L",
-            "stages on each rank; default: 1 or 2, as the schedule needs")
+            "stages on each rank; default: 1 or 2, by the schedule")
       ->group(group);
 }
 
 void add_mode(CLI::App* app, std::optional<std::string>& mode) {
   add_choice(app, "--mode", mode, {"training", "forward-only", "partial"},
-             "what a file has to be complete for; default: what it looks like");
+             "the run that a file must be complete for; default: by its actions");
 }
 
 void add_source(CLI::App* app, Source& source) {
   add_text(app, "SOURCE", source.what, "FILE|NAME",
-           "CSV or JSON file, - for standard input, or a schedule's name")
+           "CSV or JSON file, - for standard input, or the name of a schedule")
       ->required();
   add_shape(app, source, false);
   add_mode(app, source.mode);
@@ -50,15 +50,16 @@ void add_file(CLI::App* app, std::string& file) {
 
 void add_graph(CLI::App* app, GraphChoice& graph) {
   constexpr const char* kGroup = "Stage graph";
-  CLI::Option* edges = add_text(app, "--edges", graph.edges, "A-B,...",
-                                "stage B reads stage A's output too, beside the chain 0-1-2-...");
-  app->add_flag("--no-chain", graph.no_chain, "only the edges of --edges are there")
+  CLI::Option* edges =
+      add_text(app, "--edges", graph.edges, "A-B,...",
+               "stage B reads the output of stage A, too, in addition to the chain 0-1-2-...");
+  app->add_flag("--no-chain", graph.no_chain, "use the edges of --edges only")
       ->needs(edges)
       ->group(kGroup);
   edges->group(kGroup);
 }
 
-/// The flag --lower comes first where it is not what the command does anyway.
+/// Adds the options of lowering. The flag --lower comes first, unless the command always lowers.
 void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
   constexpr const char* kGroup = "Lowering";
   CLI::Option* lower = nullptr;
@@ -86,13 +87,14 @@ void add_lowering(CLI::App* app, Lowering& lowering, bool flag) {
 void add_costs(CLI::App* app, CostChoice& costs) {
   CLI::Option* text = add_text(app, "--costs", costs.costs, "F=..,B=..",
                                "times, see below; default: F=1,B=1,W=1,C=0");
-  CLI::Option* file = add_text(app, "--cost-file", costs.file, "FILE", "the same and more as JSON");
+  CLI::Option* file =
+      add_text(app, "--cost-file", costs.file, "FILE", "costs as JSON, with more keys");
   text->excludes(file)->group("Costs");
   file->group("Costs");
 }
 
 void add_output(CLI::App* app, std::string& output) {
-  add_text(app, "-o,--output", output, "FILE", "write there; default: standard output");
+  add_text(app, "-o,--output", output, "FILE", "output file; default: standard output");
 }
 
 constexpr std::string_view kCostHelp =
@@ -142,19 +144,20 @@ void add_schedule(CLI::App& app, ScheduleCommand& command) {
   stagecraft schedule Interleaved1F1B --ranks 4 --microbatches 8 --stages-per-rank 3 --format text
   stagecraft schedule ZBVZeroBubble --ranks 4 --microbatches 8 --lower -o zbv.csv)",
                               schedule_names());
-  add_text(sub, "NAME", command.source.what, "", "which schedule, in any case")->required();
+  add_text(sub, "NAME", command.source.what, "", "name of the schedule; case does not matter")
+      ->required();
   add_shape(sub, command.source, true);
   add_lowering(sub, command.lowering, true);
   add_graph(sub, command.graph);
   sub->get_option("--edges")->needs("--lower");
   add_choice(sub, "--format", command.format, {"csv", "text", "json"},
-             "csv: a line a rank (the default); text: a table");
+             "csv: one line for each rank (the default); text: a table");
   add_output(sub, command.output);
 }
 
 void add_lower(CLI::App& app, LowerCommand& command) {
   CLI::App* sub =
-      add_command(app, "lower", "Add to a schedule's computations all else that ranks do.",
+      add_command(app, "lower", "Add transfers, gathers and reductions to a compute schedule.",
                   R"(  stagecraft schedule 1F1B --ranks 4 --microbatches 8 -o 1f1b.csv
   stagecraft lower 1f1b.csv -o lowered.csv
   stagecraft lower 1f1b.csv --edges 0-2,0-3 --prefetch 1
@@ -165,7 +168,7 @@ void add_lower(CLI::App& app, LowerCommand& command) {
   add_graph(sub, command.graph);
   add_mode(sub, command.mode);
   add_choice(sub, "--format", command.format, {"csv", "text", "json"},
-             "csv: a line a rank (the default); text: a table");
+             "csv: one line for each rank (the default); text: a table");
   add_output(sub, command.output);
 }
 
@@ -181,9 +184,9 @@ void add_verify(CLI::App& app, VerifyCommand& command) {
   add_graph(sub, command.graph);
   add_mode(sub, command.mode);
   add_count(sub, "--microbatches", command.microbatches, 1, "M",
-            "how many there have to be; default: as many as occur");
+            "required number of microbatches; default: as many as occur");
   add_count(sub, "--max-active-stages", command.max_active_stages, 1, "N",
-            "stages of a rank that may be unsharded at a time; default: any number");
+            "stages of a rank that may be unsharded at the same time; default: any number");
   add_text(sub, "--unshard-lookahead", command.lookahead, "auto|N,...",
            "how many stages ahead a rank may unshard; default: any number");
   add_count(sub, "--max-findings", command.max_findings, 1, "N", "findings to print; default: 20");
@@ -224,11 +227,11 @@ void add_draw(CLI::App& app, DrawCommand& command) {
              "default: by the output's name (.svg, .html, .json), else terminal");
   add_text(sub, "--title", command.title, "TEXT", "default: the schedule's or file's name");
   add_count(sub, "--width", command.width, 40, "N",
-            "columns of a terminal, pixels of an SVG; default: the terminal's, 960");
+            "columns of a terminal (default: its width) or pixels of an SVG (default: 960)");
   sub->add_flag("--memory", command.memory, "SVG: memory of each rank under its lane");
   sub->add_flag("--transfers", command.transfers, "SVG: lines for transfers to a different rank");
   add_choice(sub, "--color", command.color, {"auto", "always", "never"},
-             "of a terminal drawing; auto, the default: if it goes to one");
+             "colours of a terminal drawing; auto, the default: if the output is a terminal");
   add_output(sub, command.output);
 }
 
@@ -243,7 +246,7 @@ void add_slots(CLI::App& app, SlotsCommand& command) {
   add_graph(sub, command.graph);
   add_count(sub, "--rank", command.rank, 0, "R", "only this rank, with what is in each buffer");
   add_choice(sub, "--granularity", command.granularity, {"stage-microbatch", "microbatch"},
-             "what has a buffer: a stage's microbatch, or a microbatch on all stages of the rank");
+             "one buffer for a microbatch on a stage, or on all stages of the rank");
   sub->add_flag("--json", command.json, "all activations as JSON");
 }
 
@@ -252,14 +255,15 @@ void add_compare(CLI::App& app, CompareCommand& command) {
       app, "compare", "Time every schedule of one shape, the fastest first.",
       R"(  stagecraft compare --ranks 8 --microbatches 24 --costs F=18522,B=18086,W=9337,C=601
   stagecraft compare --ranks 4 --microbatches 16 --stages-per-rank 4 --json)",
-      fmt::format("All schedules cut the same model: costs are of what one rank has of it, a P-th. "
+      fmt::format("All schedules split the same model. Costs are those of one rank's part, a P-th "
+                  "of the model. "
                   "With L stages a rank,\neach stage has 1/L of the time, memory and weights; "
-                  "latency and BYTES stay as they are.\n\n{}",
+                  "latency and BYTES do not change.\n\n{}",
                   kCostHelp));
   add_count(sub, "--ranks", command.ranks, 1, "P", "ranks")->required();
   add_count(sub, "--microbatches", command.microbatches, 1, "M", "microbatches")->required();
   add_count(sub, "--stages-per-rank", command.stages_per_rank, 1, "L",
-            "try this number too, where a schedule can have it; else 1 or 2");
+            "try this number of stages, too, for schedules that can have it; else 1 or 2");
   add_costs(sub, command.costs);
   add_count(sub, "--max-active-stages", command.max_active_stages, 1, "N",
             fmt::format("with G or MG: unsharded stages at a time on a rank; default: {}",
@@ -309,9 +313,10 @@ Examples:
   add_slots(app, commands.slots);
   add_compare(app, commands.compare);
   add_plan(app, commands.plan);
-  // main.cpp starts these with all their arguments; here for the list of subcommands.
+  // main.cpp starts these programs with all their arguments. They are added here for the list of
+  // subcommands.
   app.add_subcommand(
-      "model", "Say what an exported model costs and where to cut it: stagecraft model --help.");
+      "model", "Say what an exported model costs and where to split it: stagecraft model --help.");
   app.add_subcommand("compile",
                      "Compile the stages of a model ahead of time: stagecraft compile --help.");
   app.add_subcommand("train",

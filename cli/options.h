@@ -4,7 +4,7 @@
 
 namespace stagecraft::cli {
 
-/// Reads the command line. BadUsage, with what to do instead, for one that is wrong.
+/// Parses the command line. BadUsage, with a fix, for a wrong command line.
 Command parse_command_line(int argc, char** argv);
 
 }  // namespace stagecraft::cli

@@ -14,7 +14,7 @@
 namespace stagecraft::cli {
 namespace {
 
-/// 0, or the errno of what went wrong.
+/// Writes the text. Returns 0, or the errno of the failure.
 int write_all(std::FILE* file, std::string_view text) {
   errno = 0;
   const bool written = std::fwrite(text.data(), 1, text.size(), file) == text.size();

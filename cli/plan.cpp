@@ -20,7 +20,8 @@
 namespace stagecraft::cli {
 namespace {
 
-/// The curve costs several plans: a table of them, or a sentence in a part of the time.
+/// The curve of time against memory. It needs several plans: all points for a table, or a few
+/// points in a part of the time for a sentence.
 std::vector<CurvePoint> make_curve(const PlanCommand& command, const PlanProblem& problem,
                                    PlanOptions options) {
   const bool limited = std::any_of(problem.ranks.begin(), problem.ranks.end(),

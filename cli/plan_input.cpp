@@ -44,7 +44,8 @@ double read_time(const std::string& option, const std::string& text, std::string
   return time.value;
 }
 
-// One size for each microbatch, if its exceptions are in one proportion to the stages' costs.
+// One size for each microbatch. BadUsage unless all exceptions of a microbatch have the same
+// proportion to the costs of the stages.
 std::vector<double> sizes_of(const CostModel& costs, int32_t stages, int32_t microbatches) {
   if (costs.microbatches.empty()) return {};
   std::vector<double> sizes(static_cast<std::size_t>(microbatches), 1);
@@ -87,7 +88,8 @@ std::vector<double> sizes_of(const CostModel& costs, int32_t stages, int32_t mic
   return sizes;
 }
 
-/// Ranks and sizes are the planner's; all else of a file of stages is a cost file of today.
+/// Reads a cost file of stages. Its ranks and sizes are read as in a file of layers, the rest as in
+/// a cost file for `simulate`.
 LayerFile read_stage_file(const std::string& text, const PlanCommand& command) {
   nlohmann::json json = read_json(text);
   nlohmann::json extra = {{"layers", nlohmann::json::array({nlohmann::json::object()})}};
@@ -245,7 +247,7 @@ Interrupt::Interrupt() {
   interrupted.store(false);
   struct sigaction action {};
   action.sa_handler = interrupt;
-  // The second Ctrl-C does what it does without us.
+  // The second Ctrl-C has the default effect and ends the program.
   action.sa_flags = static_cast<int>(SA_RESETHAND);
   sigaction(SIGINT, &action, nullptr);
 }

@@ -7,13 +7,15 @@
 
 namespace stagecraft::cli {
 
-/// What the command line and the cost file say together. BadUsage for what is wrong with either.
+/// The problem that the command line and the cost file define together. BadUsage for errors in
+/// either.
 PlanProblem make_problem(const PlanCommand& command);
 
-/// The options of the search. BadUsage likewise.
+/// The options of the search. BadUsage for errors in them.
 PlanOptions make_plan_options(const PlanSearch& search);
 
-/// Ends a plan's search at the first Ctrl-C; the second one ends the program. One at a time.
+/// Ends a plan's search at the first Ctrl-C. The second Ctrl-C ends the program. Only one Interrupt
+/// may exist at a time.
 class Interrupt {
  public:
   Interrupt();

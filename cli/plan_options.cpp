@@ -57,7 +57,7 @@ void add_plan_search(CLI::App* app, PlanSearch& search, const char* group) {
       ->type_name("loop,v")
       ->group(group);
   add_choice(app, "--recompute", search.recompute, {"auto", "none", "all"},
-             "which stages recompute; auto, the default: those where it pays")
+             "which stages recompute; auto, the default: as the planner chooses")
       ->group(group);
   add_choice(app, "--objective", search.objective, {"step", "span"},
              "step, the default: all ranks begin and end together; span: each rank for itself")
@@ -66,13 +66,13 @@ void add_plan_search(CLI::App* app, PlanSearch& search, const char* group) {
                 "microbatches of different sizes may run in a different order")
       ->group(group);
   CLI::Option* limit =
-      add_text(app, "--time-limit", search.time_limit, "TIME", "how long to look; default: 5s");
+      add_text(app, "--time-limit", search.time_limit, "TIME", "time of the search; default: 5s");
   limit->group(group);
   add_count(app, "--rounds", search.rounds, 1, "N",
-            "rounds of the search in the place of a time: the same plan everywhere")
+            "rounds of the search, instead of a time: the same plan on every machine")
       ->excludes(limit)
       ->group(group);
-  add_count(app, "--seed", search.seed, 0, "N", "of the search; default: 1")->group(group);
+  add_count(app, "--seed", search.seed, 0, "N", "seed of the search; default: 1")->group(group);
 }
 
 namespace {
@@ -95,7 +95,7 @@ void add_plan_sharding(CLI::App* app, PlanCommand& command) {
 
 void add_plan(CLI::App& app, PlanCommand& command) {
   CLI::App* sub = app.add_subcommand(
-      "plan", "Find the best pipeline for a model, ranks and memory, with a bound for any other.");
+      "plan", "Find the best pipeline for a model, ranks and memory, and a lower bound for all.");
   sub->footer(kExamples);
   add_text(sub, "COSTS", command.costs, "FILE",
            "costs of the layers as JSON, - for standard input");
@@ -103,12 +103,12 @@ void add_plan(CLI::App& app, PlanCommand& command) {
   add_count(sub, "--ranks", command.ranks, 1, "P", "number of ranks");
   add_count(sub, "--microbatches", command.microbatches, 1, "M", "number of microbatches");
   add_text(sub, "--memory", command.memory, "BYTES",
-           "of each rank: one amount, or one for each, 8GB,8GB,6GB; default: unlimited");
-  add_text(sub, "--latency", command.latency, "TIME", "of a transfer; default: the file's");
+           "memory of each rank: one amount, or one for each: 8GB,8GB,6GB; default: unlimited");
+  add_text(sub, "--latency", command.latency, "TIME", "latency of a transfer; default: the file's");
   add_text(sub, "--bandwidth", command.bandwidth, "BW",
-           "bytes for each unit of time; default: the file's");
+           "bytes per unit of time; default: the file's");
   sub->add_flag("--schedule-only", command.schedule_only,
-                "the file has costs of stages: look for their order only");
+                "the file has costs of stages: search the order of their actions only");
   add_plan_sharding(sub, command);
   add_plan_search(sub, command.search, "Search");
   add_count(sub, "--top", command.top, 1, "N", "rows of the table; default: 8");
@@ -116,7 +116,7 @@ void add_plan(CLI::App& app, PlanCommand& command) {
   sub->add_flag("--json", command.json, "everything as JSON");
   add_count(sub, "--width", command.width, 40, "N", "columns of the drawing");
   add_text(sub, "--report", command.report, "FILE.html", "a page with the plan");
-  add_text(sub, "-o,--output", command.output, "FILE.plan", "write the plan there");
+  add_text(sub, "-o,--output", command.output, "FILE.plan", "file for the plan");
 }
 
 }  // namespace stagecraft::cli

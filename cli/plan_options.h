@@ -11,7 +11,7 @@ namespace stagecraft::cli {
 /// Adds the subcommand `plan`. The command must outlive the app.
 void add_plan(CLI::App& app, PlanCommand& command);
 
-/// The options of the search alone, for programs that plan as a part of what they do.
+/// Adds the options of the search alone, for programs that plan as a part of their work.
 void add_plan_search(CLI::App* app, PlanSearch& search, const char* group);
 
 }  // namespace stagecraft::cli

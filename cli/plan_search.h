@@ -9,11 +9,12 @@
 
 namespace stagecraft::cli {
 
-/// Like all functions here, BadUsage, which names the option, for a text of a different form.
+/// Reads a quantity. Like all functions here, throws BadUsage, which names the option, for a wrong
+/// text.
 Quantity read_quantity(const std::string& option, const std::string& text);
 
 /// Sets the memory of ranks to --memory: one amount for all or one for each: "8GB" or
-/// "8GB,8GB,6GB". `bytes` is set if one has a unit.
+/// "8GB,8GB,6GB". Sets `bytes` if an amount has a unit.
 void set_memory(std::vector<PlanRank>& ranks, const std::string& text, bool& bytes);
 
 /// "5s", "500ms"; a number alone is seconds.

@@ -20,8 +20,8 @@ namespace {
 
 namespace fs = std::filesystem;
 
-/// Where the package may lie, seen from the folder of this program: a build folder, an
-/// installation, a wheel.
+/// The places of the package, relative to the folder of this program: in a build folder, in an
+/// installation, in a wheel.
 constexpr std::array<const char*, 3> kPlaces = {"../python", "../share/stagecraft/python", "../.."};
 
 std::string environment_or(const char* name, const char* otherwise) {

@@ -52,8 +52,8 @@ std::string text_at(const Schedule& schedule, Rank rank, std::size_t offset) {
   return stagecraft::to_string(slot_at(schedule.actions(rank), offset));
 }
 
-// Where the time of the critical path goes, such as "31 actions on 4 ranks: F 4, B 18, transfers
-// 2".
+// The times of the kinds of actions on the critical path, such as "31 actions on 4 ranks: F 4, B
+// 18, transfers 2".
 std::string summarize_path(const Schedule& schedule, const Simulation& simulation) {
   constexpr std::array kTypes = {ActionType::kForward, ActionType::kBackwardInput,
                                  ActionType::kBackwardWeight, ActionType::kBackward};
@@ -133,7 +133,7 @@ OrderedJson memory_json(const Simulation& simulation) {
   return ranks;
 }
 
-// Until the rank's last slot.
+// The number of steps until the rank's last slot.
 int64_t num_steps(const std::vector<UnitSteps::Done>& done) {
   return done.empty() ? 0 : done.back().step + 1;
 }

@@ -23,7 +23,7 @@ bool has_idle_slots(const Schedule& schedule) {
   });
 }
 
-// A line of the table then holds what happens at the same time.
+// Adds idle slots, so that the actions in one line of the table run at the same time.
 Schedule with_idle_slots(const Schedule& schedule) {
   CostModel costs;
   costs.stage.backward = 1;

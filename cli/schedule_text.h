@@ -7,9 +7,9 @@
 
 namespace stagecraft::cli {
 
-/// A good schedule as "csv", "json" or "text". Text is a table. At the compute level its lines are
-/// time steps: those of the schedule's idle slots or, without any, those of a run in which every
-/// slot takes one step.
+/// A good schedule as "csv", "json" or "text". Text is a table. At the compute level, each line is
+/// a time step. If the schedule has idle slots, they define the steps. Otherwise the steps are
+/// those of a run in which every slot takes one step.
 std::string format_schedule(const Schedule& schedule, std::string_view format);
 
 /// "4 ranks, 8 stages, 8 microbatches".

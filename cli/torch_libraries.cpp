@@ -32,8 +32,7 @@ constexpr const char* kPythonVariable = "STAGECRAFT_PYTHON";
 /// The version of torch that the programs next to this one were built with; empty without them.
 constexpr std::string_view kBuiltWith = SC_TORCH_VERSION;
 
-/// The standard output of a program that succeeds; nothing for one that fails or stays silent for
-/// too long.
+/// The standard output of a program that succeeds; nothing if the program fails or takes too long.
 std::optional<std::string> output_of(std::vector<std::string> words,
                                      std::vector<std::string> more_environment = {}) {
   std::array<int, 2> ends{};
@@ -72,7 +71,7 @@ std::optional<std::string> output_of(std::vector<std::string> words,
   return output;
 }
 
-/// Asks the loader, as ldd does.
+/// Whether the loader misses libraries of torch for the program. Asks the loader as ldd does.
 bool lacks_torch(const std::string& program) {
   std::istringstream lines(output_of({program}, {"LD_TRACE_LOADED_OBJECTS=1"}).value_or(""));
   for (std::string line; std::getline(lines, line);) {
@@ -89,7 +88,8 @@ std::optional<std::string> environment_value(const char* name) {
   return value;
 }
 
-/// Without importing torch, which would take seconds.
+/// The folder of torch's libraries of a Python. torch is not imported, because this would take
+/// seconds.
 std::optional<std::string> folder_of_python(const std::string& python) {
   std::optional<std::string> folder =
       output_of({python, "-c",
@@ -99,7 +99,7 @@ std::optional<std::string> folder_of_python(const std::string& python) {
   return folder;
 }
 
-/// "2.13" of "2.13.0+cpu".
+/// "2.13" for "2.13.0+cpu".
 std::string_view minor_of(std::string_view version) {
   const std::size_t dot = version.find('.');
   if (dot == std::string_view::npos) return version;

@@ -1,6 +1,5 @@
-// Microbatches on one page: a batch of arguments, block mask included, is cut into
-// microbatches; attention runs on each; the outputs and gradients are put together and compared
-// with the whole batch.
+// Splits a batch of arguments, including a block mask, into microbatches, runs attention on each,
+// and merges the outputs. Then compares outputs and gradients with those of the whole batch.
 
 #include <algorithm>
 #include <cstdio>
@@ -27,7 +26,7 @@ void say(const std::string& line) {
   std::printf("%s\n", line.c_str());
 }
 
-// Member b of the batch holds documents of 32 * (b + 1) tokens, one after another.
+// Member b of the batch has documents of 32 * (b + 1) tokens, one after the other.
 c10::intrusive_ptr<BlockMask> packed_documents() {
   const auto ids =
       at::arange(kLength).unsqueeze(0).floor_divide(at::arange(1, kBatch + 1).mul(32).unsqueeze(1));
@@ -62,7 +61,7 @@ void run() {
   say(to_text(*split_block_mask(mask, kBatch)[2]));
 
   const auto microbatches = split_args_kwargs_into_chunks(args, kwargs, kChunks);
-  say("Cut into " + std::to_string(microbatches.size()) + " microbatches:");
+  say("Split into " + std::to_string(microbatches.size()) + " microbatches:");
   std::vector<c10::IValue> outputs;
   for (const auto& call : microbatches) {
     const auto out = attend(call);

@@ -1,4 +1,4 @@
-// A schedule of one's own from a CSV text, run with an own handling of one kind of action.
+// Runs a schedule from a CSV text, with a handler of our own for one type of action.
 
 #include <atomic>
 #include <cstdio>
@@ -11,7 +11,8 @@
 
 using namespace stagecraft;
 
-// One line a rank: what it computes, in order. Rank 0 has stages 0, 1 and 4, rank 1 has 2 and 3.
+// One line for each rank: its compute actions in order. Rank 0 has stages 0, 1 and 4, rank 1 has 2
+// and 3.
 constexpr const char* kSchedule =
     "0F0,1F0,0F1,1F1,4F0,4B0,4F1,4B1,1B0,0B0,1B1,0B1\n"
     "2F0,3F0,2F1,3F1,3I0,2I0,3W0,2W0,3I1,2I1,3W1,2W1\n";
@@ -30,16 +31,17 @@ int main() {
                     {.source = ScheduleSource::fixed(schedule),
                      .loss = [](const at::Tensor& y) { return y.square().mean(); }});
 
-  // F as it is built in, written out: what the context gives is all that the built-in code uses.
+  // The built-in F, written as a handler. The built-in code also uses only the functions of the
+  // context.
   std::atomic<int> forwards = 0;
   pipeline.callbacks().replace(ActionType::kForward, [&](ActionContext& context) {
     ++forwards;
-    Arguments inputs = context.take_inputs();  // waits for what comes from another rank
+    Arguments inputs = context.take_inputs();  // waits for values of a different rank
     c10::IValue output =
         context.stage().forward(context.microbatch(), inputs, context.forward_options());
-    context.finish_forward(output);  // hands it on; the loss, on the last stage
+    context.finish_forward(output);  // passes it on; computes the loss on the last stage
   });
-  // Observers see every action; this one runs on both ranks' threads.
+  // An observer sees every action. It is called on the threads of both ranks.
   std::atomic<int> sends = 0;
   pipeline.callbacks().observe([&](Rank, Action action, ActionPhase phase) {
     if (phase == ActionPhase::kEnd && action.type() == ActionType::kSendForward) ++sends;
@@ -49,7 +51,7 @@ int main() {
   std::printf("loss %.4f, %d forwards, %d sends forward\n", result.loss().item<double>(),
               forwards.load(), sends.load());
 
-  // What happened, drawn like a plan: where bars begin and end is measured.
+  // Draw the measured times of the last step, in the form of a schedule.
   const Recording recording = pipeline.recording();
   std::printf("%s", draw_terminal(recording.schedule, to_simulation(recording),
                                   {.color = TerminalColor::kNone, .title = "as it ran"})

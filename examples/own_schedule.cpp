@@ -1,4 +1,4 @@
-// Make a schedule of your own, let the verifier judge it, lower it, time it and draw it. No torch.
+// Makes a schedule of your own, verifies, lowers, times and draws it. Needs no torch.
 //
 //   build/bin/own_schedule [FILE.html]
 
@@ -20,8 +20,8 @@ namespace {
 
 using namespace stagecraft;
 
-// 1F1B with split backward, weight work put off until the rank has nothing better to do: as much of
-// it as there are ranks before this one.
+// 1F1B with a split backward. A rank delays as many W as there are ranks before it, so that they
+// fill its idle time.
 Schedule late_weights(int32_t ranks, int32_t microbatches) {
   const Schedule base =
       split_backward(build_schedule("1F1B", {.ranks = ranks, .microbatches = microbatches}));
@@ -61,7 +61,7 @@ int run(const std::string& page) {
   show("1F1B", build_schedule("1F1B", {.ranks = kRanks, .microbatches = kMicrobatches}), costs);
   show("late weights", own, costs);
 
-  // A wrong one says what is wrong.
+  // The verifier lists the defects of a wrong schedule.
   std::vector<ActionList> lists = own.lists();
   std::swap(lists[0][0], lists[0][lists[0].size() - 2]);
   const Schedule wrong(Level::kCompute, own.placement(), std::move(lists));

@@ -1,5 +1,5 @@
-// Plan the pipeline of a model from the costs of its layers: where to split it, which stage on
-// which rank, what to recompute, in which order. No torch.
+// Plans the pipeline of a model from the costs of its layers: split, placement, recompute and order
+// of actions. Needs no torch.
 //
 //   build/bin/plan [FILE.plan]
 

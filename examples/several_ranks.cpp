@@ -7,7 +7,7 @@
 //   torchrun --no-python --nproc-per-node 4 several_ranks --replicas 2      two pipelines of two
 //   ranks
 //
-// --transport local|gloo|nccl|mpi says which of them it has to be.
+// --transport local|gloo|nccl|mpi requires one of them.
 
 #include <cstdio>
 #include <cstdlib>
@@ -50,7 +50,7 @@ void train(Transport& transport, int32_t replicas, c10::Device device) {
   const int32_t stages = transport.num_ranks() / replicas;
   const int32_t own = transport.rank().value() % stages;
 
-  // Drawn from its own generator: stages begin alike wherever they are.
+  // A stage has a generator of its own, so its initial weights do not depend on its rank.
   at::Generator generator = at::detail::createCPUGenerator(static_cast<uint64_t>(own));
   const at::Tensor weight = (at::randn({32, 32}, generator) * 0.2).to(device).requires_grad_();
   const at::Tensor bias = torch::zeros({32}, device).requires_grad_();
@@ -92,7 +92,7 @@ int main(int argc, char** argv) {
     if (world.rank() == Rank(0)) {
       std::printf("%d ranks over %s\n", world.num_ranks(), world.transport_name().c_str());
     }
-    // Over NCCL a rank has a GPU, otherwise the CPU.
+    // Over NCCL each rank uses a GPU, otherwise the CPU.
     world.run([&](Transport& transport) { train(transport, options.replicas, world.device()); });
   } catch (const std::exception& error) {
     std::fprintf(stderr, "several_ranks: %s\n", error.what());

@@ -20,7 +20,7 @@ int main() {
     return NamedTensors{{"weight", layer->weight}, {"bias", layer->bias}};
   };
   std::vector<Stage> stages;
-  // Two outputs: 0 goes on along the chain, 1 is the gate.
+  // Two outputs: output 0 is passed along the chain, output 1 is the gate.
   stages.emplace_back(StageId(0), 4,
                       stage_body(
                           [layer = layers[0]](const at::Tensor& x) mutable {
@@ -54,7 +54,7 @@ int main() {
   const at::Tensor target = torch::randn({12, 16});
   const StepResult result = pipeline.step({x}, {}, target, {.microbatches = 4});
 
-  // The same without a pipeline.
+  // The same computation without a pipeline, for comparison.
   const at::Tensor with_pipeline = layers[0]->weight.grad().clone();
   for (auto& layer : layers) layer->zero_grad();
   for (int m = 0; m < 4; ++m) {

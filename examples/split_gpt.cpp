@@ -1,5 +1,5 @@
-// A GPT written without any thought of pipelines: captured, cut by name, trained on two ranks,
-// saved.
+// Captures a GPT that knows nothing of pipelines, splits it at names of modules, trains it on two
+// ranks and saves it.
 
 #include <cstdio>
 #include <vector>
@@ -64,7 +64,7 @@ int main() {
   const auto input = ids.slice(1, 0, 8);
   const auto target = ids.slice(1, 1, 9);
 
-  // One microbatch as the example; any other number of rows will do.
+  // One microbatch is the example. Other microbatches may have a different number of rows.
   const Pipe pipe = stagecraft::pipeline(model, {{input.slice(0, 0, 4)}, {}},
                                          {.points = {{"blocks.2", SplitPoint::kBeginning}}});
   std::printf("%s\n%s\n", pipe.call_text().c_str(), pipe.table().c_str());

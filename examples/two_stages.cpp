@@ -1,4 +1,4 @@
-// Two stages by hand, trained with 1F1B on two ranks that are threads, then evaluated.
+// Two stages written by hand, trained with 1F1B on two ranks that are threads, then evaluated.
 
 #include <cstdio>
 #include <utility>
@@ -16,7 +16,7 @@ int main() {
                                torch::nn::Linear(64, 64), torch::nn::GELU());
   torch::nn::Sequential top(torch::nn::Linear(64, 64), torch::nn::GELU(), torch::nn::Linear(64, 1));
 
-  // A stage is anything callable; which one it is, of how many.
+  // A stage has its number, the number of stages, and anything callable.
   std::vector<Stage> stages;
   stages.emplace_back(StageId(0), 2, stage_body(bottom));
   stages.emplace_back(StageId(1), 2, stage_body(top));
@@ -40,7 +40,7 @@ int main() {
     if (step % 20 == 0) std::printf("step %2d  loss %.4f\n", step, result.loss().item<double>());
   }
 
-  // Other sizes are fine: 10 rows in 3 microbatches are 4, 3 and 3. No gradients are touched.
+  // Other sizes are possible: 10 rows in 3 microbatches are 4, 3 and 3. eval changes no gradients.
   const at::Tensor some = torch::randn({10, 8});
   const StepResult answer = pipeline.eval({some}, {}, {}, {.microbatches = 3});
   std::printf("eval: %ld rows\n\n", static_cast<long>(answer.output.toTensor().size(0)));

@@ -1,5 +1,6 @@
-# `cmake --install --component python`: what a wheel has beside its Python files, which its own list of packages names.
-# The folder python/ is not part of `all`, and CMake installs nothing from such a folder, so this is read at the root.
+# `cmake --install --component python` installs the files of a wheel that are not Python. (The list
+# of packages in pyproject.toml names the Python files.) The folder python/ is not part of `all`,
+# and CMake installs nothing from such a folder, so this is read at the root.
 get_property(modules GLOBAL PROPERTY SC_PYTHON_MODULES)
 install(TARGETS ${modules} LIBRARY DESTINATION stagecraft COMPONENT python EXCLUDE_FROM_ALL)
 install(FILES "${PROJECT_BINARY_DIR}/python/stagecraft/_build.py" DESTINATION stagecraft COMPONENT python EXCLUDE_FROM_ALL)

@@ -1,4 +1,4 @@
-"""Tells the build of the wheel which torch it depends on: the minor version that it is compiled with."""
+"""The dependency of the wheel on torch, for its build: the minor version that it is compiled with."""
 
 from __future__ import annotations
 
@@ -14,5 +14,6 @@ def dynamic_metadata(settings: Mapping[str, Any], project: Mapping[str, Any]) ->
 
 
 def dynamic_wheel(settings: Mapping[str, Any]) -> dict[str, bool]:
-    """Sources do not say which torch a wheel is built with."""
+    """Marks the dependency as dynamic: the sources do not determine which torch a wheel is built
+    with."""
     return {"dependencies": True}

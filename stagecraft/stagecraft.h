@@ -1,6 +1,7 @@
 #pragma once
 
-// The one header a program includes. For one part of the library alone, include that part's header.
+// The header for programs that use the whole library. To use one part only, include the header of
+// that part.
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/device_error.h"

@@ -6,11 +6,11 @@
 
 namespace stagecraft::cli {
 
-/// What `stagecraft model` was asked.
+/// The command line of `stagecraft model`.
 struct ModelCommand {
   std::string file;
-  std::string program;           ///< empty: the only one, or a list of all
-  std::optional<int32_t> depth;  ///< of modules; nothing: as deep as there are layers
+  std::string program;           ///< empty: the only program, or a list of all
+  std::optional<int32_t> depth;  ///< of modules; nothing: down to the layers
   bool is_all = false;           ///< every module, every boundary, every reason
   bool has_boundaries = false;   ///< every boundary
   bool has_refused = false;      ///< the positions that cannot be split
@@ -20,7 +20,7 @@ struct ModelCommand {
   bool is_text = false;  ///< the graph
 
   bool is_planned = false;   ///< plan its pipeline
-  bool is_measured = false;  ///< from measured costs
+  bool is_measured = false;  ///< plan from measured costs
   std::optional<int32_t> ranks = std::nullopt;
   int32_t microbatches = 8;
   std::optional<std::string> memory = std::nullopt;
@@ -28,7 +28,7 @@ struct ModelCommand {
   std::optional<std::string> costs_out = std::nullopt;
   std::optional<std::string> plan_out = std::nullopt;
 
-  std::optional<std::string> pipe_out = std::nullopt;   ///< write the stages there
+  std::optional<std::string> pipe_out = std::nullopt;   ///< the file to write the stages to
   std::optional<std::string> plan_file = std::nullopt;  ///< with the split of the stages
 };
 

@@ -49,7 +49,7 @@ void add_sizes_of(const Graph& graph, const Argument& argument, SizeSet& seen) {
   for_each_size(argument, [&](const SizeExpr& size) { seen |= size.sizes(); });
 }
 
-/// Those that inputs, outputs and each other speak of.
+/// The sizes that inputs and outputs depend on, directly or through other sizes.
 SizeSet visible_sizes(const Graph& graph) {
   const GraphParts& parts = graph.parts();
   SizeSet seen = 0;

@@ -19,7 +19,7 @@ struct LeafFacts {
   std::string dtype;               ///< of tensors
   std::vector<std::string> shape;  ///< of tensors, in names of sizes
   std::vector<int64_t> example;    ///< the same in numbers
-  std::string value;               ///< of all others: a name of a size, or the fixed value
+  std::string value;               ///< of other leaves: a name of a size, or the fixed value
 };
 
 /// One size of the shapes.
@@ -27,9 +27,9 @@ struct SizeFacts {
   std::string name;
   int64_t example = 0;
   std::optional<int64_t> least;     ///< if the inputs determine the size
-  std::optional<int64_t> greatest;  ///< the same, if there is a limit
-  std::string follows;              ///< how other sizes are computed
-  bool is_visible = true;           ///< an input or output has it
+  std::optional<int64_t> greatest;  ///< if the inputs determine it and it has a limit
+  std::string follows;              ///< the rule of a size that is computed from others
+  bool is_visible = true;           ///< an input or output depends on it
 };
 
 /// A number of tensors, and their elements and bytes.
@@ -39,7 +39,7 @@ struct TensorsFacts {
   int64_t bytes = 0;
 };
 
-/// What a model takes, returns and holds.
+/// The inputs, outputs, sizes and tensors of a model.
 struct ModelFacts {
   std::vector<LeafFacts> inputs;
   std::vector<LeafFacts> outputs;

@@ -7,7 +7,7 @@
 
 namespace stagecraft::cli {
 
-/// All that is known of the programs, as JSON: docs/python_models.md names the keys.
+/// Everything that is known about the programs, as JSON. docs/python_models.md describes the keys.
 std::string views_json(const std::string& file, const std::vector<std::string>& programs,
                        const std::vector<ProgramView>& views);
 

@@ -10,7 +10,7 @@
 namespace stagecraft::cli {
 namespace {
 
-/// So many alike are shown one by one.
+/// Up to this many modules that are alike are shown one by one.
 constexpr std::size_t kFew = 3;
 constexpr std::size_t kWidestModule = 60;
 
@@ -37,7 +37,7 @@ class TreeText {
                 short_count(module.flops), percent_of(module.flops, view_.costs.total_flops)});
   }
 
-  /// "layers.3" for one of a list, otherwise the last part of the name.
+  /// "layers.3" for a module of a list, otherwise the last part of the name.
   static std::string label(const std::string& name) {
     if (!is_numbered(name)) return shown(last_part(name), kWidestModule);
     const std::string_view list = last_part(parent_part(name));
@@ -53,7 +53,7 @@ class TreeText {
       const std::size_t first = children[i];
       add(label(tree.module(first).name), first);
       add_children(first);
-      // Later modules that are like it.
+      // Find the end of the following modules that are like module i.
       std::size_t end = i + 1;
       while (end < children.size() && is_numbered(tree.module(first).name) &&
              is_numbered(tree.module(children[end]).name) && tree.is_alike(first, children[end])) {

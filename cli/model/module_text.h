@@ -7,8 +7,8 @@
 
 namespace stagecraft::cli {
 
-/// The modules as a tree, down to `depth`. Numbered ones in a row that are all alike are one line,
-/// unless every one is asked for.
+/// The modules as a tree, down to `depth`. Consecutive numbered modules that are alike are one
+/// line, unless `is_every`.
 std::string modules_text(const ProgramView& view, std::size_t depth, bool is_every);
 
 }  // namespace stagecraft::cli

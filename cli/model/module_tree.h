@@ -15,13 +15,13 @@ namespace stagecraft::cli {
 /// One module, or the whole model, whose name is empty.
 struct ModuleFacts {
   std::string name;                        ///< from the root: model.layers.3
-  std::size_t depth = 0;                   ///< of model.layers.3: 3
+  std::size_t depth = 0;                   ///< 3 for model.layers.3
   std::vector<std::size_t> children = {};  ///< in the order in which they run
-  int64_t operators = 0;                   ///< with those of its children
-  int64_t own_operators = 0;               ///< without
+  int64_t operators = 0;                   ///< including those of its children
+  int64_t own_operators = 0;               ///< without those of its children
   int64_t flops = 0;
-  /// Elements of what it holds, under any name, each once: a weight that two modules share counts
-  /// in both.
+  /// Elements of the parameters that the module holds, under any name, each counted once. A weight
+  /// that two modules share counts in both.
   int64_t parameters = 0;
   int64_t parameter_bytes = 0;
 };
@@ -35,9 +35,9 @@ class ModuleTree {
   std::size_t size() const { return modules_.size(); }
   /// The innermost module of a node; 0 is the model.
   std::size_t module_at(std::size_t node) const { return module_at_[node]; }
-  /// All of them, each before its children.
+  /// All modules, each before its children.
   std::vector<std::size_t> in_order() const;
-  /// Whether two modules have the same numbers, and so have their children.
+  /// Whether two modules and all their children have the same numbers.
   bool is_alike(std::size_t a, std::size_t b) const;
 
  private:
@@ -51,7 +51,7 @@ class ModuleTree {
 
 /// The part of a name after its last dot.
 std::string_view last_part(std::string_view name);
-/// What is before it; empty for a name without dots.
+/// The part of a name before its last dot; empty for a name without dots.
 std::string_view parent_part(std::string_view name);
 /// Whether a module is one of a list: the last part of its name is a number.
 bool is_numbered(std::string_view name);

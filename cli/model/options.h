@@ -8,8 +8,8 @@
 
 namespace stagecraft::cli {
 
-/// Reads the command line, without the program's name; a text where help or the version was asked
-/// for. BadUsage, with what to do instead, for one that is wrong.
+/// Parses the command line, without the program's name. Returns a text if help or the version was
+/// asked for. BadUsage, with a fix, for a wrong command line.
 std::variant<ModelCommand, std::string> parse_model_options(const std::vector<std::string>& words);
 
 }  // namespace stagecraft::cli

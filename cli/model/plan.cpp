@@ -53,7 +53,7 @@ Arguments example_arguments(const Graph& graph) {
   return arguments_of_leaves(graph, std::move(leaves));
 }
 
-/// Any number that depends on all outputs: its backward costs what that of a loss costs.
+/// A number that depends on all outputs. Its backward costs as much as that of a loss.
 at::Tensor mean_of_outputs(const c10::IValue& output) {
   at::Tensor sum;
   for (const c10::IValue& leaf : tree::flatten(output).leaves) {
@@ -65,7 +65,7 @@ at::Tensor mean_of_outputs(const c10::IValue& output) {
   return sum;
 }
 
-/// Measured on inputs of the example's sizes.
+/// A plan from costs that are measured on inputs of the example's sizes.
 MeasuredPlan plan_by_measuring(const Graph& graph, const std::vector<std::string>& names,
                                const PlanProblem& problem, const PlanOptions& search) {
   ModelToPlan model;

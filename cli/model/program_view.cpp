@@ -49,7 +49,7 @@ ProgramView::ProgramView(const ExportedArchive& archive, std::string program,
     try {
       add_best_split(stages);
     } catch (const Error& error) {
-      // All else is as good as before.
+      // A split that is not possible is noted. Everything else is still shown.
       not_split.push_back(fmt::format("into {} stages: {}", stages, error.what()));
     }
   }

@@ -6,8 +6,8 @@
 
 namespace stagecraft::cli {
 
-/// What `stagecraft model` prints. BadUsage where a program of several has to be named,
-/// ArgumentError for a program, module or number of stages that is not there, FileError for a bad
+/// The text that `stagecraft model` prints. BadUsage if one of several programs must be named,
+/// ArgumentError for a program, module or number of stages that does not exist, FileError for a bad
 /// file, GraphError for a program that cannot run.
 std::string show(const ModelCommand& command);
 

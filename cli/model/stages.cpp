@@ -12,7 +12,7 @@
 namespace stagecraft::cli {
 namespace {
 
-/// The modules that nodes `first` to `last` - 1 are of, as few as say it all.
+/// The fewest modules that contain the nodes `first` to `last` - 1.
 std::vector<StagePart> parts_of(const ModuleTree& tree, std::size_t first, std::size_t last) {
   std::vector<int64_t> own(tree.size(), 0);  // operators here, without those of children
   for (std::size_t n = first; n < last; ++n) ++own[tree.module_at(n)];

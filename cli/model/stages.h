@@ -18,7 +18,7 @@ namespace stagecraft::cli {
 
 /// A module with operators in a stage.
 struct StagePart {
-  std::string name;  ///< empty: the model's own operators
+  std::string name;  ///< empty: operators of no module
   int64_t operators = 0;
   bool is_whole = true;  ///< all operators of the module are here
 };
@@ -46,7 +46,7 @@ struct StageFacts {
 struct SplitFacts {
   std::vector<StageFacts> stages;
   std::optional<std::string> split;  ///< the --split that gives the same stages, if there is one
-  /// Beside a best split: the best split at layers or similar modules, if it differs and its
+  /// For a best split: the best split at layers or similar modules, if it is different and its
   /// largest stage is at most half as large again.
   std::optional<ModuleSplit> at_modules;
   std::vector<TiedWeight> ties;

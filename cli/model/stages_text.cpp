@@ -25,7 +25,7 @@ std::string indented(const std::string& lines) {
   return text;
 }
 
-/// The module, or the node where no --split says it.
+/// The name of the module, or of the node if --split cannot name the position.
 std::string place_text(const std::string& name, const std::string& node) {
   if (name.empty()) return fmt::format("node {}", shown(node, kWidestName));
   return shown(name, kWidestName);

@@ -12,8 +12,8 @@ namespace stagecraft::cli {
 std::string boundaries_text(const ProgramView& view, std::size_t depth);
 /// The positions where the model cannot be split, and why.
 std::string refused_text(const ProgramView& view);
-/// The stages of every split. `is_whole`: with the modules of each stage, and the values that cross
-/// each boundary.
+/// The stages of every split. With `is_whole`, also the modules of each stage, and the values that
+/// cross each boundary.
 std::string splits_text(const ProgramView& view, bool is_whole);
 
 }  // namespace stagecraft::cli

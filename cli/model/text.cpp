@@ -14,7 +14,7 @@
 namespace stagecraft::cli {
 namespace {
 
-/// Longer ones lose their middle.
+/// The longest line. The middle of a longer one is left out.
 constexpr std::size_t kWidestLine = 96;
 
 std::string leaf_text(const LeafFacts& leaf) {

@@ -8,7 +8,7 @@
 
 namespace stagecraft::cli {
 
-/// What was asked of one program, to read.
+/// The text about one program that the command asks for.
 std::string view_text(const ModelCommand& command, const std::vector<std::string>& programs,
                       const ProgramView& view);
 

@@ -14,7 +14,7 @@ constexpr std::size_t kLine = 100;
 /// A number of at most four digits with the letter of its power of `base`.
 std::string scaled(double number, double base, std::string_view letters, int digits) {
   std::size_t power = 0;
-  // 999.96 is shown as 1000.0: the next letter is shorter.
+  // 999.96 would be shown as 1000.0, so the next letter is used.
   while (power + 1 < letters.size() && std::abs(number) >= base - 0.05) {
     number /= base;
     ++power;

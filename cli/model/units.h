@@ -16,11 +16,11 @@ std::string short_count(int64_t count);
 std::string short_bytes(int64_t bytes);
 /// "1.20 MFLOP".
 std::string short_flops(int64_t flops);
-/// A share of a whole in percent: "12.5 %"; "-" where the whole is 0.
+/// A share of a whole in percent: "12.5 %"; "-" if the whole is 0.
 std::string percent_of(int64_t part, int64_t whole);
 
-/// Text from a file in one line of at most `most` characters: what does not print is escaped, and a
-/// long text loses its middle.
+/// A text from a file as one line of at most `most` characters. Characters that cannot be printed
+/// are escaped. The middle of a long text is left out.
 std::string shown(std::string_view text, std::size_t most = 80);
 
 /// Words as lines that begin with `indent` spaces and are at most about 100 characters long.

@@ -39,7 +39,7 @@ class TensorBatches : public Batches {
   TensorRows rows_;
 };
 
-/// The corpus that lies beside the program: built and installed alike.
+/// The corpus next to the program. The path is the same in a build and in an installation.
 std::string own_corpus() {
   std::error_code error;
   const fs::path program = fs::read_symlink("/proc/self/exe", error);

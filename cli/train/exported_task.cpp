@@ -62,7 +62,7 @@ class ExportedTask {
   ExportedTask(TrainCommand& command, const TrainingData& data, Graph graph)
       : command_(command), data_(data), graph_(std::move(graph)), names_(input_names(graph_)) {}
 
-  /// Fills in all but the pipes.
+  /// Fills in everything except the pipes.
   void describe(Task& task) {
     for (const Argument& input : graph_.parts().inputs) {
       if (input.size() != nullptr) refuse("its forward takes a number that may vary");
@@ -79,7 +79,7 @@ class ExportedTask {
     throw BadUsage(fmt::format("--model {}: {}", command_.model_file, why));
   }
 
-  /// `of`: "rows of ", before the sizes.
+  /// Describes the sizes that the model was made for. `of` is a text before the sizes: "rows of ".
   std::string made_for(const char* of, const Range& range) const {
     const std::string sizes = range.least == range.greatest
                                   ? fmt::format("{}{}", of, range.least)
@@ -101,7 +101,7 @@ class ExportedTask {
     return !names_[leaf].empty() && input(leaf).dtype == at::kLong && input(leaf).shape.size() == 2;
   }
 
-  /// What each leaf of the inputs is given.
+  /// The value that a leaf of the inputs gets.
   enum class Role : uint8_t { kIds, kMask, kFixed };
 
   void describe_text(Task& task) {
@@ -201,7 +201,7 @@ class ExportedTask {
     is_one_size_ = is_one_size_ || range.least == range.greatest;
   }
 
-  // Microbatches must have a number of rows that the model takes.
+  // Checks that the microbatches have a number of rows that the model takes.
   void fit_rows(std::size_t leaf, Task& task) {
     const Range range = range_of(graph_, input(leaf), 0);
     const int64_t parts = command_.parts();
@@ -252,7 +252,7 @@ class ExportedTask {
     }
     if (leaf < 0 || dims_of(leaf) != 3) return;
     task.logits = [leaf](const c10::IValue& output) { return leaf_at(output, leaf); };
-    // A sample has few rows, which grow.
+    // A sample needs rows of growing length.
     task.can_sample = !is_one_size_;
   }
 
@@ -333,7 +333,7 @@ class ExportedTask {
   bool is_one_size_ = false;
 };
 
-/// Operators that gain by it compute in bfloat16, as under autocast around the whole model.
+/// The graph with autocast around the whole model: operators that gain by it compute in bfloat16.
 Graph under_autocast(const Graph& graph, c10::DeviceType device) {
   GraphParts parts = graph.parts();
   for (GraphNode& node : parts.nodes) {

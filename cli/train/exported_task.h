@@ -18,7 +18,8 @@ namespace stagecraft::cli {
 Task make_exported_task(TrainCommand& command, const TrainingData& data, const Split& split,
                         c10::Device device);
 
-/// Everything of the task but the pipes, for a model with this graph. Throws as make_exported_task.
+/// Fills in everything of the task except the pipes, for a model with this graph. Throws as
+/// make_exported_task.
 void describe_exported_task(TrainCommand& command, const TrainingData& data, const Graph& graph,
                             Task& task);
 

@@ -30,13 +30,14 @@ namespace {
 
 using at::Tensor;
 
-/// Neighbouring elements of the last dimension, as pairs, turned by an angle that grows with the
-/// position; `turn` has cosine and sine, [2, context, pairs].
+/// Rotates pairs of neighbouring elements of the last dimension by an angle that grows with the
+/// position. `turn` has cosine and sine, [2, context, pairs].
 Tensor rotate(const Tensor& x, const Tensor& turn) {
   const Tensor now = turn.slice(1, 0, x.size(2));
   const Tensor cosine = now.select(0, 0);
   const Tensor sine = now.select(0, 1);
-  // Not select: the backward of each select fills a tensor of the size of its input with zeros.
+  // unbind instead of select: the backward of each select fills a tensor of the size of its input
+  // with zeros.
   const std::vector<Tensor> pairs = at::unbind(x.unflatten(-1, {-1, 2}), -1);
   const Tensor& a = pairs[0];
   const Tensor& b = pairs[1];
@@ -51,7 +52,7 @@ Tensor make_turn(int64_t context, int64_t head_width) {
   return at::stack({angles.cos(), angles.sin()});
 }
 
-/// One operator, where torch::nn::Linear calls two, the second in place.
+/// A linear layer as one operator. torch::nn::Linear calls two, the second in place.
 Tensor project(const torch::nn::Linear& layer, const Tensor& x) {
   return at::linear(x, layer->weight, layer->bias);
 }
@@ -60,7 +61,7 @@ Tensor drop(const Tensor& x, double share, bool is_training) {
   return share > 0 && is_training ? at::dropout(x, share, true) : x;
 }
 
-/// What is called while it lives computes in another type where that is safe.
+/// Enables autocast during its lifetime.
 class AutocastRegion {
  public:
   AutocastRegion(c10::ScalarType dtype, c10::DeviceType device)
@@ -191,7 +192,8 @@ struct Gpt::Model : torch::nn::Module {
     initialise(sizes);
   }
 
-  /// Normal with 0.02; what leads back into the residual stream less, by the number of such places.
+  /// Initialises weights from a normal distribution with standard deviation 0.02. For layers that
+  /// write into the residual stream it is divided by the square root of their number.
   void initialise(const GptSizes& sizes) {
     const torch::NoGradGuard no_grad;
     const double into_stream = 0.02 / std::sqrt(2.0 * static_cast<double>(sizes.layers));

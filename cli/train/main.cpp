@@ -18,7 +18,7 @@ using namespace stagecraft;
 using namespace stagecraft::cli;
 
 int main(int argc, char** argv) {
-  // A reader that closes the pipe early has what it wanted; see write_output.
+  // A reader may close the pipe early. write_output handles the error of the write.
   std::signal(SIGPIPE, SIG_IGN);
   try {
     auto asked = parse_train_options(std::vector<std::string>(argv + 1, argv + argc));

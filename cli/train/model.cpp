@@ -64,8 +64,8 @@ std::optional<LowerOptions> find_lowering(const TrainCommand& command) {
   return options;
 }
 
-/// A plan that says how its stages are gathered: as options, so that they hold for evaluations,
-/// too.
+/// The schedule of a plan. If the plan says how its stages are gathered, this becomes options of
+/// lowering, so that it applies to evaluations, too.
 ScheduleSource planned_source(const TrainCommand& command) {
   const SavedPlan& plan = *command.planned;
   LowerOptions options = find_lowering(command).value_or(LowerOptions());
@@ -101,7 +101,7 @@ ScheduleSource make_source(const TrainCommand& command, int32_t stages) {
 Split make_split(const TrainCommand& command) {
   if (!command.split.empty()) return parse_split(command.split);
   Split split;
-  if (!command.plan.empty()) return split;  // the whole model, to look for its layers
+  if (!command.plan.empty()) return split;  // the whole model, to find its layers
   int32_t stages = command.stages.value_or(0);
   if (stages == 0) {
     stages = command.ranks * get_schedule_kind(command.schedule).default_stages_per_rank;
@@ -218,7 +218,7 @@ void fit_to_schedule(TrainCommand& command) {
 }
 
 Task make_task(TrainCommand& command, const TrainingData& data) {
-  // Throws, with the names of all schedules, for an unknown name.
+  // get_schedule_kind throws, with the names of all schedules, for an unknown name.
   if (!command.planned && !is_schedule_file(command.schedule)) get_schedule_kind(command.schedule);
   find_lowering(command);  // throws for a lookahead that does not fit
   const c10::Device device = parse_device(command.device);
@@ -246,7 +246,8 @@ Task make_task(TrainCommand& command, const TrainingData& data) {
 }
 
 std::string graph_of(const Pipe& pipe) {
-  // Operators and their order: what a plan's split points rely on. Sizes and weights may differ.
+  // The text has the operators in their order, because a plan's split points depend on them. Sizes
+  // and weights may differ.
   std::string text;
   for (const GraphNode& node : pipe.graph().parts().nodes) {
     text += fmt::format("{} {}.{}\n", node.name, node.op.name, node.op.overload_name);

@@ -20,7 +20,7 @@ Task make_task(TrainCommand& command, const TrainingData& data);
 /// A checksum of the operators of the model, for plans.
 std::string graph_of(const Pipe& pipe);
 
-/// The trainer of a command. `transport`: that of this rank; null if ranks are threads of the
+/// The trainer of a command. `transport` is that of this rank, or null if ranks are threads of the
 /// trainer.
 Trainer make_trainer(const TrainCommand& command, const Task& task, Transport* transport);
 

@@ -19,7 +19,8 @@
 namespace stagecraft::cli {
 namespace {
 
-/// Options of one call of the program, not of the training.
+/// Options that belong to one call of the program. A resumed run does not take them from the
+/// checkpoint.
 constexpr std::array<std::string_view, 13> kOfThisCall = {
     "--resume", "--quiet",     "--json",         "--report",    "--report-json",
     "--trace",  "--help",      "--save-weights", "--transport", "--plan-out",
@@ -61,19 +62,19 @@ void add_data(CLI::App* app, TrainCommand& command) {
            "also a file of examples, torch.save({name: tensor})")
       ->group("Data");
   add_number(app, "--held-out", command.held_out, 0, 0.9, "SHARE",
-             "the end of the text that is for evaluation; default: 0.1")
+             "share of the text, at its end, for evaluation; default: 0.1")
       ->group("Data");
 }
 
 void add_pipeline(CLI::App* app, TrainCommand& command) {
   CLI::Option* split =
       add_text(app, "--split", command.split, "NAME,...",
-               "modules before which the model is split, or after with NAME:end: blocks.1,head");
+               "split before these modules, or after them with NAME:end: blocks.1,head");
   CLI::Option* stages = add_count(app, "--stages", command.stages, 1, "N",
                                   "default: as many as the ranks have under the schedule");
   CLI::Option* policy =
       add_choice(app, "--policy", command.policy, {"cost", "parameters", "operators"},
-                 "what stages have the same of; default: cost");
+                 "what is divided evenly among stages; default: cost");
   split->excludes(stages)->excludes(policy);
   CLI::Option* processes = add_count(
       app, "--processes", command.processes, 1, "N",
@@ -87,17 +88,18 @@ void add_pipeline(CLI::App* app, TrainCommand& command) {
       add_choice(app, "--shard", command.shard, {"none", "optimizer", "gradients", "parameters"},
                  "what replicas divide among themselves, each with those before it; default: none"),
       add_text(app, "--shard-units", command.shard_units, "NAME,...",
-               "modules whose parameters are sharded apart from those of their stage: blocks.1"),
+               "modules whose parameters are sharded separately from their stage's: blocks.1"),
       add_choice(app, "--transport", command.transport, detail::transport_words(),
-                 "between ranks; local: threads; default: as they were started"),
+                 "transport between ranks; local: threads; default: as the ranks were started"),
       add_text(app, "--schedule", command.schedule, "NAME|FILE",
-               "a schedule's name, or one as CSV or JSON; default: 1F1B"),
+               "name of a schedule, or a CSV or JSON file; default: 1F1B"),
       stages,
       split,
       policy,
       add_text(app, "--recompute", command.recompute, "all|S,...",
                "stages that run forward again instead of keeping activations"),
-      add_count(app, "--threads", command.threads, 1, "N", "inside operators, a rank; default: 1"),
+      add_count(app, "--threads", command.threads, 1, "N",
+                "threads of each rank inside operators; default: 1"),
       add_text(app, "--device", command.device, "NAME", "cpu, cuda, cuda:1, ...; default: cpu"),
       add_choice(app, "--graphs", command.graphs, {"auto", "on", "off"},
                  "replay steps as CUDA graphs; auto: where that is possible; default: auto"),
@@ -128,11 +130,11 @@ void add_plan(CLI::App* app, TrainCommand& command) {
   }
   std::vector<CLI::Option*> options = {
       add_text(app, "--memory", command.memory, "BYTES",
-               "that each rank may use, 8GB or 8GB,6GB; default: unlimited"),
+               "memory that each rank may use: 8GB or 8GB,6GB; default: unlimited"),
       add_count(app, "--plan-steps", command.plan_steps, 1, "N", "steps to measure; default: 7"),
       add_text(app, "--plan-time", command.plan_time, "TIME",
-               "how long to look for a plan; default: 5s"),
-      add_text(app, "--plan-out", command.plan_out, "FILE", "write the plan there"),
+               "time of the search for a plan; default: 5s"),
+      add_text(app, "--plan-out", command.plan_out, "FILE", "file for the plan"),
   };
   for (CLI::Option* option : options) option->needs(plan)->group("Plan");
   plan->group("Plan");
@@ -142,7 +144,7 @@ void add_training(CLI::App* app, TrainCommand& command) {
   LearningRate& rate = command.learning_rate;
   std::vector<CLI::Option*> options = {
       add_count(app, "--steps", command.steps, 1, "N", "updates in all; default: 400"),
-      add_count(app, "--batch", command.batch, 1, "N", "rows an update; default: 16"),
+      add_count(app, "--batch", command.batch, 1, "N", "rows for each update; default: 16"),
       add_count(app, "--microbatches", command.microbatches, 1, "M", "default: 8"),
       add_count(app, "--accumulate", command.accumulate, 1, "K",
                 "steps of the pipeline, with M microbatches each (and replica), for one update; "
@@ -333,13 +335,13 @@ std::variant<TrainCommand, std::string> parse_train_options(const std::vector<st
 TrainCommand take_up(const TrainCommand& now,
                      const std::map<std::string, std::vector<std::string>>& then) {
   std::map<std::string, std::vector<std::string>> options = then;
-  // A new split of the model replaces all options of the old one.
+  // A new split of the model replaces all options of the old split.
   if (now.given.contains("--split")) {
     options.erase("--stages");
     options.erase("--policy");
   }
   if (now.given.contains("--stages") || now.given.contains("--policy")) options.erase("--split");
-  // So does a plan, and a split replaces a plan.
+  // A new plan replaces the options of the old split, and a new split replaces a plan.
   if (now.given.contains("--plan")) {
     for (const char* name : {"--schedule", "--stages", "--split", "--policy", "--recompute"}) {
       options.erase(name);
@@ -354,7 +356,7 @@ TrainCommand take_up(const TrainCommand& now,
   if (now.given.contains("--ranks") || now.given.contains("--schedule")) {
     for (const char* name : {"--stages", "--split"}) options.erase(name);
     if (now.given.contains("--schedule") && is_schedule_file(now.schedule)) {
-      // The file may be lowered.
+      // A schedule file may be lowered already, and then takes no options of lowering.
       for (const std::string& name : pass_option_names()) options.erase(name);
       options.erase("--ranks");
     }
@@ -374,7 +376,7 @@ TrainCommand take_up(const TrainCommand& now,
     options.erase("--shard");
     options.erase("--shard-units");
   }
-  // Times of gathers are for weights that are gathered.
+  // A lookahead from times of gathers needs weights that are gathered.
   const auto shard = options.find("--shard");
   const bool gathers = now.given.contains("--shard")
                            ? now.shard == "parameters"
@@ -397,7 +399,7 @@ TrainCommand take_up(const TrainCommand& now,
   TrainCommand command = std::get<TrainCommand>(std::move(parsed));
   command.resume = now.resume;
   if (!now.given.contains("--checkpoint")) {
-    // Beside the one that is taken up, wherever that was written.
+    // The folder of the checkpoint that is resumed, even if it was written to a different place.
     const std::filesystem::path path = std::filesystem::path(now.resume).lexically_normal();
     const bool is_one = std::filesystem::exists(path / "index.json");
     command.checkpoint = is_one ? (path / "..").lexically_normal().string() : now.resume;

@@ -19,7 +19,8 @@ bool is_schedule_file(const std::string& schedule);
 /// BadUsage for options that contradict each other.
 void check_train_command(const TrainCommand& command);
 
-/// The options of a resumed run: those of the checkpoint, replaced by those that are given now.
+/// The options of a resumed run: those of the checkpoint, replaced by those of the current command
+/// line.
 TrainCommand take_up(const TrainCommand& now,
                      const std::map<std::string, std::vector<std::string>>& then);
 

@@ -31,7 +31,7 @@
 namespace stagecraft::cli {
 namespace {
 
-/// Ctrl-C ends the search for a plan: a thread looks for the signal that the program noted.
+/// Ctrl-C ends the search for a plan: a thread polls for the signal that the program noted.
 class PlanInterrupt {
  public:
   PlanInterrupt()
@@ -63,7 +63,7 @@ Microbatches make_batch(const TrainCommand& command, const TrainingData& data, c
                      {.microbatches = command.microbatches});
 }
 
-/// The model split at these modules, before there is a plan.
+/// The model, split at these modules, before a plan exists.
 Task task_split_at(TrainCommand& command, const TrainingData& data,
                    const std::vector<std::string>& names) {
   command.planned = nullptr;
@@ -84,7 +84,8 @@ PlanProblem problem_of(const TrainCommand& command) {
     if (command.given.contains("--max-active-stages")) {
       problem.sharding.max_active_stages = command.lowering.max_active_stages;
     }
-    // The least that costs no time is what a plan has anyway.
+    // kLeastLookahead is not passed on: the planner uses the smallest lookahead that costs no time
+    // anyway.
     if (command.lookahead && command.lookahead != kLeastLookahead) {
       problem.sharding.lookahead =
           parse_lookahead(*command.lookahead, command.ranks, command.lowering.max_active_stages);

@@ -47,7 +47,7 @@ std::string last_error() {
   return std::strerror(errno);
 }
 
-/// Closes what it holds.
+/// A file descriptor that is closed at the end of the scope.
 class Descriptor {
  public:
   explicit Descriptor(int number = -1) : number_(number) {}
@@ -79,8 +79,8 @@ Pipe make_pipe() {
   return {Descriptor(ends[0]), Descriptor(ends[1])};
 }
 
-/// A port that is free now. Another program may take it before rank 0 does; then the ranks cannot
-/// join, and say so.
+/// A port that is free now. A different program may take it before rank 0 does. Then the ranks
+/// cannot join, and report this.
 uint16_t free_port() {
   const Descriptor listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in address = {};
@@ -95,7 +95,7 @@ uint16_t free_port() {
   return ntohs(address.sin_port);
 }
 
-/// The words of this program's command line without its own two options.
+/// The words of this program's command line without --processes and --restarts.
 std::vector<std::string> words_of_rank(int argc, char** argv) {
   std::vector<std::string> words;
   for (int i = 1; i < argc; ++i) {
@@ -110,7 +110,7 @@ std::vector<std::string> words_of_rank(int argc, char** argv) {
   return words;
 }
 
-/// The same words, but they continue from the newest checkpoint.
+/// The words for a restart: they continue from the newest checkpoint.
 std::vector<std::string> words_after_death(const std::vector<std::string>& words) {
   std::vector<std::string> resumed;
   for (std::size_t i = 0; i < words.size(); ++i) {
@@ -124,7 +124,7 @@ std::vector<std::string> words_after_death(const std::vector<std::string>& words
   return resumed;
 }
 
-/// The text that comes from a rank, line by line.
+/// Reads the output of a rank and prints it line by line.
 class Lines {
  public:
   Lines(Descriptor from, int32_t rank, std::FILE* to)
@@ -133,7 +133,8 @@ class Lines {
   int descriptor() const { return from_.get(); }
   bool is_open() const { return from_.is_open(); }
 
-  /// Prints the complete lines of what can be read now; at the end of the text, the rest.
+  /// Prints the complete lines of the text that can be read now. At the end of the text, prints the
+  /// rest.
   void pass_on() {
     char bytes[4096];
     const ssize_t count = ::read(from_.get(), bytes, sizeof(bytes));
@@ -151,7 +152,7 @@ class Lines {
  private:
   void print(std::string_view line) {
     const std::string text = fmt::format("rank {}: {}\n", rank_, line);
-    // Output that nobody reads is no reason to end the training.
+    // Errors of the write are ignored: training must not end because its output is not read.
     std::fwrite(text.data(), 1, text.size(), to_);
     std::fflush(to_);
   }
@@ -162,7 +163,7 @@ class Lines {
   std::string rest_;
 };
 
-/// The number of the last step that rank 0 has told.
+/// The number of the last step that rank 0 has reported.
 class LastStep {
  public:
   explicit LastStep(Descriptor from) : from_(std::move(from)) {}
@@ -222,7 +223,8 @@ class RankProcesses {
     }
   }
 
-  /// Returns when all have ended. After a death those that do not end by themselves are killed.
+  /// Returns when all ranks have ended. After a death, ranks that do not end by themselves are
+  /// killed.
   void watch() {
     std::optional<Deadline> limit;
     bool is_passed_on = false;
@@ -242,7 +244,8 @@ class RankProcesses {
     }
   }
 
-  /// The rank whose end ended the others: the first one that was killed, or else that failed.
+  /// The rank whose end caused the end of the others: the first that was killed, otherwise the
+  /// first that failed.
   std::optional<int32_t> first_dead() const { return first_dead_; }
   const RankProcess& process(int32_t rank) const {
     return processes_[static_cast<std::size_t>(rank)];
@@ -305,7 +308,7 @@ class RankProcesses {
       int status = 0;
       if (process.has_ended() || ::waitpid(process.id, &status, WNOHANG) != process.id) continue;
       process.status = status;
-      // Those that end because a rank was killed may be seen before it.
+      // A rank that ends because a different rank was killed may be seen before the killed one.
       const bool is_first =
           !first_dead_ || (process.was_killed() &&
                            !processes_[static_cast<std::size_t>(*first_dead_)].was_killed());
@@ -313,7 +316,7 @@ class RankProcesses {
     }
   }
 
-  /// Whether anything could be read within `wait`.
+  /// Prints output of the ranks. Returns whether anything could be read within `wait`.
   bool pass_on(std::chrono::milliseconds wait) {
     std::vector<pollfd> polled;
     for (const Lines& lines : lines_) polled.push_back({lines.descriptor(), POLLIN, 0});
@@ -368,7 +371,8 @@ int train_on_processes(const TrainCommand& command, int argc, char** argv) {
     const auto dead = world.first_dead();
     if (!dead) return kGood;
     const RankProcess& process = world.process(*dead);
-    // 130 and 143: a rank was asked to end, and all have ended after the same step.
+    // The exit statuses 130 and 143 mean that a signal asked a rank to end, and that all ranks
+    // ended after the same step.
     const bool is_final = !process.was_killed() &&
                           (process.exit_status() == kBadUsage ||
                            process.exit_status() == kNotSaved || process.exit_status() > 128);
@@ -393,7 +397,8 @@ void tell_step(int64_t step) {
     return number;
   }();
   if (descriptor < 0) return;
-  // A pipe takes these bytes as a whole. Who started this process may have gone.
+  // A write of these few bytes to a pipe is atomic. It fails if the parent process has ended, which
+  // is ignored.
   [[maybe_unused]] const ssize_t written = ::write(descriptor, &step, sizeof(step));
 }
 

@@ -17,13 +17,13 @@ namespace {
 
 using OrderedJson = nlohmann::ordered_json;
 
-/// A terminal's line is written over at most so often.
+/// The line on a terminal is updated at most this often.
 constexpr auto kRefresh = std::chrono::milliseconds(100);
 constexpr double kGibibyte = 1024.0 * 1024 * 1024;
-/// Plain lines in all.
+/// The number of plain lines of a run.
 constexpr int64_t kLines = 20;
 
-/// Bytes that are not UTF-8 become the replacement character.
+/// A line of JSON. Bytes that are not UTF-8 become the replacement character.
 std::string json_line(const OrderedJson& json) {
   return json_to_text(json, {.repair = true}) + '\n';
 }
@@ -35,7 +35,7 @@ std::string format_left(double seconds) {
   return fmt::format("{} h {:02} min", whole / 3600, whole / 60 % 60);
 }
 
-/// Without control characters and bytes that are not UTF-8.
+/// The text without control characters and without bytes that are not UTF-8.
 std::string printable(const std::string& text) {
   std::string out;
   for (const char c : ordered_json_from_text(json_line(text)).get<std::string>()) {
@@ -71,8 +71,8 @@ void Progress::write(const std::string& text) {
 }
 
 void Progress::write_over(const std::string& text) {
-  // Back to the first column; what is left of a longer line is erased, what is too long is left
-  // out.
+  // The cursor goes back to the first column. The rest of a longer old line is erased. A new line
+  // that is too long is truncated.
   const auto columns = static_cast<std::size_t>(terminal_columns().value_or(80));
   write("\r" + text.substr(0, columns - 1) + "\x1b[K");
   is_open_ = true;

@@ -37,7 +37,7 @@ class Progress {
   int64_t first_step_;
   int64_t tokens_a_step_;
   std::string unit_;
-  int64_t every_;  // of plain lines
+  int64_t every_;  // steps between plain lines
   bool is_open_ = false;
   std::chrono::steady_clock::time_point begin_ = std::chrono::steady_clock::now();
   std::chrono::steady_clock::time_point last_ = begin_;

@@ -99,7 +99,7 @@ std::string Ranks::describe() const {
 
 void Ranks::choose_device(TrainCommand& command) const {
   if (!world_ || world_->is_local() || command.device != "cuda") return;
-  if (!at::globalContext().hasCUDA()) return;  // make_task reports it
+  if (!at::globalContext().hasCUDA()) return;  // make_task reports the missing device
   const int32_t devices = c10::impl::VirtualGuardImpl(c10::kCUDA).deviceCount();
   command.device = fmt::format("cuda:{}", world_->local_rank() % devices);
 }

@@ -14,7 +14,7 @@
 namespace stagecraft::cli {
 
 /// If a launcher (torchrun, mpirun, srun) started several processes and --ranks was not given, sets
-/// it to the number of processes for each replica. `then`: the options of a run that is resumed.
+/// it to the number of processes for each replica. `then` has the options of a run that is resumed.
 /// BadUsage if the replicas do not divide the number of processes.
 void take_launched_ranks(TrainCommand& command,
                          const std::map<std::string, std::vector<std::string>>& then);
@@ -23,8 +23,9 @@ void take_launched_ranks(TrainCommand& command,
 /// ranks of a world are processes of a launcher or, for replicas without a launcher, threads.
 class Ranks {
  public:
-  /// Joins the other processes, if there are any. BadUsage if the launcher started something
-  /// different from what the command asks for; otherwise throws as World does.
+  /// Joins the other processes, if there are any. BadUsage if the launcher started a different
+  /// number of processes or a different transport than the command asks for. Otherwise throws as
+  /// World does.
   explicit Ranks(const TrainCommand& command);
 
   /// The number of trainers in this process.
@@ -47,9 +48,9 @@ class Ranks {
   std::optional<World> world_;
 };
 
-/// What ranks tell each other after a step.
+/// The values that ranks exchange after a step.
 struct StepNotes {
-  int signal = 0;  ///< that was noted; 0: none
+  int signal = 0;  ///< the signal that was noted; 0: none
   bool is_save_due = false;
 };
 

@@ -10,8 +10,8 @@
 
 namespace stagecraft::cli {
 
-/// BadUsage if a file cannot be written, as far as that is known before writing. Ignores an empty
-/// path.
+/// BadUsage if a file cannot be written, as far as this can be checked without writing. Ignores an
+/// empty path.
 void check_writable(const std::string& file);
 
 /// The reports of a command: page, JSON and trace.

@@ -10,8 +10,8 @@
 
 namespace stagecraft::cli {
 
-/// Saves the checkpoints of a run: when one is due, writing beside training, and what is said if
-/// one cannot be written. Training continues then, and the last good checkpoint stays.
+/// Saves the checkpoints of a run: decides when one is due, writes it while training continues, and
+/// reports if it cannot be written. Training then continues, and the last good checkpoint stays.
 class Saving {
  public:
   explicit Saving(const TrainCommand& command);
@@ -22,10 +22,10 @@ class Saving {
   /// checkpoints, by the clock of this rank.
   bool is_due(int64_t step) const;
 
-  /// Copies the checkpoint and begins to write it. A write that failed is a line on standard error,
-  /// but not if the one before it has failed for the same reason.
+  /// Copies the checkpoint and begins to write it. If the write before it failed, prints a line on
+  /// standard error, unless the one before that failed for the same reason.
   void start(Checkpoint checkpoint);
-  /// Waits for the write under way.
+  /// Waits until the current write ends.
   void finish();
 
   /// The newest checkpoint that was written completely; empty without one.
@@ -41,13 +41,13 @@ class Saving {
   std::optional<std::chrono::nanoseconds> time_between_;
   std::chrono::steady_clock::time_point last_ = std::chrono::steady_clock::now();
   CheckpointWriter writer_;
-  int64_t step_ = 0;  // of the write under way
-  std::string lost_;  // why the last one was not written; empty: it was
+  int64_t step_ = 0;  // of the current write
+  std::string lost_;  // why the last checkpoint was not written; empty if it was
 };
 
-/// The newest checkpoint of a folder that can be read; nothing if the folder has none. Damaged ones
-/// are named on standard error and passed over. FileError if there are checkpoints and none can be
-/// read. `path` is set to that of the checkpoint.
+/// The newest checkpoint of a folder that can be read; nothing if the folder has none. Damaged
+/// checkpoints are named on standard error and skipped. FileError if there are checkpoints and none
+/// can be read. Sets `path` to that of the checkpoint.
 std::optional<Checkpoint> newest_readable(const std::string& folder, std::string& path);
 
 }  // namespace stagecraft::cli

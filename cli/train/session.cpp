@@ -55,7 +55,7 @@ uint64_t seed_of(const TrainCommand& command, uint64_t purpose) {
   return mix_seed(static_cast<uint64_t>(command.seed), purpose, 0, kWholeModel);
 }
 
-/// Reports before training what would fail after it.
+/// Checks before training that checkpoints can be written.
 void check_folder_is_writable(const std::string& folder) {
   if (folder.empty()) return;
   std::error_code error;
@@ -71,7 +71,8 @@ void check_folder_is_writable(const std::string& folder) {
 
 class Session {
  public:
-  /// `transport`: that of this rank; null without a world. Only rank 0 prints and writes files.
+  /// `transport` is that of this rank, or null without a world. Only rank 0 prints and writes
+  /// files.
   Session(TrainCommand command, const std::optional<Checkpoint>& checkpoint, Transport* transport)
       : command_(std::move(command)),
         transport_(transport),
@@ -146,7 +147,7 @@ class Session {
  private:
   bool is_first() const { return transport_ == nullptr || transport_->rank() == Rank(0); }
 
-  /// Writing a file may take longer than the timeout of a step.
+  /// Waits until rank 0 has written its files, which may take longer than the timeout of a step.
   void wait_for_files() {
     if (transport_ != nullptr) transport_->barrier(Deadline::after(std::chrono::hours(1)));
   }
@@ -160,8 +161,9 @@ class Session {
     return rows;
   }
 
-  // Measuring memory costs a few per cent of time, so only the reported step does it. A step that
-  // measures memory is not replayed, so on a device with graphs it is the step before.
+  // Measuring memory costs a few per cent of time, so it is done in one step: the reported one. On
+  // a device with graphs it is the step before, because a step that measures memory is not
+  // replayed.
   bool measures_memory() const {
     if (!reports_.are_wanted()) return false;
     constexpr int64_t kReplaysAfter = 8;
@@ -193,10 +195,12 @@ class Session {
     progress.say(fmt::format("{} parameters in {} stages on {}, {}, {} microbatches; {}",
                              parameters, trainer_.pipe().num_stages(), ranks, command_.schedule,
                              command_.microbatches, data_.describe()));
-    if (trainer_.steps() > 0) progress.say(fmt::format("going on after step {}", trainer_.steps()));
+    if (trainer_.steps() > 0)
+      progress.say(fmt::format("continuing after step {}", trainer_.steps()));
   }
 
-  /// Told once, when some steps after the first ones have been measured.
+  /// Prints the comparison with the plan once, when some steps after the first ones have been
+  /// measured.
   void compare_with_plan_once(Progress& progress) {
     constexpr std::size_t kSkipped = 2;
     constexpr std::size_t kMeasured = 7;
@@ -214,7 +218,7 @@ class Session {
   }
 
   /// For --unshard-lookahead least: after a few steps, if more follow. The first two take longer
-  /// than later ones. `first`: steps that were done before.
+  /// than later ones. `first` is the number of steps of earlier calls.
   void fit_lookahead_once(Progress& progress, int64_t first) {
     constexpr int64_t kMeasured = 3;
     if (command_.lookahead != kLeastLookahead) return;
@@ -224,7 +228,7 @@ class Session {
     reports_.add_fact("unshard lookahead", line);
   }
 
-  /// The same rows each time.
+  /// The loss of an evaluation, on the same rows each time.
   double evaluate() {
     const auto batches = data_.evaluation(command_, seed_of(command_, kEvaluationRows));
     double sum = 0;
@@ -334,7 +338,8 @@ int train(TrainCommand command) {
     if (checkpoint) command = take_up(command, then);
     take_plan_file(command);
     if (!command.planned && is_schedule_file(command.schedule)) fit_to_schedule(command);
-    // Later ones are damaged with `auto`: they are replaced when training comes to their steps.
+    // With `auto`, later checkpoints are damaged ones. They are replaced when training reaches
+    // their steps.
     if (!is_auto) check_folder(command, checkpoint);
   } catch (const Error& error) {
     throw BadUsage(error.what());  // before training every error is one of usage

@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 4 examples/python/data_parallel.py
 
-A program of torch.distributed.pipelining is the same but for the import of the two classes.
+A program of torch.distributed.pipelining differs only in the import of the two classes.
 """
 
 import torch
@@ -59,7 +59,7 @@ def loss(logits: torch.Tensor, target: torch.Tensor) -> torch.Tensor:
 
 
 def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
-    """Tokens and those that follow them: each is the one before it, times 5, plus 1."""
+    """Tokens and the tokens that follow them. Each token is 5 times the one before it, plus 1."""
     first = torch.randint(0, VOCABULARY, (ROWS, 1), generator=torch.Generator().manual_seed(step))
     tokens = [first]
     for _ in range(LENGTH):

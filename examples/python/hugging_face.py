@@ -1,8 +1,8 @@
-"""A GPT-2 of Hugging Face, cut by the names of its layers, on two processes.
+"""A GPT-2 of Hugging Face, split at names of its layers, on two processes.
 
     torchrun --nproc-per-node 2 examples/python/hugging_face.py
 
-A program of torch.distributed.pipelining is the same but for the import of three names.
+A program of torch.distributed.pipelining differs only in the import of three names.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""A pipeline in one process: ranks are threads, and there is nothing to launch.
+"""A pipeline in one process: ranks are threads, so no launcher is needed.
 
     python examples/python/one_process.py
 """

@@ -1,4 +1,4 @@
-"""A function of one's own for the overlapped forwards and backwards of DualPipeV.
+"""A custom function for the overlapped forwards and backwards of DualPipeV.
 
     python examples/python/overlap.py
 """
@@ -15,7 +15,8 @@ def main() -> None:
     seen = []
 
     def overlap(action: object, ctx: object) -> None:
-        """Runs both parts by hand. A real one would interleave their kernels, or use two threads."""
+        """Runs both parts one after the other. A real function would interleave their kernels, or
+        use two threads."""
         seen.append(str(action))
         stage_of = {stage.stage_index: stage for stage in stages}
         for part in action.sub_actions:

@@ -1,4 +1,4 @@
-"""A schedule of one's own, as a CSV file: build one, look at it, change it, run it.
+"""A schedule as a CSV file: builds one, prints it, changes it, runs it.
 
     python examples/python/own_schedule.py
 """
@@ -16,7 +16,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "mine.csv"
         schedule.to_csv(path)
-        # Each line is a rank: what it computes, in order. Rank 1 splits its first backward in two.
+        # Each line has the compute actions of a rank in order. Rank 1 splits its first backward in
+        # two.
         text = path.read_text().replace("1B0", "1I0,1W0", 1)
         path.write_text(text)
         mine = sc.Schedule.read(path)

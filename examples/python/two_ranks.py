@@ -2,7 +2,7 @@
 
     torchrun --nproc-per-node 2 examples/python/two_ranks.py
 
-A program of torch.distributed.pipelining is the same but for the first import.
+A program of torch.distributed.pipelining differs only in the first import.
 """
 
 import torch

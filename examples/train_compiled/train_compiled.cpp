@@ -1,4 +1,5 @@
-// A model whose stages were compiled ahead of time, trained on ranks that are threads. No Python.
+// Trains a model whose stages were compiled ahead of time, on ranks that are threads, without
+// Python.
 //
 //   python export_gpt.py gpt.pt2
 //   stagecraft compile gpt.pt2 --split layers.1,layers.2,layers.3
@@ -29,7 +30,7 @@ int main(int argc, char** argv) {
     const Loss loss([](const at::Tensor& logits, const at::Tensor& targets) {
       return at::cross_entropy_loss(logits.flatten(0, 1), targets.flatten());
     });
-    // Half of the backwards fill what would be waiting time.
+    // With ZBVZeroBubble, weight backwards fill the time in which ranks would wait.
     TrainerOptions options{.schedule = "ZBVZeroBubble", .ranks = pipe.num_stages() / 2};
     options.microbatches = 4;
     options.learning_rate = {.peak = 3e-3, .least = 3e-4, .warmup = 5, .steps = 40};

@@ -1,4 +1,5 @@
-"""Exports a small byte-level LLaMA with random weights, for train_llama_pt2, and checks what comes back.
+"""Exports a small byte-level LLaMA with random weights, for train_llama_pt2, and checks the trained
+weights.
 
     export_llama.py write llama.pt2
     export_llama.py check llama.pt2 trained.pt
@@ -24,7 +25,7 @@ def make_model():
 
 def write(path):
     ids = torch.randint(0, 256, (2, 32))
-    # Two tensors: where ids were given twice, export would take both arguments for one.
+    # Two tensors, because export would treat one tensor that is passed twice as one argument.
     inputs = {"input_ids": ids, "labels": ids.clone()}
     shape = {0: torch.export.Dim("rows", min=1, max=64), 1: torch.export.Dim("length", min=2, max=128)}
     program = torch.export.export(make_model(), (), inputs, dynamic_shapes={"input_ids": shape, "labels": shape})

@@ -1,4 +1,5 @@
-// A LLaMA that Python has exported, cut between its layers and trained on two ranks without Python.
+// Splits a LLaMA that Python has exported between its layers, and trains it on two ranks without
+// Python.
 //
 //   python export_llama.py write llama.pt2
 //   train_llama_pt2 llama.pt2 TEXT trained.pt
@@ -21,7 +22,8 @@ int main(int argc, char** argv) {
     for (const std::string& warning : archive.warnings())
       std::printf("note: %s\n", warning.c_str());
 
-    // By the module's name in Python. The tied embedding is sent to the stage of the head.
+    // Split points are names of modules in Python. The tied embedding is sent to the stage of the
+    // head.
     const Pipe pipe(archive.graph(), {.points = {{"model.layers.2", SplitPoint::kBeginning}}},
                     {.by_default = SharedParameter::kTransmit});
     std::printf("%s\n", pipe.table().c_str());

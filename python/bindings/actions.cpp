@@ -20,7 +20,8 @@ Action action_from_code(uint64_t code) {
   return has_microbatch(type) ? Action(stage, type, MicrobatchId(tail)) : Action(stage, type);
 }
 
-// The class of actions, and those that were made. Never freed: the interpreter may be gone by then.
+// The class of actions, and the actions that were made. They are never freed, because the
+// interpreter may have ended before.
 struct ActionObjects {
   PyTypeObject* action = nullptr;
   py::tuple types;

@@ -34,7 +34,8 @@ py::object object_or_none(const at::Tensor& tensor) {
   return tensor.defined() ? py::cast(tensor) : py::none();
 }
 
-// I: the gradients of the inputs, and for each border (node, gradients, parameters, border).
+// Runs I. Returns the gradients of the inputs, and for each border node (node, gradients,
+// parameters, border).
 py::tuple backward_input_of(const std::vector<at::Tensor>& outputs, const OptionalTensors& grads,
                             const std::vector<at::Tensor>& inputs) {
   std::vector<GradRoot> roots = roots_of(outputs, grads);
@@ -61,7 +62,7 @@ py::tuple backward_input_of(const std::vector<at::Tensor>& outputs, const Option
   return py::make_tuple(input_grads, borders);
 }
 
-// W: (border, gradients by output of its node).
+// Runs W. `work` has (border, gradients by output of its node).
 void backward_weight_of(const std::vector<std::pair<BorderWork*, OptionalTensors>>& work,
                         bool keep_graph) {
   std::vector<BorderWork> borders;

@@ -19,8 +19,8 @@ py::object error_class(const char* name) {
   return py::module_::import("stagecraft.errors").attr(name);
 }
 
-// To be called before any other function of Python: until then a failed hook's exception may be set
-// in this thread.
+// Must be called before any other function of Python: until then, an exception of a failed hook may
+// be set in this thread.
 py::object python_cause(const std::exception_ptr& cause) {
   if (!cause || !cause_function()) return {};
   return cause_function()(cause);

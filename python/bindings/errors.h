@@ -9,8 +9,8 @@ namespace stagecraft::python {
 
 namespace py = pybind11;
 
-/// Makes the errors of this module's C++ code those of stagecraft.errors, with their attributes.
-/// Called once by each extension module.
+/// Translates the errors of this module's C++ code into those of stagecraft.errors, with their
+/// attributes. Called once by each extension module.
 void bind_errors(py::module_& module);
 
 /// The Python exception for a C++ exception: an object of stagecraft.errors for ours, RuntimeError

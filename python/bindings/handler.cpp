@@ -21,7 +21,7 @@ auto released(const Call& call) {
   return call();
 }
 
-// The argument of a Python handler. Its functions may be called by one thread at a time.
+// The argument of a Python handler. Only one thread at a time may call its functions.
 class PyAction {
  public:
   explicit PyAction(ActionContext& context) : context_(&context) {}
@@ -29,7 +29,7 @@ class PyAction {
 
   std::string text() const { return to_string(context().action()); }
   bool is_overlap() const { return context().action().is_overlap(); }
-  // (stage, type, microbatch) of each part; -1 for what it does not have.
+  // (stage, type, microbatch) of each part; -1 for a field that the part lacks.
   py::list parts() const {
     py::list list;
     for (const Action part : context().parts()) {
@@ -120,8 +120,8 @@ ActionHandler handler_of(const py::object& function) {
 }
 
 void bind_handler(py::module_& module) {
-  py::class_<PyAction, std::shared_ptr<PyAction>>(module, "Action",
-                                                  "What a handler of an action can do.")
+  py::class_<PyAction, std::shared_ptr<PyAction>>(
+      module, "Action", "The functions that the handler of an action may call.")
       .def_property_readonly("text", &PyAction::text)
       .def_property_readonly("is_overlap", &PyAction::is_overlap)
       .def_property_readonly("parts", &PyAction::parts)

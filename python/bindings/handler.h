@@ -8,8 +8,8 @@ namespace stagecraft::python {
 
 namespace py = pybind11;
 
-/// Calls a Python function with the action in the place of the runtime; none for None. The function
-/// may use the action until it returns, from any thread.
+/// A handler that calls a Python function with the action, instead of the runtime. An empty handler
+/// for None. The function may use the action from any thread, until it returns.
 ActionHandler handler_of(const py::object& function);
 
 }  // namespace stagecraft::python

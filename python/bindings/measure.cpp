@@ -23,7 +23,7 @@ std::string layers_text(std::vector<PlanLayer> layers, const char* unit) {
   return to_layer_file(file);
 }
 
-// The layers' costs as the text of a file, from steps on one microbatch.
+// The costs of the layers as the text of a cost file, measured in steps on one microbatch.
 std::string measure_graph(const Graph& graph, const std::vector<std::string>& names,
                           const py::tuple& args, const py::dict& kwargs, const py::object& target,
                           const py::object& loss, int32_t ranks, int32_t steps) {

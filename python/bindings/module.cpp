@@ -19,7 +19,7 @@ void bind_measure(py::module_& module);
 
 PYBIND11_MODULE(_C, module) {
   using namespace stagecraft::python;
-  module.doc() = "The engine of Stagecraft; stagecraft's modules are its face.";
+  module.doc() = "The C++ engine of Stagecraft. Use it through the modules of stagecraft.";
   bind_errors(module);
   bind_calls(module);
   bind_backward(module);

@@ -55,7 +55,7 @@ Pipe cut_at_points(const Graph& graph, const std::vector<std::pair<std::string, 
   return Pipe(graph, split_of(points));
 }
 
-// Before the nodes of these names.
+// The graph, split before the nodes with these names.
 Pipe cut_before(const Graph& graph, const std::vector<std::string>& names) {
   Split split;
   split.policy = [&](const Graph& whole) {
@@ -126,8 +126,8 @@ py::object run(const GraphProgram& program, const py::tuple& args, const py::dic
   return to_python(output);
 }
 
-// What a stage of a pipe takes: for each positional argument (stage, output) or the number of a
-// model argument.
+// The sources of a stage's positional arguments: (stage, output), or the number of an argument of
+// the model.
 py::list sources_of(const Pipe& pipe, int32_t stage) {
   py::list sources;
   for (const StageSource& source : pipe.plan().stages.at(static_cast<std::size_t>(stage)).sources) {
@@ -191,7 +191,7 @@ void bind_pipe(py::module_& module) {
   py::class_<GraphProgram>(module, "GraphProgram", py::release_gil_before_calling_cpp_dtor())
       .def(py::init<Graph>())
       .def("run", &run);
-  py::class_<Pipe>(module, "Pipe", "A model cut into stages.")
+  py::class_<Pipe>(module, "Pipe", "A model that is split into stages.")
       .def_static("at_points", &cut_at_points)
       .def_static("before", &cut_before)
       .def_static("evenly", &cut_evenly)

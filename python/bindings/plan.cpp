@@ -57,7 +57,7 @@ py::dict make_plan_from(const std::string& layers, int32_t ranks, std::optional<
   options.seed = seed;
   options.space.stages_per_rank = stages_per_rank;
   options.space.recompute = recompute_from(recompute);
-  // Ctrl-C ends the search: signals are looked for when a better plan is found.
+  // Ctrl-C ends the search. Signals are checked when a better plan is found.
   std::atomic<bool> cancel{false};
   options.cancel = &cancel;
   options.progress = [&](const PlanProgress&) {

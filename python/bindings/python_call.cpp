@@ -16,7 +16,7 @@ bool is_python_ending() {
 }
 
 void drop(PyObject* object) {
-  // At the end of the process objects are left to it.
+  // At the end of the process objects are not released, because the interpreter may be gone.
   if (object == nullptr || Py_IsInitialized() == 0 || is_python_ending()) return;
   const py::gil_scoped_acquire gil;
   Py_DECREF(object);
@@ -38,8 +38,8 @@ void raise(const Held& exception) {
   PyErr_SetObject(reinterpret_cast<PyObject*>(Py_TYPE(value)), value);
 }
 
-// What torch's autograd engine throws when Python code failed inside a backward. Its exception may
-// still be the one that is set in this thread.
+// The exception of a python_error, which torch's autograd engine throws if Python code failed
+// inside a backward. It may still be set in this thread.
 py::object exception_of(python_error& error) {
   error.persist();
   python_error copy(error);
@@ -70,10 +70,10 @@ Held hold(py::handle object) {
 
 void throw_held(py::error_already_set& error) {
   py::object value = error.value();
-  // A chain of frames is kept by the traceback, which the value must know.
+  // The traceback keeps the frames alive, so the exception must refer to it.
   if (error.trace()) PyException_SetTraceback(value.ptr(), error.trace().ptr());
   const Held held = hold(value);
-  // A failure of a peer that a handler has met is still that.
+  // A PeerError that a handler raises stays a PeerError.
   if (error.matches(py::module_::import("stagecraft.errors").attr("PeerError"))) {
     throw PeerError(py::str(value), Rank(value.attr("peer").cast<int32_t>()));
   }

@@ -13,7 +13,8 @@ namespace stagecraft::python {
 
 namespace py = pybind11;
 
-/// A Python object that C++ objects own. Any thread may drop it: the last one takes the GIL.
+/// A Python object that C++ objects own. Any thread may release it. The last release acquires the
+/// GIL.
 using Held = std::shared_ptr<PyObject>;
 /// REQUIRES the GIL.
 Held hold(py::handle object);
@@ -33,8 +34,8 @@ class PyFailure : public Error {
   Held exception_;
 };
 
-/// The same for what is no Exception: KeyboardInterrupt and SystemExit. It ends the step, and is
-/// raised again as it is.
+/// The same for exceptions that are not derived from Exception: KeyboardInterrupt and SystemExit.
+/// It ends the step, and is raised again unchanged.
 class PyInterrupt : public InterruptedError {
  public:
   PyInterrupt(const std::string& message, Held exception)
@@ -60,14 +61,14 @@ auto with_gil(const Call& call) {
   }
 }
 
-/// Looks for signals: KeyboardInterrupt and what other handlers raise become PyInterrupt or
-/// PyFailure. For WaitTick.
+/// Runs Python's signal handlers if a signal has arrived. KeyboardInterrupt and other exceptions of
+/// handlers are thrown as PyInterrupt or PyFailure. For WaitTick.
 void check_signals();
 /// Whether this is the thread on which Python handles signals. REQUIRES the GIL.
 bool is_main_thread();
 
-/// Raises the original exceptions where a PyFailure or PyInterrupt leaves a binding, and makes them
-/// the `__cause__` of StageErrors.
+/// Makes Python raise the original exception if a PyFailure or PyInterrupt leaves a binding. Makes
+/// it the `__cause__` of a StageError.
 void bind_calls(py::module_& module);
 
 }  // namespace stagecraft::python

@@ -101,7 +101,7 @@ std::vector<TiedWeight> ties_of(const py::list& given) {
   return ties;
 }
 
-// The loss is a function of the microbatch; Python keeps outputs and targets.
+// In C++ the loss is a function of the microbatch's number alone. Python keeps outputs and targets.
 Loss loss_of(const py::object& function) {
   if (function.is_none()) return {};
   return [held = hold(function)](const c10::IValue& output, const c10::IValue& target,
@@ -115,7 +115,8 @@ Loss loss_of(const py::object& function) {
 
 PipelineOptions options_of(const py::dict& given) {
   PipelineOptions options;
-  // A module is Python code, which a replay would not call.
+  // Steps are not captured as device graphs, because a replay would not call the Python code of a
+  // module.
   options.graphs = GraphMode::kOff;
   options.loss = loss_of(get<py::object>(given, "loss", py::none()));
   if (given.contains("ports") && !py::object(given["ports"]).is_none()) {
@@ -325,14 +326,14 @@ class ThreadRunner final : public PyRunner {
 }  // namespace
 
 void bind_runner(py::module_& module) {
-  py::class_<PyReport>(module, "Report", "Where the time of a step went.")
+  py::class_<PyReport>(module, "Report", "The use of time in a step.")
       .def("fields", &PyReport::fields)
       .def("timeline", &PyReport::timeline)
       .def("text", &PyReport::text)
       .def_property_readonly("schedule_name", &PyReport::schedule_name)
       .def("save", &PyReport::save, py::call_guard<py::gil_scoped_release>());
   py::class_<PyRunner>(module, "Runner", py::release_gil_before_calling_cpp_dtor(),
-                       "What runs the steps of a pipeline.")
+                       "Runs the steps of a pipeline.")
       .def("run", &PyRunner::run)
       .def("set_handler", &PyRunner::set_handler)
       .def("refresh", &PyRunner::refresh)

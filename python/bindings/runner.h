@@ -34,7 +34,7 @@ class PyReport {
   StepReport report_;
 };
 
-/// What runs the steps of a pipeline, for Python. Every call releases the GIL while it waits.
+/// Runs the steps of a pipeline, for Python. Every call releases the GIL while it waits.
 class PyRunner {
  public:
   PyRunner() = default;
@@ -46,11 +46,13 @@ class PyRunner {
   /// Null if the ranks are threads.
   virtual const Transport* find_transport() const { return nullptr; }
 
-  /// `inputs`: (args, kwargs) of each microbatch, or none. `options`: microbatches, weights,
-  /// has_target, measure_memory, reduce_grads. Returns losses, added_losses and weights.
+  /// Runs a step, or an evaluation. `inputs` has (args, kwargs) of each microbatch, or is empty.
+  /// The keys of `options` are microbatches, weights, has_target, measure_memory, reduce_grads.
+  /// Returns losses, added_losses and weights.
   py::dict run(bool is_training, const py::list& inputs, const py::dict& options);
   void set_handler(const std::string& type, const py::object& function);
-  /// The stage's tensors have been exchanged; `tensors` returns (parameters, buffers).
+  /// Must be called if the tensors of a stage were replaced. `tensors` returns (parameters,
+  /// buffers).
   void refresh(int32_t stage, const py::object& tensors);
   PyReport report();
   py::list memory_estimate(int32_t microbatches);

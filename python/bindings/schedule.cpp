@@ -48,7 +48,7 @@ std::optional<VerifyMode> mode_from(const std::optional<std::string>& name) {
   throw ArgumentError("mode: expected training, forward-only or partial, got " + *name);
 }
 
-// Lists as they are, with the placement that the caller gives (-1: no rank), or the inferred one.
+// A schedule of given lists, with the placement of the caller (-1: no rank) or the inferred one.
 Schedule from_lists(const py::sequence& codes, const std::optional<std::vector<int32_t>>& ranks,
                     const std::optional<std::string>& level) {
   std::vector<ActionList> lists = lists_from_codes(codes);

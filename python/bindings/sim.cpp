@@ -119,7 +119,7 @@ void bind_sim(py::module_& module) {
       .def_readonly("peak_memory", &RankStats::peak_memory)
       .def_readonly("transfers_sent", &RankStats::transfers_sent);
 
-  py::class_<Simulated>(module, "Simulated", "A schedule and what came of running it on a clock.")
+  py::class_<Simulated>(module, "Simulated", "A schedule and the results of its simulation.")
       .def_property_readonly("makespan", [](const Simulated& s) { return s.result.makespan; })
       .def_property_readonly("span", [](const Simulated& s) { return s.result.span; })
       .def_property_readonly("bubble", [](const Simulated& s) { return s.result.bubble; })

@@ -57,7 +57,7 @@ AroundBackward around_backward(const py::object& begin, const py::object& end) {
       try {
         tell(end);
       } catch (const Error&) {
-        // The first failure counts.
+        // If both fail, the first failure is reported.
       }
       throw;
     }
@@ -82,7 +82,7 @@ std::function<std::function<void()>()> weight_work(const py::object& builder) {
   };
 }
 
-// A stage of its own, outside a step.
+// A stage that is used alone, outside a step.
 class LoneStage {
  public:
   LoneStage(int32_t index, int32_t num_stages, const py::object& call)

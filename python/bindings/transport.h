@@ -26,7 +26,8 @@ class PyWorld {
   const std::string& name() const { return name_; }
   bool is_open() const { return own_ != nullptr || world_ != nullptr; }
   void close();
-  /// In a forked child, which has none of the threads: the memory is left alone.
+  /// For a forked child process, which has none of the threads: drops the world without destroying
+  /// it.
   void forget();
 
  private:

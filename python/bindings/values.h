@@ -14,8 +14,8 @@ namespace py = pybind11;
 
 /// The Python object of a value, and the value of a Python object. Tensors, numbers, strings, None,
 /// tuples, lists and dicts with string keys are values of the same kind; any other object is one
-/// opaque leaf, which reaches stages of the same process as it is and cannot be sent to another.
-/// REQUIRE the GIL.
+/// opaque leaf. Stages of the same process get the object itself. It cannot be sent to a different
+/// process. REQUIRE the GIL.
 py::object to_python(const c10::IValue& value);
 c10::IValue to_value(py::handle object);
 

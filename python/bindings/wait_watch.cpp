@@ -31,7 +31,7 @@ void WaitWatch::operator()() {
 void WaitWatch::log_if_due() {
   const std::vector<HeardProgress> ranks = transport_->progress();
   const auto& own = ranks[transport_->rank().position()].progress;
-  // A wait that began later is looked at when it is as old.
+  // If the wait began later, the table is logged when the wait is that old.
   const auto waited = own ? own->waits : std::chrono::milliseconds(0);
   if (waited < 0.9 * period_) {
     next_ = Clock::now() + std::chrono::duration_cast<Clock::duration>(period_ - waited);

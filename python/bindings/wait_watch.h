@@ -6,8 +6,8 @@
 
 namespace stagecraft::python {
 
-/// The tick of a step that waits (base/wait_tick.h): looks for signals, and every 30 s of a wait
-/// logs where each rank is. STAGECRAFT_WAIT_LOG sets the number of seconds; 0 logs nothing.
+/// The tick of a step that waits (base/wait_tick.h): checks for signals, and every 30 s of a wait
+/// logs the position of each rank. STAGECRAFT_WAIT_LOG sets the number of seconds; 0 logs nothing.
 class WaitWatch {
  public:
   /// Without a transport nothing is logged.

@@ -1,4 +1,4 @@
-"""The engine of Stagecraft; stagecraft's modules are its face."""
+"""The C++ engine of Stagecraft. Use it through the modules of stagecraft."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 class Action:
-    """What a handler of an action can do."""
+    """The functions that the handler of an action may call."""
 
     @property
     def text(self) -> str: ...
@@ -26,7 +26,7 @@ class Action:
     def finish_backward(self, part: int, grads: Any) -> None: ...
 
 class Report:
-    """Where the time of a step went."""
+    """The use of time in a step."""
 
     def fields(self) -> dict[str, Any]: ...
     def timeline(self) -> list[list[tuple[str, float, float]]]: ...
@@ -36,7 +36,7 @@ class Report:
     def save(self, path: str, title: str) -> None: ...
 
 class Runner:
-    """What runs the steps of a pipeline."""
+    """Runs the steps of a pipeline."""
 
     completed_steps: int
     def run(self, is_training: bool, inputs: list[Any], options: dict[str, Any]) -> dict[str, Any]: ...
@@ -111,7 +111,7 @@ class GraphProgram:
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
 
 class Pipe:
-    """A model cut into stages."""
+    """A model that is split into stages."""
 
     @staticmethod
     def at_points(graph: Graph, points: Sequence[tuple[str, bool]]) -> Pipe: ...

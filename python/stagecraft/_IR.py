@@ -1,4 +1,4 @@
-"""Models traced and cut into stages."""
+"""Traces models and splits them into stages."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ def get_submod_name(stage_idx: int) -> str:
 
 
 def pipe_split() -> None:
-    """Marks, in a model's forward, where the model is cut. Several in a row are one. Does nothing when
-    the model runs."""
+    """Marks a split point in a model's forward. Several calls in a row are one split point. Does
+    nothing when the model runs."""
     torch.ops.stagecraft.pipe_split()
 
 
 class SplitPoint(Enum):
-    """On which side of a module the model is cut."""
+    """The side of a module on which the model is split."""
 
     BEGINNING = 1
     END = 2
@@ -47,7 +47,7 @@ class PipeSplitWrapper:
 
 
 class PipeSequential(nn.Sequential):
-    """Modules that run one after the other, with a cut between each two."""
+    """Modules that run one after the other, with a split point between each two."""
 
     @staticmethod
     def from_sequential(sequential: nn.Sequential) -> PipeSequential:
@@ -62,7 +62,7 @@ class PipeSequential(nn.Sequential):
 
 
 class LossWrapper(nn.Module):
-    """A model with its loss; a subclass has the forward."""
+    """A model with its loss. A subclass defines the forward."""
 
     def __init__(self, module: nn.Module, loss_fn: Callable[..., Any]) -> None:
         super().__init__()
@@ -70,7 +70,7 @@ class LossWrapper(nn.Module):
         self.loss_fn = loss_fn
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        raise NotImplementedError("a subclass of LossWrapper has the forward")
+        raise NotImplementedError("a subclass of LossWrapper must define forward")
 
 
 class TrivialLossWrapper(LossWrapper):
@@ -83,7 +83,7 @@ class TrivialLossWrapper(LossWrapper):
 
 
 class MultiUseParameterConfig(Enum):
-    """What becomes of a parameter that several stages read."""
+    """How stages share a parameter that several of them read."""
 
     TRANSMIT = 1
     REPLICATE = 2
@@ -140,8 +140,8 @@ class _Layout:
 
 
 class Pipe(nn.Module):
-    """A model cut into stages, by `pipeline`. Calling it runs the stages one after the other; the
-    result is a tuple, also for one output."""
+    """A model that `pipeline` has split into stages. A call runs the stages one after the other.
+    The result is a tuple, also for one output."""
 
     def __init__(self, inner: Any, input_names: list[str]) -> None:
         super().__init__()
@@ -193,7 +193,7 @@ class Pipe(nn.Module):
         return tuple(output) if isinstance(output, (tuple, list)) else (output,)
 
     def info(self) -> PipeInfo:
-        """What `build_stage` needs beside a stage's module."""
+        """The information that `build_stage` needs in addition to a stage's module."""
         info = PipeInfo(self.split_gm.graph, self.num_stages, self.has_loss_and_backward)
         info.__dict__["ports"] = self._layout.ports
         info.__dict__["ties"] = self._layout.ties
@@ -204,7 +204,7 @@ class Pipe(nn.Module):
         return _PipelineStage(self.get_stage_module(stage_index), stage_index, self.info(), device, group)
 
     def print_readable(self) -> None:
-        """Prints how the stages are called, and what each runs."""
+        """Prints how the stages are called, and the operators of each."""
         print(self._layout.call_text)
         for stage in range(self.num_stages):
             print(f"\n{get_submod_name(stage)}:\n{self.get_stage_module(stage)}")
@@ -222,7 +222,7 @@ class Pipe(nn.Module):
         example_kwargs: dict[str, Any] | None = None,
         split_policy: Callable[[fx.GraphModule], fx.GraphModule] | None = None,
     ) -> Pipe:
-        """The pipe of a model with markers, or cut by a policy."""
+        """The pipe of a model that is split at its markers or by a policy."""
         return pipeline(mod, example_args, example_kwargs, split_policy=split_policy)
 
 
@@ -279,15 +279,16 @@ def pipeline(
     split_spec: dict[str, SplitPoint] | None = None,
     split_policy: Callable[[fx.GraphModule], fx.GraphModule] | None = None,
 ) -> Pipe:
-    """Traces a model and cuts it into stages. The model is not changed; the stages share its tensors.
+    """Traces a model and splits it into stages. The model is not changed; the stages share its
+    tensors.
 
     Args:
         module: the model.
         mb_args, mb_kwargs: an example microbatch. The number of rows may differ later.
-        split_spec: modules before or after which the model is cut, by name.
+        split_spec: the names of modules before or after which the model is split.
         split_policy: inserts `pipe_split` markers into the traced graph.
 
-    Without either the model is cut where its forward calls `pipe_split`.
+    Without either, the model is split where its forward calls `pipe_split`.
     """
     if split_spec is not None and split_policy is not None:
         raise ValueError("expected split_spec or split_policy, got both")
@@ -307,14 +308,15 @@ def pipeline(
 
 
 class Exported:
-    """A program that torch.export.save wrote, ready to be cut."""
+    """A program that torch.export.save wrote. `cut` splits it."""
 
     def __init__(self, path: str | os.PathLike[str], program: str = "") -> None:
         self.path = os.fspath(path)
         self._graph, self.warnings = _C.read_archive(self.path, program)
 
     def cut(self, points: list[str] | dict[str, SplitPoint] | int) -> Pipe:
-        """The pipe that is cut before these modules, or into that many stages of about equal cost."""
+        """The pipe of the program, split before these modules, or into that number of stages of about
+        equal cost."""
         names = [f"arg{i}" for i in range(64)]
         if isinstance(points, int):
             return Pipe(_C.Pipe.evenly(self._graph, points), names)
@@ -355,7 +357,7 @@ def _move_placeholders_to_front(graph: fx.Graph) -> None:
 
 
 def _modify_graph_op_device(gm: fx.GraphModule, new_device: torch.device) -> None:
-    """Lets operators of a graph that name a device name this one."""
+    """Replaces the devices that operators of a graph name by this one."""
     changed = False
     for node in gm.graph.nodes:
         if node.op == "call_function" and "device" in node.kwargs and node.kwargs["device"] != new_device:

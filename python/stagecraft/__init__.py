@@ -17,7 +17,7 @@ from stagecraft import _check
 
 __version__ = _check.VERSION
 
-# Which module has which names.
+# The names of each module.
 _MODULES = {
     "_IR": ["Exported", "Pipe", "SplitPoint", "load_exported", "pipe_split", "pipeline"],
     "pipelines": [

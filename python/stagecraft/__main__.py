@@ -24,7 +24,7 @@ def main() -> None:
     """Replaces this process by the program `stagecraft`, with the same arguments."""
     program = Path(__file__).with_name("bin") / "stagecraft"
     if not program.exists():
-        sys.exit(f"stagecraft: expected the program {program}, which the package brings; install the package again")
+        sys.exit(f"stagecraft: expected the program {program}, which is part of the package; install the package again")
     lib = _torch_lib()
     if lib is not None:
         os.environ.setdefault("STAGECRAFT_TORCH_LIB", lib)

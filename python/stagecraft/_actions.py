@@ -1,7 +1,7 @@
 """Actions of a schedule and their text; needs no torch.
 
-In C++ an action is one number. There is one `_Action` for each number that was seen, so that lists of
-a schedule cost a lookup an action.
+In C++ an action is one number. There is one `_Action` for each number that has occurred, so that a
+list costs a lookup for each action.
 """
 
 from __future__ import annotations
@@ -15,14 +15,15 @@ from typing import NamedTuple, Union
 from stagecraft import _schedule
 from stagecraft._check import TORCH_VERSION
 
-# Torch 2.15 waits for sends and reductions in its lists; until then they have no such actions.
+# Lists of torch 2.15 have waits for sends and reductions. Lists of earlier versions have no such
+# actions.
 HAS_WAITS = tuple(int(part) for part in TORCH_VERSION.split(".")[:2]) >= (2, 15)
 
 Code = Union[int, "tuple[int, ...]", None]
 
 
 class _ComputationType(str, Enum):
-    """What an action does; the value is its word in a schedule's text."""
+    """The type of an action. The value is its word in the text of a schedule."""
 
     FORWARD = "F"
     BACKWARD_INPUT = "I"
@@ -76,7 +77,7 @@ _OVERLAP = re.compile(r"\(([^()]*)\)([A-Z_]+)")
 
 
 class _Action(NamedTuple):
-    """One entry of a rank's list: a stage, what it does and for which microbatch; `2F0` as text.
+    """One entry of a rank's list: a stage, a type and a microbatch. `2F0` as text.
 
     An overlap has its parts in `sub_actions`: `(0F7;7B3)OVERLAP_F_B`.
     """
@@ -171,7 +172,8 @@ def to_native(order: Mapping[int, Iterable[_Action | None]], level: str | None =
 
 def from_native(schedule: _schedule.Schedule) -> Order:
     """Lists by rank of a C++ schedule."""
-    # Tuples of a large schedule would start the collector again and again, which finds nothing.
+    # The collector is disabled, because the many tuples of a large schedule would start it
+    # repeatedly, and it would find nothing.
     collects = gc.isenabled()
     gc.disable()
     try:

@@ -96,7 +96,7 @@ def stage_backward_input(
 ) -> tuple[tuple[torch.Tensor | None, ...], list[dict[str, Any]]]:
     """The input half: the gradients of the inputs, and what `stage_backward_weight` needs.
 
-    The parameters are left as they are. Each group belongs to one node of the graph that leads to
+    The parameters get no gradients. Each group belongs to one node of the graph that leads to
     inputs and to parameters; its ``grads`` may be replaced before the weight half.
     """
     tensors, starts = _pairs(stage_outputs_or_loss, output_grads)

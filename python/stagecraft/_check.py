@@ -37,7 +37,7 @@ def refuse_other_distribution() -> None:
 
 
 def refuse_other_torch() -> None:
-    """ImportError if the installed torch is of another minor version than that of the build."""
+    """ImportError if the minor version of the installed torch is not that of the build."""
     found = _installed_torch()
     if found is None or not TORCH_VERSION or _minor(found) == _minor(TORCH_VERSION):
         return

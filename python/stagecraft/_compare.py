@@ -1,4 +1,5 @@
-"""What is compared before a step: stages that are not the engine's, and `_runtime_validate`."""
+"""Comparisons before a step: for stages that the engine does not run, and for
+`_runtime_validate`."""
 
 from __future__ import annotations
 
@@ -13,7 +14,8 @@ __all__: list[str] = []
 
 
 def run_stand_ins(schedule: Any, stages: Any, arg_mbs: Any, kwarg_mbs: Any) -> None:
-    """What upstream checks before a step of stages that are not its own; nothing runs."""
+    """Makes the checks that torch makes before a step of stages of a different class. Runs
+    nothing."""
     args = arg_mbs[0] if arg_mbs else ()
     kwargs = kwarg_mbs[0] if kwarg_mbs else {}
     for stage in stages:
@@ -29,7 +31,7 @@ def run_stand_ins(schedule: Any, stages: Any, arg_mbs: Any, kwarg_mbs: Any) -> N
 
 
 def check_adjacent(schedule: Any) -> None:
-    """RuntimeError where a stand-in's transfers name a stage that is not its neighbour."""
+    """RuntimeError if the transfers of a stand-in name a stage that is not its neighbour."""
     for stage in schedule._local_stages():
         index = stage.stage_index
         sources = {
@@ -49,11 +51,12 @@ def check_adjacent(schedule: Any) -> None:
                 )
 
 
-# `_runtime_validate`: the rank of stage 0 compares before it meets any other rank.
+# For `_runtime_validate`. The rank of stage 0 compares before it communicates with other ranks.
 
 
 def _output_metas(stage: Any, args: Any, kwargs: Any) -> Any:
-    """What the module returns for a microbatch. The module and all random numbers are as before."""
+    """The metadata of the module's output for a microbatch. The module and all random numbers are
+    unchanged afterwards."""
     module = stage.submod
     buffers = [(buffer, buffer.clone()) for buffer in module.buffers()]
     with torch.no_grad(), torch.random.fork_rng():

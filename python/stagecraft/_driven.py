@@ -28,8 +28,8 @@ class _Wait:
 
 
 class Driven:
-    """An action whose handler is Python code. Stages and schedule are bound to it meanwhile, for
-    any thread that the handler starts."""
+    """An action whose handler is Python code. While the handler runs, stages and schedule refer to
+    this object, on all threads that the handler starts."""
 
     def __init__(self, schedule: Any, action: Any) -> None:
         self._action = action
@@ -106,7 +106,8 @@ class Driven:
         return raw
 
     def hand_over_output(self, stage: int, microbatch: int, outputs: Any) -> bool:
-        """Gives a forward's output to the next stage, of this process. False: it is not of this action."""
+        """Gives a forward's output to the next stage, of this process. Returns False if the forward does
+        not belong to this action."""
         part = self.find(stage, "F", microbatch)
         if part is None or part not in self._outputs:
             return False
@@ -128,7 +129,8 @@ class Driven:
         self._action.backward_weight(part)
 
     def hand_over_grads(self, stage: int, microbatch: int, grads: Any) -> bool:
-        """Gives gradients to the previous stage, of this process. False: they are not of this action."""
+        """Gives gradients to the previous stage, of this process. Returns False if they do not belong to
+        this action."""
         part = self.find(stage, "B", microbatch)
         if part is None:
             part = self.find(stage, "I", microbatch)
@@ -140,7 +142,7 @@ class Driven:
         return True
 
     def _finish(self) -> None:
-        """Hands over what the handler has computed and not handed over."""
+        """Hands over results that the handler has computed but not handed over."""
         for part, (stage, microbatch, value) in self._outputs.items():
             if part in self._done:
                 continue
@@ -170,7 +172,7 @@ OVERRIDES = {
 
 
 def run_part(schedule: Any, action: Any, context: Any) -> None:
-    """What upstream's runtime does for an action, for stages that override a part of it."""
+    """Runs an action as torch's runtime does, for stages that override a part of it."""
     kind = action.computation_type.value
     stage = next(s for s in schedule._local_stages() if s.stage_index == action.stage_index)
     m = action.microbatch_index

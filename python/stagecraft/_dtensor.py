@@ -1,8 +1,9 @@
-"""DTensors at a border: the local shard travels, with what is needed to make the DTensor again.
+"""DTensors at a boundary: the local shard is sent, with a description from which the DTensor is
+made again.
 
-The other side is on another mesh of the same names and layout, which it knows from its own tensors
-or from the ``get_mesh`` of its stages. Gradients come back as local shards, too, with placements of
-their own: a Partial gradient is not reduced before it is sent.
+The receiver uses a different mesh with the same names and layout. It knows this mesh from its own
+tensors or from the ``get_mesh`` of its stages. Gradients come back as local shards, too, with
+placements of their own: a Partial gradient is not reduced before it is sent.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ class _Meshes:
         self._last: Any = None
 
     def add(self, mesh: Any) -> None:
-        # A mesh of a group that was made anew replaces the one before.
+        # If a group was made again, its mesh replaces the old one.
         if mesh is not self._last:
             self._known[_key_of(mesh.mesh_dim_names, _layout_of(mesh))] = self._last = mesh
 
@@ -72,7 +73,7 @@ def _text_of(placement: Any) -> list[Any]:
         return ["P", placement.reduce_op]
     if isinstance(placement, Shard):
         return ["S", placement.dim]
-    raise PipeliningMetadataError(f"a DTensor placed as {placement} cannot cross a border")
+    raise PipeliningMetadataError(f"a DTensor placed as {placement} cannot cross a boundary")
 
 
 def _placement_of(text: list[Any]) -> Any:
@@ -80,8 +81,8 @@ def _placement_of(text: list[Any]) -> Any:
     return {"R": Replicate, "P": Partial, "S": Shard}[kind](*rest)
 
 
-# Placements of a gradient go back as the gradient of a small tensor beside the shard: how many
-# gradients were added up, then a number for each dimension of the mesh.
+# The placements of a gradient are sent back as the gradient of a small tensor that goes with the
+# shard: the number of gradients that were added up, then a number for each dimension of the mesh.
 _KINDS = ("R", "sum", "avg", "product", "max", "min")
 
 
@@ -134,7 +135,7 @@ class _PutTogether(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, tag: torch.Tensor, mesh: Any, placements: Any, shape: Any,
                 stride: Any) -> DTensor:
-        # A DTensor with a history of its own: that of this function.
+        # The DTensor must have the history of this function.
         return DTensor.from_local(local.detach(), mesh, placements, run_check=False, shape=shape, stride=stride)
 
     @staticmethod
@@ -162,7 +163,7 @@ def _description_of(value: DTensor) -> dict[str, Any]:
 
 
 def take_apart(value: DTensor) -> tuple[dict[str, Any], torch.Tensor, torch.Tensor]:
-    """What describes a DTensor, as JSON has it, its local shard, with history, and the tensor for its gradient."""
+    """The description of a DTensor for JSON, its local shard with its history, and the tensor for its gradient."""
     local, tag = _TakeApart.apply(value)
     return _description_of(value), local, tag
 

@@ -49,7 +49,7 @@ class PipelineActivationLiveness:
 def analyze_pipeline_activation_liveness(
         schedule: PipelineScheduleMulti, *, pp_rank: int, stage_indices: Iterable[int],
         granularity: Literal["microbatch", "stage_microbatch"]) -> PipelineActivationLiveness:
-    """Which activations of a rank can share a buffer, from F to B or W. ValueError for lists that are not complete."""
+    """Which activations of a rank can share a buffer, from F to B or W. ValueError for incomplete lists."""
     if granularity not in ("microbatch", "stage_microbatch"):
         raise ValueError(f"granularity: expected microbatch or stage_microbatch, got {granularity!r}")
     stages = tuple(stage_indices)

@@ -1,4 +1,5 @@
-"""Types of torch that take long to import. A value can have one only if its module is loaded already."""
+"""Types of torch that take long to import. A value can have such a type only if the module of the type
+is loaded already."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Passes over lists of actions, under the names that torch gives them; needs no torch.
 
-A pass returns new lists and leaves its arguments as they are. Which actions the lists have follows
-the installed torch: from 2.15 on, waits for reductions and sends.
+A pass returns new lists and does not change its arguments. The installed torch determines which
+actions the lists have: from 2.15 on, they have waits for reductions and sends.
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ def _get_profiler_function_name(action: _Action) -> str:
 
 
 def _format_pipeline_order(pipeline_order: Lists, error_step_number: int | None = None) -> str:
-    """A table: one line a time step, one column a rank; a mark at the step with that number."""
+    """A table with a line for each time step and a column for each rank. The step with the given
+    number is marked."""
     ranks = sorted(pipeline_order)
     columns = [["" if action is None else str(action) for action in pipeline_order[rank]] for rank in ranks]
     steps = max((len(column) for column in columns), default=0)
@@ -148,7 +149,7 @@ def _add_wait_send(comm_actions: Lists) -> Order:
 
 
 def _add_wait_send_budget(comm_actions: Lists, stage_to_rank: StageToRank, max_outstanding_sends: int) -> Order:
-    """Moves waits forward, so that no rank has more sends under way than that."""
+    """Moves waits forward, so that no rank has more outstanding sends than the maximum."""
     num_stages = 1 + max((part.stage_index for actions in comm_actions.values() for action in actions
                           if action is not None for part in _parts(action)), default=0)
     schedule = to_native(comm_actions, "lowered", stage_to_rank, num_stages)
@@ -156,7 +157,7 @@ def _add_wait_send_budget(comm_actions: Lists, stage_to_rank: StageToRank, max_o
 
 
 def _validate_send_waits(comm_actions: Lists) -> None:
-    """ValueError unless each send is there once and is waited for once, later."""
+    """ValueError unless each send occurs once and has one wait, after it."""
     send_of = {WAIT_SEND_F: SEND_F, WAIT_SEND_B: SEND_B}
     for rank, actions in comm_actions.items():
         pending: dict[tuple[_ComputationType, int, int], bool] = {}
@@ -171,7 +172,7 @@ def _validate_send_waits(comm_actions: Lists) -> None:
             key = (send_of.get(kind, kind), action.stage_index, action.microbatch_index)
             if kind in send_of:
                 if not pending.get(key, False):
-                    raise ValueError(f"rank {rank}, {action}: expected an earlier {key[0].value} that nobody waits for")
+                    raise ValueError(f"rank {rank}, {action}: expected an earlier {key[0].value} without a wait")
                 pending[key] = False
             elif key in pending:
                 raise ValueError(f"rank {rank}, {action}: comes a second time")
@@ -232,11 +233,11 @@ class _HeldReceives:
 
 
 def _defer_recv_ops(actions: Lists, stage_to_rank: StageToRank) -> Order:
-    """Moves each receive behind, to the action that reads its value.
+    """Moves each receive back to the action that reads its value.
 
-    Before a SEND to a rank of higher number, all receives that are held back from that rank come.
-    AssertionError for a receive that nothing reads. A schedule with defer_pp_recv shows these lists; what
-    runs has its receives placed so that no two ranks can wait for each other.
+    A SEND to a rank of higher number is preceded by all receives from that rank that were held back.
+    AssertionError for a receive that nothing reads. A schedule with defer_pp_recv shows these lists. In
+    the lists that run, receives are placed so that no two ranks can wait for each other.
     """
     result: Order = {}
     for rank, entries in actions.items():
@@ -263,7 +264,7 @@ def _defer_recv_ops(actions: Lists, stage_to_rank: StageToRank) -> Order:
 
 
 def _simulate_comms_compute(pipeline_order: Lists, stage_to_rank: StageToRank, num_stages: int) -> Order:
-    """Runs lowered lists in lock step, one step an action; None where a rank waits. ValueError when they are stuck."""
+    """Runs lowered lists in steps of one action. None means that a rank waits. ValueError for a deadlock."""
     order = {rank: [action for action in pipeline_order[rank] if action is not None] for rank in pipeline_order}
     try:
         steps = _schedule.unit_steps(to_native(order, "lowered", stage_to_rank, num_stages))
@@ -279,7 +280,8 @@ def _simulate_comms_compute(pipeline_order: Lists, stage_to_rank: StageToRank, n
 
 
 def _dump_chrometrace(schedule: Lists, filename: str) -> None:
-    """Writes the lists as a trace for ui.perfetto.dev: one microsecond a slot, a process a rank."""
+    """Writes the lists as a trace for ui.perfetto.dev: one microsecond for each slot, a process for
+    each rank."""
     events = []
     for rank in sorted(schedule):
         for step, action in enumerate(schedule[rank]):
@@ -300,7 +302,7 @@ def _get_warmup_ops(rank: int, n_local_stages: int, microbatches_per_round: int,
 def _get_1f1b_rank_ops(n_local_stages: int, pp_group_size: int, warmup_ops: int, fwd_bwd_ops: int, cooldown_ops: int,
                        rank: int, forward_stage_index: Callable[[int], int], backward_stage_index: Callable[[int], int],
                        num_1f1b_microbatches: int = 0, enable_zero_bubble: bool = False) -> list[_Action | None]:
-    """The list of one rank of an interleaved schedule, whose stages two functions give by the number of an operation.
+    """The list of one rank of an interleaved schedule. Two functions return the stage for the number of an operation.
 
     With `enable_zero_bubble` a backward is I, and its W comes `num_1f1b_microbatches` backwards later.
     """

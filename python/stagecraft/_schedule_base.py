@@ -1,4 +1,5 @@
-"""What all schedule classes share: microbatches, loss, how a batch is cut and results are put together."""
+"""The common part of all schedule classes: microbatches, loss, how a batch is split and results are
+merged."""
 
 from __future__ import annotations
 
@@ -15,13 +16,13 @@ from stagecraft.microbatch import TensorChunkSpec, _split_tensor, merge_chunks, 
 
 __all__: list[str] = []
 
-# The target is always cut along dim 0.
+# The target is always split along dim 0.
 _TARGET_CHUNK_SPEC = TensorChunkSpec(0)
 
 
 @dataclass
 class _PipelineContext:
-    """What a function that replaces an action gets beside the action."""
+    """The second argument of a function that replaces an action."""
 
     schedule_ref: _PipelineSchedule
     arg_mbs: list[tuple[Any, ...]] | None = None
@@ -50,7 +51,8 @@ def _check_torch_compile_compatibility(stages: Iterable[Any], schedule_name: str
 
 
 class _PipelineSchedule(ABC):
-    """What all schedules share: microbatches, loss, how a batch is cut and results are put together."""
+    """The common part of all schedules: microbatches, loss, how a batch is split and results are
+    merged."""
 
     # The name of the builder, for schedules that are built by name.
     _kind: ClassVar[str | None] = None
@@ -66,13 +68,14 @@ class _PipelineSchedule(ABC):
         self._output_merge_spec = output_merge_spec
         self._has_backward = loss_fn is not None
         self._internal_losses: dict[int, Any] = {}
-        # Lists that are known: those of the builder, made when they are first read, or a program's own.
+        # The lists, if they are known: those of the builder, which are made when they are first read,
+        # or the program's own lists.
         self._order: Order | None = None
         self._order_is_own = False
 
     @property
     def n_microbatches(self) -> int:
-        """How many microbatches a batch is cut into. May be assigned, on all ranks; the next step has that many."""
+        """The number of microbatches of a batch. May be assigned, on all ranks, before the next step."""
         return self._n_microbatches
 
     @n_microbatches.setter
@@ -81,13 +84,13 @@ class _PipelineSchedule(ABC):
         self._forget_built_lists()
 
     def _forget_built_lists(self) -> None:
-        """Drops lists that are built for a number of microbatches; a program's own stay."""
+        """Drops lists that were built for a number of microbatches. A program's own lists stay."""
         if not self._order_is_own:
             self._order = None
 
     @property
     def pipeline_order(self) -> Any:
-        """What each rank computes, in order: lists of actions by rank. May be assigned."""
+        """The compute actions of each rank, in order: lists by rank. May be assigned."""
         if self._order is None:
             self._order = self._build_order()
         return self._order
@@ -100,7 +103,7 @@ class _PipelineSchedule(ABC):
     def _build_order(self) -> Order | None:
         return None
 
-    # What runs, in stagecraft.engine.
+    # The methods that run steps are implemented in stagecraft.engine.
 
     def step(self, *args: Any, target: Any = None, losses: list[Any] | None = None, return_outputs: bool = True,
              loss_kwargs: dict[str, Any] | None = None, arg_mbs: list[tuple[Any, ...]] | None = None,
@@ -110,12 +113,12 @@ class _PipelineSchedule(ABC):
 
         Args:
             args: the batch, on the rank with stage 0; ignored elsewhere.
-            kwargs: keyword inputs of this rank's stages, cut like args and given to each of them.
-            target: cut along dim 0, for the loss, on the rank of the last stage.
+            kwargs: keyword inputs of this rank's stages, split like args and given to each of them.
+            target: for the loss, on the rank of the last stage. Split along dim 0.
             losses: a list that gets the loss of each microbatch, on the rank of the last stage.
             return_outputs: whether the rank of the last stage returns the merged output.
             loss_kwargs: passed on to the loss.
-            arg_mbs, kwarg_mbs, target_mbs: microbatches, instead of a batch to cut; shapes may differ.
+            arg_mbs, kwarg_mbs, target_mbs: microbatches, instead of a batch that is split. Their shapes may differ.
             finalize_gradients: False leaves gradients of replicas local, until a step with True.
         """
         return engine.step(self, args, kwargs, target=target, losses=losses, return_outputs=return_outputs,
@@ -133,13 +136,14 @@ class _PipelineSchedule(ABC):
     measure_memory = False
 
     def report(self) -> Any:
-        """Where the time of the last step went, on all ranks (`stagecraft.reports.Report`). All ranks call it."""
+        """The use of time in the last step, on all ranks (`stagecraft.reports.Report`). All ranks call it."""
         return engine.report(self)
 
     def memory_estimate(self, microbatches: int) -> Any:
         """The peak memory of a step with that many microbatches (`stagecraft.reports.MemoryEstimate`).
 
-        Each counts as large as in the last step with `measure_memory`. All ranks call it.
+        Microbatches are assumed to be as large as in the last step with `measure_memory`. All ranks
+        call it.
         """
         return engine.memory_estimate(self, microbatches)
 
@@ -161,7 +165,7 @@ class _PipelineSchedule(ABC):
                                              self._kwargs_chunk_spec)
 
     def _split_target(self, target: Any) -> list[Any] | None:
-        """The microbatches of a target, cut along dim 0."""
+        """The microbatches of a target, split along dim 0."""
         if target is None:
             return None
         if isinstance(target, torch.Tensor):
@@ -170,7 +174,8 @@ class _PipelineSchedule(ABC):
 
     def _get_microbatch_inputs(self, args: tuple[Any, ...], kwargs: dict[str, Any], target: Any, arg_mbs: Any,
                                kwarg_mbs: Any, target_mbs: Any) -> tuple[list[Any], list[Any], list[Any] | None]:
-        """Args, kwargs and targets of the microbatches: those that were given, or the batch cut."""
+        """Args, kwargs and targets of the microbatches: the given ones, or those of the split
+        batch."""
         if not isinstance(self._n_microbatches, int) or self._n_microbatches < 1:
             raise ValueError(f"n_microbatches: expected a number of at least 1, got {self._n_microbatches!r}")
         if arg_mbs is None and kwarg_mbs is None and target_mbs is None:
@@ -193,7 +198,8 @@ class _PipelineSchedule(ABC):
 
     def _check_inputs(self, arg_mbs: list[Any] | None = None, kwarg_mbs: list[Any] | None = None,
                       target_mbs: list[Any] | None = None, losses: list[Any] | None = None) -> tuple[list[Any], list[Any]]:
-        """TypeError for what is no list, ValueError for a list of another length. Returns args and kwargs."""
+        """Returns args and kwargs. TypeError if an argument is not a list, ValueError for a list of a
+        different length."""
         for name, values in (("arg_mbs", arg_mbs), ("kwarg_mbs", kwarg_mbs), ("target_mbs", target_mbs)):
             if values is None:
                 continue
@@ -255,11 +261,11 @@ class _PipelineSchedule(ABC):
 class _EngineSchedule(_PipelineSchedule):
     """A schedule whose steps the engine runs."""
 
-    # The flags that programs set to False before batches of other shapes: forward, backward.
+    # The flags that programs set to False before batches of different shapes: forward, backward.
     _flags: ClassVar[tuple[str, str]]
 
     def _is_initialized(self) -> bool:
-        """Whether what is known of values holds for the next step."""
+        """Whether the known metadata of values is valid for the next step."""
         return bool(getattr(self, self._flags[0]))
 
     def _set_initialized(self, training: bool) -> None:

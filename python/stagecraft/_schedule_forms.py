@@ -41,7 +41,8 @@ class PipelineScheduleSingle(_EngineSchedule):
         return [self._stage]
 
     def _get_pipeline_order(self) -> Order | None:
-        """What each rank computes, its reduction of gradients included; None for a class without a list."""
+        """The actions of each rank, including its reduction of gradients. None for a class without a
+        list."""
         if self._kind is None:
             return None
         built = _schedule.Schedule.build(self._kind, self._num_stages, self._n_microbatches)
@@ -63,7 +64,7 @@ class PipelineScheduleMulti(_EngineSchedule):
     """A schedule with any number of stages on each rank.
 
     A subclass assigns `pipeline_order` after `super().__init__`, and calls `_validate_and_set_stage_mapping` if its
-    stages are not placed round the ranks.
+    stages are not placed in a loop.
     """
 
     _style: ClassVar[str] = "loop"
@@ -106,13 +107,13 @@ class PipelineScheduleMulti(_EngineSchedule):
         return _schedule.Schedule.build(self._kind, self.pp_group_size, self._n_microbatches, self.n_local_stages)
 
     def _validate_and_set_stage_mapping(self, actions: Order) -> None:
-        """Verifies lists, and takes from them which rank has which stage. AssertionError for lists that cannot run."""
+        """Verifies lists, and reads the placement of stages from them. AssertionError for lists that cannot run."""
         self.stage_index_to_group_rank = _validate_schedule(
             actions, self.pp_group_size, self._num_stages, self._n_microbatches)
         _set_stage_mapping(self._stages, self.stage_index_to_group_rank)
 
     def _validate_adjacent_stage_communication(self) -> None:
-        """RuntimeError where a stage's transfers name a stage that is not its neighbour."""
+        """RuntimeError if the transfers of a stage name a stage that is not its neighbour."""
         _compare.check_adjacent(self)
 
     def _dump_csv(self, filename: str) -> None:

@@ -1,4 +1,4 @@
-"""Schedules whose lists have transfers, sharding and reductions, and whose actions functions may replace."""
+"""Schedules whose lists have transfers, sharding and reductions. Functions may replace their actions."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ __all__: list[str] = []
 logger = logging.getLogger("stagecraft.schedules")
 
 
-# What register_custom_function takes.
+# The types that register_custom_function accepts.
 _REPLACEABLE = (FORWARD, FULL_BACKWARD, BACKWARD_INPUT, BACKWARD_WEIGHT, OVERLAP_F_B, UNSHARD, RESHARD, REDUCE_GRAD,
                 WAIT_REDUCE_GRAD)
 
@@ -69,7 +69,7 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
 
     @property
     def pipeline_order_with_comms(self) -> Any:
-        """All that each rank does, transfers included. What is assigned runs as it is."""
+        """All actions of each rank, including transfers. Assigned lists run unchanged."""
         if self._comms is None:
             self._comms = self._lower()
         return self._comms
@@ -80,7 +80,7 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
         self._comms_are_own = order is not None
 
     def _lower(self) -> Order:
-        """The lists of `pipeline_order`, lowered as the installed torch does it."""
+        """The lists of `pipeline_order`, lowered as by the installed torch."""
         if self._order_is_own or self._kind is None:
             mapping = self.stage_index_to_group_rank
             native = to_native(self.pipeline_order, "compute", lambda stage: mapping.get(stage, -1), self._num_stages)
@@ -102,7 +102,7 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
         return order
 
     def _prepare_schedule_with_comms(self, actions: Order, format: Format = "compute_only") -> None:
-        """Verifies lists and makes them those that run; `compute_comms` are lists with their transfers."""
+        """Verifies lists and uses them for the next steps. `compute_comms` means lists with transfers."""
         self._validate_and_set_stage_mapping(actions)
         if format == "compute_comms":
             for rank, entries in actions.items():
@@ -122,17 +122,18 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
             raise NotImplementedError(f"format: expected compute_only or compute_comms, got {format!r}")
 
     def _load_csv(self, filename: str, format: Format = "compute_only") -> None:
-        """Reads lists from a file: what is computed, or all that is done."""
+        """Reads lists from a file: compute actions only, or all actions."""
         self._prepare_schedule_with_comms(_read_csv(filename), format)
 
     def _dump_csv(self, filename: str, format: Format = "compute_comms") -> None:
-        """Writes the lists: all that is done, or what is computed."""
+        """Writes the lists to a file: all actions, or compute actions only."""
         if format not in ("compute_only", "compute_comms"):
             raise NotImplementedError(f"format: expected compute_only or compute_comms, got {format!r}")
         _write_csv(filename, self.pipeline_order if format == "compute_only" else self.pipeline_order_with_comms)
 
     def _simulate(self) -> Order:
-        """The lists of `pipeline_order_with_comms` in lock step (`_simulate_comms_compute`)."""
+        """The lists of `pipeline_order_with_comms` in steps of one action
+        (`_simulate_comms_compute`)."""
         return _simulate_comms_compute(self.pipeline_order_with_comms, self.stage_index_to_group_rank.__getitem__,
                                        self._num_stages)
 
@@ -147,5 +148,5 @@ class _PipelineScheduleRuntime(PipelineScheduleMulti):
         self._comp_type_to_function_map[computation_type] = custom_function
 
     def _assert_unsharded(self, stage: Any) -> None:
-        """Waits until the parameters of a sharded stage are there."""
+        """Waits until the parameters of a sharded stage are gathered."""
         engine.assert_unsharded(self, stage)

@@ -26,7 +26,7 @@ class OpKey(NamedTuple):
 
 
 class _ComputationTypeVisual:
-    """How a type of action is drawn."""
+    """The look of a type of action."""
 
     def __init__(self, color: str, text: str = "", width: int = 1) -> None:
         self.color = color
@@ -44,7 +44,7 @@ action_type_to_color_mapping = {
 
 
 class _ShapeOnly:
-    """A stage that has nothing but its place."""
+    """A stage that has only a place in the pipeline."""
 
     submod = None
     device = None
@@ -64,9 +64,9 @@ def get_schedule_ops(schedule: str | type[_PipelineSchedule], pp_degree: int, nu
     """The list of each rank of a schedule, by name or class.
 
     Args:
-        add_spacing: with idle slots, so that a column is a point of time.
-        with_comms: all that is done, transfers included.
-        defer_pp_recv: receives as late as possible; with `with_comms`.
+        add_spacing: add idle slots, so that a column is a point in time.
+        with_comms: all actions, including transfers.
+        defer_pp_recv: receives as late as possible. Only with `with_comms`.
     """
     if add_spacing and with_comms:
         raise ValueError("expected add_spacing or with_comms, got both: transfers have no width")
@@ -95,7 +95,8 @@ def get_schedule_ops(schedule: str | type[_PipelineSchedule], pp_degree: int, nu
 
 
 def add_schedule_op_spacing(schedule: Sequence[Iterable[_Action | None]]) -> Ops:
-    """The lists with idle slots, so that an action stands at the time at which it starts (F, I, W 1; B 2; overlap 3)."""
+    """The lists with idle slots, so that the position of an action is the time at which it starts (F, I, W 1; B 2;
+    overlap 3)."""
     lists = [[action for action in actions if action is not None and action.is_compute_op] for actions in schedule]
     run = data.Schedule.of(lists).simulate(data.Costs(B=2))
     spaced: Ops = []

@@ -1,4 +1,4 @@
-"""What a runner is made from: a schedule's lists, and how its stages are connected."""
+"""The sources of a runner: the lists of a schedule, and the connections of its stages."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ def ports_of(schedule: Any) -> Any:
 
 
 def ties_of(schedule: Any) -> list[list[tuple[int, str]]]:
-    """Weights that stages of several ranks read. Stages of one rank share the tensor, so one of them counts."""
+    """Weights that stages of several ranks read. Stages of one rank share the tensor, so only one of them is
+    listed."""
     place = schedule.stage_index_to_group_rank
     for stage in schedule._local_stages():
         ties = getattr(getattr(stage, "pipe_info", None), "ties", None)
@@ -48,7 +49,7 @@ def _text_of(order: Any) -> str:
 
 
 def source_of(schedule: Any) -> dict[str, Any]:
-    """What the runner makes its schedule from; see bindings/runner.cpp."""
+    """The description from which the runner makes its schedule; see bindings/runner.cpp."""
     if getattr(schedule, "_comms_are_own", False):
         return {"text": _text_of(schedule.pipeline_order_with_comms)}
     options: dict[str, Any] = {"max_active_stages": getattr(schedule, "_max_active_stages", None)}

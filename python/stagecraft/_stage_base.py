@@ -1,4 +1,5 @@
-"""What schedules need of a stage, and a stage one microbatch at a time."""
+"""The part of a stage that schedules need, and methods that run a stage alone, one microbatch at a
+time."""
 
 from __future__ import annotations
 
@@ -23,14 +24,15 @@ __all__: list[str] = []
 
 
 def _normalize_model_output_as_tuple(output: Any) -> tuple[Any, ...]:
-    """A list as a tuple, a tuple as it is, anything else as a tuple of one."""
+    """A list as a tuple, a tuple unchanged, anything else as a tuple with one element."""
     if isinstance(output, list):
         return tuple(output)
     return output if isinstance(output, tuple) else (output,)
 
 
 class _PipelineStageBase(TransferOps, ABC):
-    """What schedules need of a stage. Stand-ins of tests derive from it without its constructor."""
+    """The part of a stage that schedules need. Stand-ins in tests derive from it without calling
+    its constructor."""
 
     def __init__(
         self,
@@ -72,14 +74,15 @@ class _PipelineStageBase(TransferOps, ABC):
         self.grad_send_info: list[Any] | None = None
         self.chunks: int | None = None
         self._has_backward = False
-        # What examples say, what is known of values (from a step, or the examples), and which of the two.
+        # The metadata of the examples, the known metadata of values (from a step, or from the examples),
+        # and its source.
         self._user_meta = _StageMeta()
         self._stage_meta = _StageMeta()
         self._inference_mode: InferenceMode | None = None
         self._looked: Literal["", "forward", "backward"] = ""
         self._local_inputs: dict[int, Any] = {}
         self._local_grads: dict[int, Any] = {}
-        # Transfers are matched by what they carry, so edges need no groups of their own.
+        # Transfers are matched by their identity, so edges need no groups of their own.
         self.p2p_per_edge = False
         self._reduces = False
         self.stage_index_to_group_rank: dict[int, int] = {
@@ -90,11 +93,12 @@ class _PipelineStageBase(TransferOps, ABC):
         debug = library.get_debug_level() if dist.is_available() else None
         self._runtime_validate = debug == library.DebugLevel.DETAIL if debug is not None else False
 
-    # A stage runs the module that is there at the time of the call.
+    # A stage runs the module that it has at the time of the call.
     def register_forward_context(
         self, factory: Callable[[PipelineStageInfo], AbstractContextManager[Any]]
     ) -> _ContextHandle:
-        """Puts a context around each forward of the stage; one at a time. The handle's `remove` ends it."""
+        """Puts a context around each forward of the stage. A stage can have one context. The handle's
+        `remove` ends it."""
         if self._call.context is not None:
             raise RuntimeError("the stage has a forward context already: remove it first")
         index = self.stage_index
@@ -126,7 +130,7 @@ class _PipelineStageBase(TransferOps, ABC):
     def __deepcopy__(self, memo: Any) -> Any:
         raise TypeError("a stage cannot be copied: it belongs to a group of this process; copy its module")
 
-    # What upstream's runtime prepares before a step. Here shapes travel with the values.
+    # torch's runtime prepares shapes before a step. Here shapes are sent with the values.
     @abstractmethod
     def _prepare_forward_infra(
         self, num_microbatches: int, args: Any, kwargs: Any = None, has_backward: bool = False
@@ -139,12 +143,13 @@ class _PipelineStageBase(TransferOps, ABC):
     def _create_grad_recv_info(self, act_send_info: dict[int, list[int]]) -> tuple[Any, ...]: ...
 
     def _forget_look(self) -> None:
-        """The next step says anew what the stage takes and gives."""
+        """The next step finds the metadata of the stage's inputs and outputs again."""
         self._looked = ""
         self._stage_meta = dataclasses.replace(self._user_meta)
 
     def _begin_look(self, training: bool) -> None:
-        """Before a step: whether the step shall say what the stage takes and gives."""
+        """Before a step: decides whether the step finds the metadata of the stage's inputs and
+        outputs."""
         if self._looked == "backward" or (self._looked == "forward" and not training):
             return
         given = self._user_meta
@@ -161,7 +166,7 @@ class _PipelineStageBase(TransferOps, ABC):
         self._looked = "backward" if training else "forward"
 
     def _end_look(self, training: bool) -> None:
-        """After the step: what is known now. A warning where the examples differ."""
+        """After a step: stores the metadata that it found. Warns if the examples are different."""
         seen, self._call.seen = self._call.seen, None
         if seen is None or seen.inputs is None:
             return
@@ -187,7 +192,8 @@ class _PipelineStageBase(TransferOps, ABC):
         if self._lone is not None:
             self._lone.reset()
 
-    # One chunk at a time: inside a handler of an action, parts of the step; outside, the stage alone.
+    # Methods for one microbatch. Inside the handler of an action they run parts of the step, outside
+    # the stage alone.
 
     def _own_stage(self) -> Any:
         if self._lone is None:
@@ -196,7 +202,8 @@ class _PipelineStageBase(TransferOps, ABC):
         return self._lone
 
     def set_local_fwd_input(self, prev_stage_outputs: Any, mb_index: int) -> None:
-        """Hands the outputs of the previous stage, which is in this process, to this one."""
+        """Passes the outputs of the previous stage to this stage. The previous stage must be in
+        this process."""
         if self._driven is not None and self._driven.hand_over_output(
             self.stage_index - 1, mb_index, prev_stage_outputs
         ):
@@ -204,7 +211,8 @@ class _PipelineStageBase(TransferOps, ABC):
         self._local_inputs[mb_index] = _normalize_model_output_as_tuple(prev_stage_outputs)
 
     def set_local_bwd_input(self, next_stage_bwd_outputs: Any, mb_index: int) -> None:
-        """Hands the gradients of the next stage's inputs, which is in this process, to this one."""
+        """Passes the gradients of the next stage's inputs to this stage. The next stage must be in
+        this process."""
         if self._driven is not None and self._driven.hand_over_grads(
             self.stage_index + 1, mb_index, next_stage_bwd_outputs
         ):
@@ -293,7 +301,8 @@ class _PipelineStageBase(TransferOps, ABC):
         work()
 
     def scale_grads(self, grad_scale_factor: int) -> None:
-        """Divides the gradients, except inside a step: there the losses are weighted already."""
+        """Divides the gradients. Does nothing inside a step, because the losses of a step are
+        weighted."""
         if self._driven is not None or grad_scale_factor == 1:
             return
         for parameter in self.submod.parameters():
@@ -316,13 +325,13 @@ class _PipelineStageBase(TransferOps, ABC):
             self.scale_grads(grad_scale_factor)
 
     def perform_reduce_grad(self, grad_scale_factor: int) -> None:
-        """Reduces the gradients over data-parallel ranks, where the module does that."""
+        """Reduces the gradients over data-parallel ranks, if the module does that."""
         if self._call.wrapper is not None:
             self._call.wrapper.reduce_grad(self._call.module)
 
 
 def _entered(args: Any, stage: _PipelineStageBase) -> tuple[Any, ...]:
-    """Arguments of a stage alone: tensors that a previous stage gave have no history here."""
+    """The arguments of a stage that runs alone. Tensors of a previous stage lose their history."""
     if stage.is_first:
         return tuple(args)
     return tuple(
@@ -334,7 +343,8 @@ def _entered(args: Any, stage: _PipelineStageBase) -> tuple[Any, ...]:
 
 
 def _prepare_call(stage: _PipelineStageBase) -> None:
-    """Looks at the stage's module as it is now: what wraps it, what trains its weights."""
+    """Prepares a call for the current module of the stage: its wrapper, and how its weights are
+    trained."""
     call = stage._call
     call.weight_work = stage.dw_builder
     call.device = stage.device
@@ -349,7 +359,8 @@ def _prepare_call(stage: _PipelineStageBase) -> None:
 
 
 class _EngineStage(_PipelineStageBase):
-    """A stage that the engine runs. Shapes travel with the values, so a step needs no preparation."""
+    """A stage that the engine runs. Shapes are sent with the values, so a step needs no
+    preparation."""
 
     def _prepare_forward_infra(
         self, num_microbatches: int, args: Any, kwargs: Any = None, has_backward: bool = False

@@ -1,4 +1,4 @@
-"""What the C++ stage calls."""
+"""The object that a C++ stage calls."""
 
 from __future__ import annotations
 
@@ -19,7 +19,8 @@ __all__: list[str] = []
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineStageInfo:
-    """Which forward runs, for `register_forward_context`. A forward that only looks for shapes does not occur here."""
+    """The forward that runs, for `register_forward_context`. (torch also runs forwards to find shapes. This engine
+    does not.)"""
 
     stage_index: int
     microbatch_index: int
@@ -27,13 +28,13 @@ class PipelineStageInfo:
 
 
 class _ContextHandle:
-    """Takes a forward context away again."""
+    """Removes a forward context."""
 
     def __init__(self, call: _StageCall) -> None:
         self._call: _StageCall | None = call
 
     def remove(self) -> None:
-        """Takes it away; a second call does nothing."""
+        """Removes the context. A second call does nothing."""
         call, self._call = self._call, None
         if call is not None:
             call.context = None
@@ -51,7 +52,8 @@ def tensor_metas(tree: Any) -> tuple[Any, ...]:
 
 
 class Seen:
-    """What the first forward of a step took and gave, and gradients of DTensors, whose placements are their own."""
+    """The metadata of the first forward of a step, and of gradients of DTensors, which have placements of their
+    own."""
 
     def __init__(self) -> None:
         self.inputs: tuple[Any, ...] | None = None
@@ -60,7 +62,7 @@ class Seen:
         self.output_grads: dict[int, Any] = {}
 
     def look(self, args: Any, output: Any) -> None:
-        """Notes a forward; gradients are noted when they come."""
+        """Notes a forward. Gradients are noted when they arrive."""
         self.inputs, self.outputs = tensor_metas(args), tensor_metas(output)
         for tree, found in ((args, self.input_grads), (output, self.output_grads)):
             leaves = [leaf for leaf in pytree.tree_leaves(tree) if isinstance(leaf, torch.Tensor)]
@@ -69,7 +71,7 @@ class Seen:
                     leaf.register_hook(_note(found, index))
 
     def grads(self, metas: tuple[Any, ...], found: dict[int, Any]) -> tuple[Any, ...]:
-        """Metadata of gradients: that of the values, but for DTensors."""
+        """Metadata of gradients: that of the values, except for DTensors."""
         return tuple(found.get(index, derived) for index, derived in enumerate(_derive_grad_metas(metas)))
 
 
@@ -81,8 +83,8 @@ def _note(found: dict[int, Any], index: int) -> Callable[[torch.Tensor], None]:
 
 
 class _StageCall:
-    """What the C++ stage calls: the module and what it needs in a step, and nothing that leads back
-    to the stage or the schedule (C++ owns this object)."""
+    """The object that a C++ stage calls and owns: the module, and all that it needs in a step. It
+    must not refer to the stage or the schedule, because C++ would keep them alive."""
 
     __slots__ = (
         "__weakref__",
@@ -132,7 +134,7 @@ class _StageCall:
         self.clear()
 
     def clear(self) -> None:
-        """Forgets what belongs to a step."""
+        """Releases the data of a step."""
         self.kwargs: list[dict[str, Any]] | None = None
         self.targets: list[Any] | None = None
         self.loss_kwargs: dict[str, Any] = {}
@@ -191,8 +193,8 @@ class _StageCall:
         return outputs[0]
 
     def loss(self, m: int | None, output: Any) -> Any:
-        """The loss of a microbatch; without a number, of the one that was forwarded last. `output` is
-        only there if the forward is recomputed."""
+        """The loss of a microbatch; without a number, that of the last forward. `output` is passed
+        only if the forward is recomputed."""
         index = self.last_forward if m is None else m
         raw = self.raw.pop(index, None)
         if self.recompute:

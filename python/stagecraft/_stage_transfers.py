@@ -1,4 +1,5 @@
-"""Operations of torch.distributed of a stage, for programs that ask. The engine has its own transport."""
+"""Transfers of a stage as operations of torch.distributed, for programs that call them. The engine has
+its own transport."""
 
 from __future__ import annotations
 
@@ -21,7 +22,7 @@ class _RootArgPlaceholder:
 
 
 class _RecvInfo:
-    """Where an input of a stage comes from."""
+    """The source of an input of a stage."""
 
     def __init__(
         self,
@@ -32,7 +33,8 @@ class _RecvInfo:
         *,
         is_root_arg: bool = False,
     ) -> None:
-        # From torch 2.15 on, the metadata comes third, and buffers are made when they are needed.
+        # From torch 2.15 on, the third argument is the metadata, and buffers are made when they are
+        # needed.
         if tensor_meta is None and buffer is not None and not isinstance(buffer, torch.Tensor):
             buffer, tensor_meta = None, buffer
         self.input_name = input_name
@@ -50,15 +52,15 @@ class _RecvInfo:
         return self.buffer
 
     def set_buffer(self, buffer: torch.Tensor) -> None:
-        """Takes a value. PipeliningMetadataError if one is there that was not taken out."""
+        """Stores a value. PipeliningMetadataError if the previous value was not taken."""
         if self.buffer is not None:
             raise PipeliningMetadataError(
-                f"{self.input_name}: a value is there that no stage has taken: a step has failed before; make the "
-                "group, the stages and the schedule anew")
+                f"{self.input_name}: a value is left that no stage has taken, because a step failed: make the "
+                "group, the stages and the schedule again")
         self.buffer = buffer
 
     def take_buffer(self) -> torch.Tensor:
-        """The value, which is forgotten here."""
+        """Returns the value and releases it here."""
         buffer, self.buffer = self.buffer, None
         if buffer is None:
             raise PipeliningMetadataError(f"{self.input_name}: expected a value, got none")
@@ -105,7 +107,7 @@ class TransferOps:
 
     def _peer(self, stage_index: int | None) -> int:
         if stage_index is None:
-            raise AssertionError("expected a value of another stage, got an argument of the model")
+            raise AssertionError("expected a value of a different stage, got an argument of the model")
         peer = self.stage_index_to_group_rank[stage_index]
         return peer if self.group is None else dist.get_global_rank(self.group, peer)
 
@@ -137,7 +139,7 @@ class TransferOps:
         return ops
 
     def release_fwd_send_outputs(self, fwd_chunk_id: int) -> None:
-        """Forgets the outputs of a microbatch that were sent; its backward needs the graph alone."""
+        """Releases the outputs of a microbatch that were sent. Its backward needs only the graph."""
         if not self.is_last and fwd_chunk_id in self.fwd_cache:
             self.fwd_cache[fwd_chunk_id] = ((), self.fwd_cache[fwd_chunk_id][1])
 

@@ -15,7 +15,8 @@ logger = logging.getLogger("stagecraft.schedules")
 
 
 def _batch_p2p(p2p_ops: list[dist.P2POp], desc: str | None = None) -> list[Any]:
-    """Starts the transfers and returns their works. Sends alone, and receives alone, are started one by one."""
+    """Starts the transfers and returns their works. If all are sends, or all are receives, they are started one
+    by one."""
     if not p2p_ops:
         return []
     logger.debug("%s%d transfers", f"{desc}: " if desc else "", len(p2p_ops))

@@ -1,4 +1,4 @@
-"""Metadata of tensors at the borders of stages, and small helpers."""
+"""Metadata of tensors at the boundaries of stages, and small helpers."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ MeshCacheKey = tuple[tuple[str, ...], Any]
 
 
 class GetMeshCallback(Protocol):
-    """Finds the mesh of a DTensor that comes from another rank, by its dimensions' names and its layout."""
+    """Finds the mesh of a DTensor of a different rank, by the names of its dimensions and its layout."""
 
     def __call__(self, mesh_dim_names: tuple[str, ...], mesh_layout: Any) -> Any: ...
 
@@ -67,24 +67,24 @@ class _TensorMeta:
 
     @staticmethod
     def from_tensor(tensor: torch.Tensor) -> _TensorMeta:
-        """Of a plain tensor; a DTensor is a PipeliningMetadataError."""
+        """The metadata of a plain tensor. PipeliningMetadataError for a DTensor."""
         if is_dtensor(tensor):
             raise PipeliningMetadataError("expected a plain tensor, got a DTensor: use _DTensorMeta.from_dtensor")
         return _TensorMeta(tensor.shape, tensor.stride(), tensor.dtype, tensor.requires_grad)
 
     def to_tensor(self, device: torch.device | str) -> torch.Tensor:
-        """A new tensor like it, with undefined contents."""
+        """A new tensor with this metadata and undefined contents."""
         return _empty(self, device).requires_grad_(self.requires_grad and _is_differentiable(self.dtype))
 
     def get_diff(self, other: _TensorMeta) -> list[str]:
-        """What differs, as texts; requires_grad is not compared."""
+        """The differences as texts. requires_grad is not compared."""
         return _differences([("shape", self.shape, other.shape), ("stride", self.stride, other.stride),
                              ("dtype", self.dtype, other.dtype)])
 
 
 @dataclass(frozen=True, slots=True)
 class _DTensorMeta(_TensorMeta):
-    """The same of a DTensor: shape, stride and dtype are those of the local shard."""
+    """The metadata of a DTensor. Shape, stride and dtype are those of the local shard."""
 
     global_shape: torch.Size = field(default_factory=torch.Size)
     global_stride: tuple[int, ...] = ()
@@ -94,7 +94,7 @@ class _DTensorMeta(_TensorMeta):
 
     @staticmethod
     def from_dtensor(dtensor: DTensor) -> _DTensorMeta:
-        """Of a DTensor."""
+        """The metadata of a DTensor."""
         local = dtensor.to_local().detach()
         mesh = dtensor.device_mesh
         return _DTensorMeta(
@@ -104,11 +104,11 @@ class _DTensorMeta(_TensorMeta):
 
     @property
     def mesh_cache_key(self) -> MeshCacheKey:
-        """The key of its mesh in a _MeshCache."""
+        """The key of the mesh in a _MeshCache."""
         return self.mesh_dim_names, self.mesh_layout
 
     def to_dtensor(self, device: torch.device | str, mesh: Any) -> DTensor:
-        """A new DTensor like it on that mesh, with undefined contents."""
+        """A new DTensor on the mesh, with this metadata and undefined contents."""
         from torch.distributed.tensor import DTensor
 
         made: DTensor = DTensor.from_local(_empty(self, device), device_mesh=mesh, placements=self.placements,
@@ -117,7 +117,7 @@ class _DTensorMeta(_TensorMeta):
         return made
 
     def get_diff(self, other: _TensorMeta) -> list[str]:
-        """What differs, as texts; requires_grad is not compared."""
+        """The differences as texts. requires_grad is not compared."""
         differences = _differences([("shape", self.shape, other.shape), ("stride", self.stride, other.stride),
                                     ("dtype", self.dtype, other.dtype)])
         if isinstance(other, _DTensorMeta):
@@ -136,7 +136,8 @@ Metas = Optional[tuple[Optional[TensorMeta], ...]]
 
 @dataclass
 class _StageMeta:
-    """What is known of a stage's inputs and outputs and of their gradients; None for what is not."""
+    """The known metadata of a stage's inputs and outputs and of their gradients. None if it is not
+    known."""
 
     inputs: tuple[TensorMeta, ...] | None = None
     outputs: tuple[TensorMeta, ...] | None = None
@@ -171,14 +172,14 @@ class _StageBackwardMeta:
 
 
 class InferenceMode(Enum):
-    """Whether metadata of a stage is given, or found out by running it."""
+    """Whether metadata of a stage is given, or found by running the stage."""
 
     STATIC = "static"
     DYNAMIC = "dynamic"
 
     @classmethod
     def needs_dynamic(cls, meta: _StageMeta, stage_has_backward: bool) -> bool:
-        """Whether what is known does not suffice: gradients of DTensors cannot be derived from the values."""
+        """Whether more metadata is needed: that of DTensors' gradients cannot be derived from the values."""
         if not meta.is_complete_for_forward():
             return True
         if not stage_has_backward or not meta.has_dtensors():
@@ -208,7 +209,7 @@ class _MeshCache:
         self._meshes[key] = mesh
 
     def update_from_tensors(self, tensors: tuple[torch.Tensor | None, ...]) -> None:
-        """Remembers the meshes of those that are DTensors."""
+        """Remembers the meshes of the DTensors among the tensors."""
         for tensor in tensors:
             if is_dtensor(tensor):
                 dtensor = cast("DTensor", tensor)
@@ -223,7 +224,7 @@ class _MeshCache:
 
 @dataclass
 class PipeInfo:
-    """What a stage needs to know of the pipe that it is part of."""
+    """The part of a pipe that its stages need."""
 
     graph: Any
     num_stages: int
@@ -250,7 +251,8 @@ def extract_tensor_meta(tensor: torch.Tensor) -> TensorMeta:
 
 def extract_tensor_metas(tensors: Sequence[torch.Tensor | None] | None, *,
                          allow_none: bool = False) -> Metas:
-    """The metadata of several; a None among them only with `allow_none`. None for None."""
+    """The metadata of several tensors. An entry may be None only with `allow_none`. None for
+    None."""
     if tensors is None:
         return None
     if not allow_none and any(tensor is None for tensor in tensors):
@@ -259,7 +261,8 @@ def extract_tensor_metas(tensors: Sequence[torch.Tensor | None] | None, *,
 
 
 def to_local_if_dtensor(tensor: torch.Tensor, detach: bool = False) -> torch.Tensor:
-    """The local shard of a DTensor; any other tensor as it is. `detach`: without its history."""
+    """The local shard of a DTensor, or any other tensor itself. With `detach`, without its
+    history."""
     given = tensor.detach() if detach else tensor
     return cast("DTensor", given).to_local() if is_dtensor(given) else given
 
@@ -283,7 +286,8 @@ def validate_and_normalize_to_tuple(args: Any, allow_none: bool = False) -> tupl
 
 def validate_metadata(desc: str, expected: TensorMeta, actual: torch.Tensor | TensorMeta, *,
                       raise_on_mismatch: bool = False, warn_on_mismatch: bool = False) -> list[str]:
-    """What differs between a tensor and the expected metadata, as texts; raises or warns if asked to."""
+    """The differences between a tensor and the expected metadata, as texts. Raises or warns if the
+    caller asks for it."""
     meta = extract_tensor_meta(actual) if isinstance(actual, torch.Tensor) else actual
     if type(meta) is not type(expected):
         differences = [f"type: expected {type(expected).__name__}, got {type(meta).__name__}"]
@@ -299,7 +303,8 @@ def validate_metadata(desc: str, expected: TensorMeta, actual: torch.Tensor | Te
 def validate_tensors_metadata(desc: str, expected: Sequence[TensorMeta | None],
                               actual: Sequence[torch.Tensor | TensorMeta | None], *, raise_on_mismatch: bool = True,
                               warn_on_mismatch: bool = False) -> list[str]:
-    """The same for several, one by one; a different number is a difference too."""
+    """The same for several tensors, one by one. A different number of tensors is a difference,
+    too."""
     differences: list[str] = []
 
     def report(difference: str) -> None:
@@ -324,7 +329,7 @@ def validate_tensors_metadata(desc: str, expected: Sequence[TensorMeta | None],
 
 def validate_static_arg_grad_correspondence(stage_index: int, args: Sequence[torch.Tensor],
                                             grads: Sequence[torch.Tensor | None], is_input: bool) -> None:
-    """PipeliningMetadataError unless examples of gradients fit the examples of values: one each, None where none is."""
+    """PipeliningMetadataError unless examples of gradients fit the examples of values: one for each, or None."""
     name = "input" if is_input else "output"
     if len(args) != len(grads):
         raise PipeliningMetadataError(
@@ -381,7 +386,8 @@ def flatten_args_detach(args: Any) -> tuple[Any, list[Any]]:
 
 
 def generate_stage_to_rank_mapping(pp_size: int, num_stages: int, style: str = "loop") -> dict[int, int]:
-    """Which rank has which stage: "loop", round the ranks, or "v", up and down through them."""
+    """The rank of each stage: "loop" places stages round the ranks, "v" up and down through
+    them."""
     if style == "loop":
         return {stage: stage % pp_size for stage in range(num_stages)}
     if style != "v":
@@ -396,7 +402,7 @@ def generate_stage_to_rank_mapping(pp_size: int, num_stages: int, style: str = "
 
 
 def generate_rank_to_stage_mapping(pp_size: int, num_stages: int, style: str = "loop") -> dict[int, list[int]]:
-    """Which stages a rank has, ascending."""
+    """The stages of each rank, ascending."""
     mapping: defaultdict[int, list[int]] = defaultdict(list)
     for stage, rank in generate_stage_to_rank_mapping(pp_size, num_stages, style).items():
         mapping[rank].append(stage)

@@ -1,4 +1,5 @@
-"""From a module to the operators that C++ runs: torch.export, then a graph over the live tensors."""
+"""Turns a module into a graph of operators that C++ runs: torch.export, then a graph over the
+module's own tensors."""
 
 from __future__ import annotations
 
@@ -29,10 +30,10 @@ def _is_marker(node: fx.Node) -> bool:
 
 
 def export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> torch.export.ExportedProgram:
-    """Exports a module for any number of rows; with the example's sizes if that cannot be.
+    """Exports a module for any number of rows, or for the example's sizes if that is not possible.
 
-    torch.export takes it that a number which may vary is at least 2. It does not if it treats the example's numbers as
-    unknown ones, but some modules cannot be traced so.
+    torch.export assumes that a size which may vary is at least 2. It does not assume this if it treats the example's
+    sizes as unknown, but some modules cannot be traced in that way.
     """
     torch.fx.node.has_side_effect(torch.ops.stagecraft.pipe_split.default)
     shapes = torch.export.ShapesCollection()
@@ -52,7 +53,7 @@ def export(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
         return torch.export.export(module, args, kwargs, strict=False)
     except Exception as error:
         raise RuntimeError(
-            f"torch.export cannot trace {type(module).__name__}, so it cannot be cut; make stages of its parts "
+            f"torch.export cannot trace {type(module).__name__}, so it cannot be split; make stages of its parts "
             f"by hand (PipelineStage), or change what it names: {error}"
         ) from error
 
@@ -61,7 +62,7 @@ def _text_of(program: torch.export.ExportedProgram) -> str:
     """The program as JSON, without its tensors."""
     from torch._export.serde import serialize
 
-    # The weights stay where they are: only the graph is written.
+    # Only the graph is written. The weights are not copied.
     light = copy.copy(program)
     light._state_dict = {}
     light._constants = dict(program.constants)
@@ -112,7 +113,7 @@ def cut(
     points: list[tuple[str, bool]] | None,
     policy: Callable[[fx.GraphModule], fx.GraphModule] | None,
 ) -> Any:
-    """The module as a C++ pipe, cut at modules, by a policy, or at its own markers."""
+    """The module as a C++ pipe, split at modules, by a policy, or at its own markers."""
     program = export(module, args, kwargs)
     try:
         graph = _read(module, program)
@@ -141,9 +142,9 @@ def _marked(module: fx.GraphModule) -> list[str]:
 
 
 class GraphModule(nn.Module):
-    """A graph that C++ runs, as a module: its parameters and buffers have their names in the model,
-    and nest like them. Tensors that are replaced (`.to`, `load_state_dict(assign=True)`) are used
-    from the next call on."""
+    """A module that runs a graph in C++. Its parameters and buffers have their names in the model,
+    and are nested like them. Tensors that are replaced (`.to`, `load_state_dict(assign=True)`) are
+    used from the next call on."""
 
     def __init__(self, graph: Any, live: dict[str, torch.Tensor]) -> None:
         super().__init__()
@@ -154,7 +155,7 @@ class GraphModule(nn.Module):
                 _put(self, place, tensor, False)
             else:
                 place = name
-                # A weight that several stages read is one tensor.
+                # If several stages read a weight, they share one tensor.
                 tensor = live.get(name, tensor)
                 if kind == "parameter" and not isinstance(tensor, nn.Parameter):
                     tensor = nn.Parameter(tensor, requires_grad=tensor.requires_grad)
@@ -165,7 +166,7 @@ class GraphModule(nn.Module):
         self._bind()
 
     def _bind(self) -> None:
-        """Makes the program for the tensors that are there now."""
+        """Makes the program for the current tensors."""
         bound = []
         tensors: dict[str, torch.Tensor] = {}
         for name, place in self._names:

@@ -31,7 +31,7 @@ def schedule_names() -> list[str]:
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong with a schedule (`Schedule.verify`); `str` is a sentence."""
+    """One defect of a schedule (`Schedule.verify`). `str` is a sentence."""
 
     kind: str
     rank: int | None
@@ -47,18 +47,18 @@ class Finding:
 
 @dataclass(frozen=True)
 class Costs:
-    """What actions, transfers and memory cost, in any one unit of time and of memory.
+    """The costs of actions, transfers and memory. Times have any one unit, and so has memory.
 
     Args:
-        F, I, W: a forward, and the two halves of a backward.
-        B: the whole backward; without it I + W.
+        F, I, W: time of a forward, and of the two halves of a backward.
+        B: time of a whole backward; without it I + W.
         latency, bandwidth: a transfer arrives `latency` after its last byte left.
-        output_bytes: of a stage's output, by stage or for all; matters with a bandwidth.
-        memory_forward, memory_freed_by_input, memory_freed_by_weight, memory_sent: what F takes, I and W give back,
-            and what is sent takes until it has left. The defaults count activations.
+        output_bytes: size of a stage's output, by stage or for all. Used with a bandwidth.
+        memory_forward, memory_freed_by_input, memory_freed_by_weight, memory_sent: memory that F takes, that I and
+            W free, and that a sent value takes until its transfer ends. The defaults count activations.
         weights: memory of a stage's parameters, by stage or for all.
-        memory_cap: what a rank may hold.
-        overlap: how much of an overlap's parts run side by side, from 0 to 1.
+        memory_cap: the most memory that a rank may hold.
+        overlap: the share of an overlap's parts that run at the same time, from 0 to 1.
         rendezvous: a transfer waits until its receive is posted.
         stages: costs of single stages: {2: {"F": 3}}.
         links: costs of single links: {(0, 1): {"latency": 5}}.
@@ -90,7 +90,7 @@ class Costs:
         return _schedule.CostModel.from_json(json.dumps(self._to_file()))
 
     def _to_file(self) -> dict[str, Any]:
-        """As a cost file of the tool."""
+        """The costs as a cost file of the tool."""
         file: dict[str, Any] = _stage_keys({name: getattr(self, name) for name in _STAGE_KEYS})
         file |= _link_keys({"latency": self.latency, "bandwidth": self.bandwidth})
         for key, value in (("BYTES", self.output_bytes), ("WEIGHTS", self.weights)):
@@ -109,7 +109,7 @@ class Costs:
         return file
 
 
-# The names of ours and the keys of a cost file.
+# Our names, and the keys of a cost file.
 _STAGE_KEYS = {"F": "F", "I": "I", "W": "W", "B": "FULL", "memory_forward": "MF", "memory_freed_by_input": "MI",
                "memory_freed_by_weight": "MW", "memory_sent": "MS"}
 _LINK_KEYS = {"latency": "C", "bandwidth": "BW"}
@@ -138,7 +138,7 @@ def _frame(page: str, height: int) -> str:
 
 
 class Schedule:
-    """What every rank does in one step: a list of actions for each rank, and where the stages are.
+    """A list of actions for each rank, for one step, and the placement of the stages.
 
     A value: `==`, `hash` and `pickle` work, `str` is its text (CSV, a line for each rank), and a notebook shows its
     drawing. Made by `build`, `read`, `parse` or `of`.
@@ -152,7 +152,8 @@ class Schedule:
 
     @staticmethod
     def build(name: str, *, ranks: int, microbatches: int, stages_per_rank: int | None = None) -> Schedule:
-        """The schedule of that name (`schedule_names`), in any case. ArgumentError for a shape that it cannot have."""
+        """The schedule with that name (`schedule_names`). Upper and lower case do not matter. ArgumentError for a
+        shape that it cannot have."""
         return Schedule(_schedule.Schedule.build(name, ranks, microbatches, stages_per_rank))
 
     @staticmethod
@@ -165,17 +166,19 @@ class Schedule:
 
     @staticmethod
     def parse(text: str) -> Schedule:
-        """From CSV (torch's form: a line for each rank) or JSON. ParseError, with line and column, for other text."""
+        """A schedule from CSV (torch's form: a line for each rank) or JSON. ParseError, with line and column, for
+        other text."""
         return Schedule(_schedule.Schedule.parse(text))
 
     @staticmethod
     def read(path: str | os.PathLike[str]) -> Schedule:
-        """The same from a file."""
+        """A schedule from a file."""
         return Schedule(_schedule.Schedule.read(os.fspath(path)))
 
     @property
     def level(self) -> str:
-        """"compute", what is computed, or "lowered", all that is done."""
+        """"compute" if the schedule has compute actions only, or "lowered" if it has all
+        actions."""
         return self._native.level
 
     @property
@@ -204,17 +207,18 @@ class Schedule:
         return from_native(self._native)
 
     def verify(self, *, mode: str | None = None, microbatches: int | None = None) -> list[Finding]:
-        """What keeps the schedule from being executed; [] if nothing does.
+        """The reasons why the schedule cannot be executed; [] if it can.
 
         Args:
-            mode: "training", "forward-only" or "partial"; by default what its actions suggest.
-            microbatches: how many there have to be; by default as many as occur.
+            mode: "training", "forward-only" or "partial"; by default inferred from its actions.
+            microbatches: the required number of microbatches; by default as many as occur.
         """
         return [Finding(**{**finding, "cycle": tuple(finding["cycle"])})
                 for finding in self._native.verify(mode, microbatches)]
 
     def check(self, *, mode: str | None = None, microbatches: int | None = None) -> Schedule:
-        """Itself; ScheduleError, with the findings and the ring of waits, if it cannot be executed."""
+        """Returns the schedule itself. ScheduleError, with the findings and the cycle of a deadlock,
+        if it cannot be executed."""
         self._native.check(mode, microbatches)
         return self
 
@@ -225,11 +229,12 @@ class Schedule:
         """The schedule with its transfers, sharding and reductions.
 
         Args:
-            target: "stagecraft", "torch-2.13" or "torch-2.15": whose lists to make.
+            target: "stagecraft", "torch-2.13" or "torch-2.15": the runtime for which lists are
+                made.
             shard, max_active_stages, unshard_lookahead: UNSHARD and RESHARD.
             reduce_grads, reduction_wait: REDUCE_GRAD, and "at_once" or "deferred" for its wait.
-            prefetch: receives come so many slots before their use.
-            max_sends: the most sends that a rank has under way.
+            prefetch: the number of compute actions between a receive and its use.
+            max_sends: the most outstanding sends of a rank.
         """
         lookahead = unshard_lookahead if isinstance(unshard_lookahead, str) else list(unshard_lookahead)
         return Schedule(self._native.lower(
@@ -238,19 +243,21 @@ class Schedule:
             mode=mode))
 
     def simulate(self, costs: Costs | None = None) -> Simulation:
-        """The schedule run on a clock. ScheduleError if it cannot be executed."""
+        """A simulation of the schedule. ScheduleError if it cannot be executed."""
         used = costs if costs is not None else Costs()
         return Simulation(self, used, _schedule.simulate(self._native, used._native()))
 
     def to_csv(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Its text, as torch writes it; also into a file, if a path is given."""
+        """The text of the schedule, as torch writes it. Also written to a file, if a path is
+        given."""
         text = str(self)
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
         return text
 
     def to_json(self, path: str | os.PathLike[str] | None = None) -> str:
-        """Its text as JSON, with level and placement; also into a file, if a path is given."""
+        """The schedule as JSON, with level and placement. Also written to a file, if a path is
+        given."""
         text = self._native.to_json()
         if path is not None:
             Path(path).write_text(text, encoding="utf-8")
@@ -261,7 +268,7 @@ class Schedule:
         return self._native.to_table()
 
     def draw(self, path: str | os.PathLike[str] | None = None, *, costs: Costs | None = None, **options: Any) -> str:
-        """A drawing of its simulation (`Simulation.draw`)."""
+        """A drawing of the schedule's simulation (`Simulation.draw`)."""
         return self.simulate(costs).draw(path, **options)
 
     def __str__(self) -> str:
@@ -276,7 +283,7 @@ class Schedule:
     def _repr_svg_(self) -> str | None:
         try:
             return self.simulate()._repr_svg_()
-        except Exception:  # one that cannot be executed has no drawing
+        except Exception:  # a schedule that cannot be executed has no drawing
             return None
 
     def __eq__(self, other: object) -> bool:
@@ -295,7 +302,7 @@ class Schedule:
 
 @dataclass(frozen=True)
 class RankStats:
-    """What one rank did in a simulation."""
+    """The results of one rank in a simulation."""
 
     first_start: float
     last_end: float
@@ -318,7 +325,7 @@ class CriticalStep:
 
 
 class Simulation:
-    """A schedule that was run on a clock (`Schedule.simulate`). `str` is a table; a notebook shows its drawing."""
+    """The simulation of a schedule (`Schedule.simulate`). `str` is a table; a notebook shows its drawing."""
 
     __slots__ = ("_costs", "_native", "_schedule")
 
@@ -329,12 +336,12 @@ class Simulation:
 
     @property
     def schedule(self) -> Schedule:
-        """What was run."""
+        """The schedule that was simulated."""
         return self._schedule
 
     @property
     def costs(self) -> Costs:
-        """With which costs."""
+        """The costs of the simulation."""
         return self._costs
 
     @property
@@ -349,17 +356,17 @@ class Simulation:
 
     @property
     def exposed_transfer(self) -> float:
-        """The time that ranks were idle only because a transfer was under way, over all ranks."""
+        """The time that ranks were idle only because of a transfer, summed over all ranks."""
         return self._native.exposed_transfer
 
     @property
     def transfers(self) -> int:
-        """How many values and gradients went to another rank."""
+        """The number of values and gradients that were sent to a different rank."""
         return self._native.transfers
 
     @property
     def peak_memory(self) -> float:
-        """The highest of any rank."""
+        """The highest peak memory of any rank."""
         return self._native.peak_memory
 
     @property
@@ -369,25 +376,27 @@ class Simulation:
 
     @property
     def ranks(self) -> tuple[RankStats, ...]:
-        """What each rank did."""
+        """The results of each rank."""
         names = RankStats.__dataclass_fields__
         return tuple(RankStats(**{name: getattr(rank, name) for name in names}) for rank in self._native.ranks)
 
     @property
     def critical_path(self) -> tuple[CriticalStep, ...]:
-        """From an action that starts at 0 to one that ends last: each had to wait for the one before."""
+        """The actions from one that starts at 0 to one that ends last. Each had to wait for the one
+        before it."""
         return tuple(CriticalStep(*step) for step in self._native.critical_path)
 
     def timeline(self, rank: int) -> list[tuple[str, float, float]]:
-        """(action, start, end) of everything that a rank did."""
+        """(action, start, end) of every action of a rank."""
         return self._native.timeline(rank)
 
     def draw(self, path: str | os.PathLike[str] | None = None, *, form: str | None = None, title: str = "",
              **options: Any) -> str:
-        """A drawing, as text; also into a file, if a path is given.
+        """A drawing as text. Also written to a file, if a path is given.
 
         Args:
-            path: its ending says which form: .html a page, .svg a figure, .json a trace, anything else plain text.
+            path: its ending determines the form: .html a page, .svg a figure, .json a trace, anything else plain
+                text.
             form: "html", "svg", "trace" or "text", instead of the ending.
             options: of a figure: width, memory, transfers, summary, background; of text: width, color.
         """
@@ -456,7 +465,7 @@ class Comparison:
 
     @property
     def best(self) -> ScheduleRow:
-        """The fastest that stays within Costs.memory_cap; the fastest of all if none does."""
+        """The fastest schedule within Costs.memory_cap, or the fastest of all if none fits."""
         return next((row for row in self.schedules if not row.over_cap), self.schedules[0])
 
     def __str__(self) -> str:
@@ -477,10 +486,11 @@ class Comparison:
 
 def compare(*, ranks: int, microbatches: int, stages_per_rank: int | None = None,
             costs: Costs | None = None) -> Comparison:
-    """Simulates every schedule that trains, with its default number of stages a rank and with `stages_per_rank`.
+    """Simulates every schedule that trains, with its default number of stages on each rank and with
+    `stages_per_rank`.
 
-    Costs are of a rank's whole part of the model: with L stages on a rank, each has 1/L. They are the same for all
-    stages (ArgumentError).
+    Costs are those of a rank's whole part of the model: with L stages on a rank, each stage has 1/L of them. They
+    are the same for all stages (ArgumentError).
     """
     used = costs if costs is not None else Costs()
     result = _schedule.compare(ranks, microbatches, stages_per_rank, used._native())

@@ -1,7 +1,8 @@
-"""What runs the steps of a schedule object: a batch in, results out.
+"""Runs the steps of a schedule object.
 
 There is one runtime, in C++. A schedule object has one runner, made at its first step; C++ code
-owns modules and losses, never the schedule or its stages, so that both die when they are dropped.
+owns modules and losses, never the schedule or its stages, so that Python frees both when they are
+dropped.
 """
 
 from __future__ import annotations
@@ -27,9 +28,9 @@ __all__: list[str] = []
 
 
 def _rows(microbatches: list[Any], spec: Any) -> list[float] | None:
-    """The rows of each microbatch, by its first tensor that is cut; None if there is none."""
+    """The rows of each microbatch, by its first tensor that is split; None if there is none."""
     if spec is None:
-        # Tensors are the rule, and looking into trees takes microseconds each.
+        # Nearly all arguments are plain tensors. Flattening a tree takes microseconds.
         plain = [each[0] if type(each) is tuple and len(each) == 1 else each for each in microbatches]
         if all(isinstance(each, torch.Tensor) and each.dim() > 0 for each in plain):
             counts = [float(each.shape[0]) for each in plain]
@@ -54,7 +55,7 @@ def _rows(microbatches: list[Any], spec: Any) -> list[float] | None:
 
 
 def _weights(schedule: Any, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any) -> list[float] | None:
-    """The weights of the losses: shares of the rows, or 1. None: this rank does not know."""
+    """The weights of the losses: shares of the rows, or 1. None if this rank does not know them."""
     if not schedule.scale_grads:
         return [1.0] * schedule._n_microbatches
     rows = None
@@ -81,7 +82,7 @@ class _Engine:
     def __init__(self) -> None:
         self._runner: Any = None
         self._key: Any = None
-        # What the key names by its address lives as long as the key.
+        # Keeps the objects alive that the key names by their addresses.
         self._keyed: Any = None
         self._modules: dict[int, Any] = {}
         self._failed = False
@@ -127,7 +128,7 @@ class _Engine:
         has_ddp = any(wrapper.kind == "DistributedDataParallel" for wrapper in wrappers)
         if has_ddp and _sources.splits_backward(schedule, source):
             raise ArgumentError(
-                f"{type(schedule).__name__} runs input and weight backward apart, which "
+                f"{type(schedule).__name__} splits backwards into input and weight backward, which "
                 "DistributedDataParallel does not follow; use a schedule of full backwards, or FSDP"
             )
         last = next((s for s in stages if s.is_last), None)
@@ -252,7 +253,7 @@ class _Engine:
                 options["has_target"] = not training and call.wants_loss
             inputs: list[Any] = []
             if _sources.has_ports(schedule):
-                # Model inputs enter at each stage that reads them.
+                # Each stage gets the model inputs that it reads.
                 given = zip(arg_mbs or [()] * count, kwarg_mbs or [{}] * count)
                 inputs = [(tuple(args), kwargs) for args, kwargs in given]
                 if not any(args or kwargs for args, kwargs in inputs):
@@ -296,7 +297,7 @@ class _Engine:
                 losses[:] = result["losses"]
 
 
-# What schedules.py calls.
+# The functions that schedules.py calls.
 
 
 def _engine_of(schedule: Any) -> _Engine:
@@ -335,7 +336,8 @@ def evaluate(schedule: Any, args: tuple[Any, ...], kwargs: dict[str, Any], *, ta
 def _run_batch(schedule: Any, args: Any, kwargs: Any, target: Any, losses: Any, return_outputs: bool,
                loss_kwargs: Any, arg_mbs: Any, kwarg_mbs: Any, target_mbs: Any) -> Any:
     stages = schedule._local_stages()
-    # Positional arguments count where stage 0 is, the target where the last one is.
+    # Positional arguments are used on the rank of stage 0, the target on the rank of the last
+    # stage.
     if not any(stage.is_first for stage in stages) and not _sources.has_ports(schedule):
         args = ()
     if not any(stage.is_last for stage in stages):
@@ -368,7 +370,7 @@ def assert_unsharded(schedule: Any, stage: Any) -> None:
 
 
 def report(schedule: Any) -> Report:
-    """Where the time of the last step went (`_PipelineSchedule.report`)."""
+    """The use of time in the last step (`_PipelineSchedule.report`)."""
     return Report(_engine_of(schedule).runner.report())
 
 

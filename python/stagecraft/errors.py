@@ -1,6 +1,6 @@
 """The errors that Stagecraft raises on purpose.
 
-The class says what the caller can do about it; the message says what was expected, what came and
+The class of an error says what the caller can do. The message says what was expected, what came and
 where. All of them can be pickled, so they survive a multiprocessing queue.
 """
 
@@ -75,11 +75,13 @@ class ScheduleError(Error, AssertionError):
 
 
 class StageError(Error):
-    """Code of a stage failed. ``__cause__`` is the exception that it raised, if it is of this process.
+    """Code of a stage failed. ``__cause__`` is the exception that it raised, if it was raised in this
+    process.
 
     Attributes:
-        rank, stage, microbatch: where; -1 for a stage or microbatch that is not known.
-        action: the schedule's text for it, such as "2F0".
+        rank, stage, microbatch: the place of the failure; -1 for a stage or microbatch that is not
+            known.
+        action: the text of the action, such as "2F0".
     """
 
     def __init__(self, message: str = "", rank: int = -1, stage: int = -1, microbatch: int = -1,
@@ -92,10 +94,10 @@ class StageError(Error):
 
 
 class PeerError(Error):
-    """Another rank failed, left or could not be reached.
+    """A different rank failed, left or could not be reached.
 
     Attributes:
-        peer: that rank.
+        peer: the number of that rank.
         remote_traceback: the traceback of the failure there, as text; empty if it did not send one.
     """
 

@@ -1,4 +1,4 @@
-"""How a batch is cut into microbatches and how results are put together.
+"""Splits a batch into microbatches and merges results.
 
 Batches are any pytrees. Differences from torch: specs of keyword arguments are matched by key.
 """
@@ -26,12 +26,13 @@ logger = logging.getLogger("stagecraft.microbatch")
 
 DEFAULT_CHUNK_DIM = 0
 
-# Chunks of full size that are zero elsewhere, to find out which rows a result depends on. Read at each call.
+# If True, chunks have the full size and are zero outside their own part, to find the rows that a result
+# depends on. Read at each call.
 _debug_mask_minibatches = False
 
 
 class TensorChunkSpec:
-    """Says along which dim a tensor is cut."""
+    """The dim along which a tensor is split."""
 
     def __init__(self, split_dim: int) -> None:
         self.split_dim = split_dim
@@ -54,14 +55,16 @@ class TensorChunkSpec:
 
 
 class _Replicate:
-    """Says that each microbatch gets the same object. The class serves as well as an instance."""
+    """The spec of an object that every microbatch gets. The class itself may be used instead of an
+    instance."""
 
     def __repr__(self) -> str:
         return "_Replicate()"
 
 
 class _CustomReducer:
-    """Says that results are folded: reduce_fn(reduce_fn(init_value, result 0), result 1) and so on."""
+    """The spec of results that are folded: reduce_fn(reduce_fn(init_value, result 0), result 1) and so
+    on."""
 
     def __init__(self, init_value: Any, reduce_fn: Callable[[Any, Any], Any]) -> None:
         self.init_value = init_value
@@ -84,13 +87,13 @@ def _flatten(tree: Any) -> tuple[list[Any], pytree.TreeSpec]:
 
 
 def _chunk_sizes(size: int, num_chunks: int) -> list[int]:
-    """As torch.tensor_split divides: the first ones have one more."""
+    """The sizes of torch.tensor_split: the first chunks have one element more."""
     quotient, rest = divmod(size, num_chunks)
     return [quotient + 1] * rest + [quotient] * (num_chunks - rest)
 
 
 def _split_dtensor(tensor: DTensor, dim: int, num_chunks: int) -> list[torch.Tensor]:
-    """Cuts the local shard; a chunk has the mesh and placements of the whole."""
+    """Splits the local shard. A chunk has the mesh and placements of the whole DTensor."""
     from torch.distributed.tensor import DTensor
 
     locals_ = torch.tensor_split(tensor.to_local(), num_chunks, dim)
@@ -106,7 +109,8 @@ def _split_dtensor(tensor: DTensor, dim: int, num_chunks: int) -> list[torch.Ten
 
 
 def _split_tensor(tensor: torch.Tensor, spec: TensorChunkSpec, num_chunks: int) -> Sequence[torch.Tensor]:
-    """Cuts a tensor into chunks whose sizes differ by at most one. AssertionError for fewer rows than chunks."""
+    """Splits a tensor into chunks whose sizes differ by at most one. AssertionError for fewer rows than
+    chunks."""
     dim = spec.split_dim
     if tensor.size(dim) < num_chunks:
         raise AssertionError(f"expected at least {num_chunks} rows along dim {dim} for {num_chunks} chunks, "
@@ -135,7 +139,8 @@ def _masked_chunks(tensor: torch.Tensor, dim: int, chunks: Sequence[torch.Tensor
 
 
 def _split_block_mask(block_mask: BlockMask, num_chunks: int) -> list[BlockMask]:
-    """Cuts a block mask along its batch. One with a batch of 1 serves all chunks as it is."""
+    """Splits a block mask along its batch. A mask with a batch of 1 is used unchanged for all
+    chunks."""
     batch = block_mask.kv_num_blocks.size(0)
     if batch == 1:
         return [block_mask] * num_chunks
@@ -160,17 +165,17 @@ def _split_block_mask(block_mask: BlockMask, num_chunks: int) -> list[BlockMask]
 
 
 def _possible_chunks(value: Any, spec: Any, num_chunks: int) -> int:
-    """How many chunks a leaf can give, at most; checks that the spec fits it."""
+    """The most chunks that a leaf can give. Checks that the spec fits the leaf."""
     if _is_replicate(spec):
         return num_chunks
     if not isinstance(value, torch.Tensor) and not is_block_mask(value):
-        raise ValueError(f"a {type(value).__name__} cannot be cut: expected _Replicate as its spec, got {spec}")
+        raise ValueError(f"a {type(value).__name__} cannot be split: expected _Replicate as its spec, got {spec}")
     if not isinstance(spec, TensorChunkSpec):
         raise AssertionError(f"a {type(value).__name__}: expected a TensorChunkSpec or _Replicate as its spec, got {spec}")
     if isinstance(value, torch.Tensor):
         return value.size(spec.split_dim)
     if spec.split_dim != 0:
-        raise AssertionError(f"a block mask is cut along dim 0, got {spec}")
+        raise AssertionError(f"a block mask is split along dim 0, got {spec}")
     batch: int = value.kv_num_blocks.size(0)
     return num_chunks if batch == 1 else batch
 
@@ -208,7 +213,7 @@ def _matching_specs(value: Any, spec: Any) -> list[Any]:
 
 def _shard_dict_of_args(args_dict: dict[Any, Any], args_chunk_spec: dict[Any, Any],
                         num_chunks: int) -> list[dict[Any, Any]]:
-    """A dict for each chunk. There are fewer where a leaf has fewer rows."""
+    """A dict for each chunk. There are fewer chunks if a leaf has fewer rows."""
     if not args_dict:
         return [{} for _ in range(num_chunks)]
     if len(args_dict) != len(args_chunk_spec):
@@ -220,7 +225,7 @@ def _shard_dict_of_args(args_dict: dict[Any, Any], args_chunk_spec: dict[Any, An
         raise AssertionError("expected a batch with at least one row, got one without")
     split = [_split_leaf(leaf, spec, number) for leaf, spec in zip(leaves, specs)]
     if len(leaves) == len(args_dict) and all(leaf is value for leaf, value in zip(leaves, args_dict.values())):
-        # No argument is a tree, so none has to be built again.
+        # No argument is a tree, so no tree must be rebuilt.
         return [dict(zip(args_dict, chunks)) for chunks in zip(*split)]
     return [pytree.tree_unflatten([chunks[index] for chunks in split], tree) for index in range(number)]
 
@@ -232,11 +237,12 @@ def _default_spec(value: Any) -> Any:
 def split_args_kwargs_into_chunks(
         args: tuple[Any, ...], kwargs: dict[str, Any] | None, chunks: int, args_chunk_spec: Any = None,
         kwargs_chunk_spec: Any = None) -> tuple[list[tuple[Any, ...]], list[dict[str, Any]]]:
-    """Cuts positional and keyword arguments into microbatches.
+    """Splits positional and keyword arguments into microbatches.
 
     Args:
-        args, kwargs: any pytrees; by default tensors are cut along dim 0 and everything else is given to all.
-        chunks: how many; there are fewer where a tensor has fewer rows.
+        args, kwargs: any pytrees; by default tensors are split along dim 0, and every microbatch gets
+            everything else.
+        chunks: the number of microbatches; there are fewer if a tensor has fewer rows.
         args_chunk_spec, kwargs_chunk_spec: a spec for each leaf.
 
     Returns:
@@ -302,10 +308,11 @@ def _merge_leaf(values: list[Any], spec: Any) -> Any:
 
 
 def merge_chunks(chunks: list[Any], chunk_spec: Any) -> Any:
-    """Puts the results of microbatches together.
+    """Merges the results of microbatches.
 
-    Without a spec all leaves are tensors that are concatenated along dim 0. A spec has the structure of the results
-    and says for each leaf: a TensorChunkSpec, concatenate; a reducer, fold; anything else, all are equal.
+    Without a spec all leaves are tensors that are concatenated along dim 0. A spec has the structure of the
+    results. For each leaf, a TensorChunkSpec means concatenate, a reducer means fold, anything else means that all
+    chunks have the same value.
     """
     if chunk_spec is None:
         leaves, tree = _flatten(chunks[0])

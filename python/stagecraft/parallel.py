@@ -1,7 +1,7 @@
 """Stages whose modules reduce gradients over data-parallel ranks: DDP, FSDP and replicate.
 
 A pipeline runs many backwards of a stage in a step, and gradients are complete after the last one.
-What is here tells the wrapper of a module which one that is.
+The classes here tell the wrapper of a module which backward is the last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ def _fsdp_class() -> Any:
 
 
 class _DataParallel:
-    """DDP: no reduction, but in the last backward of the step."""
+    """DDP: reduces in the last backward of the step only."""
 
     kind = "DistributedDataParallel"
 
@@ -60,7 +60,8 @@ class _DataParallel:
 
 
 class _Sharded:
-    """FSDP: the schedule says when weights are gathered, released and reduced."""
+    """FSDP: the schedule determines when weights are gathered and released, and gradients
+    reduced."""
 
     kind = "FSDPModule"
 
@@ -116,7 +117,7 @@ class _Sharded:
 
 
 def wrap(call: Any) -> None:
-    """Sets what the stage's module needs around its forwards and backwards."""
+    """Sets the wrapper calls that the stage's module needs around its forwards and backwards."""
     module = call.module
     known = call.wrapper
     if known is not None and known._module is module:

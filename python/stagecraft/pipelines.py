@@ -1,4 +1,4 @@
-"""A pipeline in one process: ranks are threads, and there is nothing to launch."""
+"""A pipeline in one process: ranks are threads, so no launcher is needed."""
 
 from __future__ import annotations
 
@@ -23,10 +23,11 @@ __all__ = ["Pipeline", "Ports", "StagePlace", "StepResult", "add_loss", "current
 
 
 class Ports:
-    """Where the inputs of stages come from.
+    """The sources of the inputs of stages.
 
-    By default stages are a chain: what a stage returns are the arguments of the next, and the
-    model's arguments are those of stage 0. What is connected explicitly is not part of the chain:
+    By default stages are a chain: the outputs of a stage are the arguments of the next, and the
+    model's arguments are those of stage 0. Outputs and inputs that are connected explicitly are not
+    part of the chain:
 
         Ports(3).connect(output=(0, 1), input=(2, 1))   # output 1 of stage 0 skips to stage 2
         Ports(3).feed("mask", input=(1, "mask"))        # a model input that stage 1 takes
@@ -39,12 +40,13 @@ class Ports:
         self._feeds: list[Any] = []
 
     def connect(self, output: tuple[int, int], input: tuple[int, int | str]) -> Ports:
-        """Output n of a stage is an argument of a later stage: (stage, position or name)."""
+        """Connects an output of a stage, (stage, number), to an argument of a later stage, (stage,
+        position or name)."""
         self._connections.append((tuple(output), tuple(input)))
         return self
 
     def feed(self, argument: int | str, input: tuple[int, int | str]) -> Ports:
-        """An argument of the model, by position or name, is an argument of a stage."""
+        """Connects an argument of the model, by position or name, to an argument of a stage."""
         self._feeds.append((argument, tuple(input)))
         return self
 
@@ -71,7 +73,7 @@ class Ports:
 
 @dataclass(frozen=True)
 class StagePlace:
-    """Where a forward runs."""
+    """The stage and microbatch of a forward."""
 
     stage: int
     num_stages: int
@@ -88,21 +90,23 @@ def current_stage() -> StagePlace | None:
 def add_loss(loss: torch.Tensor) -> None:
     """Adds a loss (load balance, a penalty) to that of the microbatch, inside a stage's forward.
 
-    It has the weight of the microbatch. Outside a forward, and where no backward follows, it is dropped.
+    The loss has the weight of the microbatch. It is dropped outside a forward, and if no backward
+    follows.
     """
     _C.add_loss(loss)
 
 
 @dataclass(frozen=True)
 class StepResult:
-    """What a step of a Pipeline returns.
+    """The result of a step of a Pipeline.
 
     Attributes:
         loss: the weighted sum of the losses; None without a loss.
         losses: the loss of each microbatch, not weighted.
         output: the merged output.
         weights: the weight of each microbatch's loss.
-        added_losses: what stages passed to `add_loss`, by microbatch; None where there is none.
+        added_losses: the losses that stages passed to `add_loss`, by microbatch; None if there is
+            none.
     """
 
     loss: torch.Tensor | None
@@ -118,15 +122,16 @@ class Pipeline:
     Args:
         modules: the stages, in order, or a `Pipe`.
         schedule: the name of a schedule, or a `Schedule`.
-        ranks: the number of ranks; by default one for each stage, or each two, as the schedule has it.
+        ranks: the number of ranks; by default one for each stage, or for each two stages, depending on
+            the schedule.
         loss_fn: a function of output and target.
         ports: skip edges and model inputs of later stages.
         ties: weights that several stages hold as copies, as lists of (stage, name).
         recompute: the stages that run their forward again instead of keeping activations.
         random: "per_microbatch" (numbers depend on seed, step, stage and microbatch alone) or
             "process" (the process's generators, whose order depends on the threads).
-        seed: of "per_microbatch"; by default that of the process's generator.
-        timeout: how long a rank waits for another, in seconds.
+        seed: the seed of "per_microbatch"; by default that of the process's generator.
+        timeout: how long a rank waits for a different rank, in seconds.
         threads_per_rank: threads inside operators, for each rank.
     """
 
@@ -214,10 +219,11 @@ class Pipeline:
         measure_memory: bool = False,
         **kwargs: Any,
     ) -> StepResult:
-        """Trains on a batch that is cut into microbatches; 8 rows in 3 are 3, 3 and 2.
+        """Trains on a batch that is split into microbatches. 8 rows in 3 microbatches are 3, 3 and
+        2.
 
-        Gradients are added to the parameters', and are those of the whole batch: each loss counts by
-        its rows (``scale="mean"``) or as it is (``scale="sum"``).
+        Gradients are added to those of the parameters. They are the gradients of the whole batch:
+        the weight of a loss is its share of the rows (``scale="mean"``) or 1 (``scale="sum"``).
         """
         if not torch.is_grad_enabled():
             raise RuntimeError("step trains, but gradients are disabled here (torch.no_grad): call eval")
@@ -278,7 +284,7 @@ class Pipeline:
         return StepResult(loss, losses, output, found["weights"], found["added_losses"])
 
     def report(self) -> Report:
-        """Where the time of the last step went."""
+        """The use of time in the last step."""
         return Report(self._runner.report())
 
     def memory_estimate(self, microbatches: int) -> MemoryEstimate:
@@ -325,10 +331,11 @@ def _refuse_checkpoints(index: int, module: nn.Module) -> None:
 def verify_against_reference(
     pipe: Pipeline, *args: Any, target: Any = None, microbatches: int | None = None, **kwargs: Any
 ) -> None:
-    """Compares the gradients and outputs of a step with those of the uncut modules, bit for bit.
+    """Compares the gradients and outputs of a step with those of the modules without a pipeline,
+    bit for bit.
 
     The modules run one after the other in this thread, microbatch by microbatch, with the same
-    weights. Gradients are as before afterwards. AssertionError says what differs and by how much.
+    weights. Afterwards gradients are restored. AssertionError says what differs and by how much.
     """
     if pipe._loss_fn is None:
         raise ArgumentError("verify_against_reference needs a pipeline with a loss")
@@ -359,7 +366,7 @@ def verify_against_reference(
             output = _run_uncut(pipe.modules, ports, arg_mbs[m], kwarg_mbs[m])
             losses.append(pipe._loss_fn(output, targets[m]))
             outputs.append(detached(output))
-        # Sums of gradients have the order of the backwards.
+        # Gradients are summed in the order of the backwards.
         for m in _backward_order(pipe, count):
             losses[m].backward(torch.full_like(losses[m], result.weights[m]))
         expected = take()
@@ -432,7 +439,8 @@ def _run_uncut(modules: list[nn.Module], ports: Ports, args: Any, kwargs: Any) -
 
 
 def _sum_ties(pipe: Pipeline, parameters: Any, grads: Any) -> Any:
-    """Each copy of a tied weight has the sum of its copies' gradients, last stage first."""
+    """Gives each copy of a tied weight the sum of all copies' gradients, added from the last stage
+    to the first."""
     by_id = {id(p): i for i, p in enumerate(parameters)}
     result = list(grads)
     for group in pipe._ties:

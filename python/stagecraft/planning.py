@@ -1,4 +1,4 @@
-"""Plans: where to cut a model, which schedule to run, and how far from the best possible that is."""
+"""Plans: where to split a model, which schedule to run, and the distance to a lower bound."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _UNITS = {"": 1, "b": 1, **{prefix + end: base ** power
 
 @dataclass(frozen=True)
 class Plan:
-    """How to run a model, from `plan`. Its `str` is a table of what was considered."""
+    """A way to run a model, from `plan`. `str` is a table of the ways that were considered."""
 
-    cuts: tuple[str, ...]  #: the modules before which the model is cut
+    cuts: tuple[str, ...]  #: the modules before which the model is split
     schedule: Schedule  #: what each rank computes, in order
     schedule_name: str  #: of a built-in schedule, or "synthesised"
     time: float  #: of a step, in `unit`
@@ -44,7 +44,7 @@ class Plan:
 
     @property
     def split_spec(self) -> dict[str, Any]:
-        """The cuts as `pipeline` takes them."""
+        """The split as `pipeline` takes it."""
         from stagecraft._IR import SplitPoint
 
         return {name: SplitPoint.BEGINNING for name in self.cuts}
@@ -68,7 +68,7 @@ def _bytes_of(memory: float | str | None) -> float | None:
 
 
 def _mean_of(output: Any, _: Any) -> torch.Tensor:
-    """A number that depends on all outputs: its backward costs what that of a loss costs."""
+    """A number that depends on all outputs. Its backward costs as much as that of a loss."""
     import torch
     import torch.utils._pytree as pytree
 
@@ -81,7 +81,7 @@ def _mean_of(output: Any, _: Any) -> torch.Tensor:
 
 def _costs_of(model: nn.Module, example: Any, target: Any, loss_fn: Callable[..., Any] | None, ranks: int,
               steps: int) -> str:
-    """The costs of the model's layers. Gradients and buffers are as before afterwards."""
+    """The costs of the model's layers. Afterwards gradients and buffers are restored."""
     from stagecraft import _C, capture
 
     args, kwargs = example if isinstance(example, tuple) else (example,), {}
@@ -93,7 +93,7 @@ def _costs_of(model: nn.Module, example: Any, target: Any, loss_fn: Callable[...
         return _C.estimate_layers(graph, names)
     grads = [(parameter, parameter.grad) for parameter in model.parameters()]
     buffers = [(buffer, buffer.clone()) for buffer in model.buffers()]
-    # Backwards would add to gradients that are there.
+    # Gradients are set aside, because backwards would add to them.
     for parameter, _ in grads:
         parameter.grad = None
     try:
@@ -109,7 +109,7 @@ def plan(model: nn.Module, example: Any, *, ranks: int, memory: float | str | No
          microbatches: int | None = None, loss_fn: Callable[..., Any] | None = None, target: Any = None,
          measure: bool = True, steps: int = 3, time_limit: float = 5.0, stages_per_rank: Sequence[int] = (1, 2),
          recompute: str = "auto", seed: int = 1) -> Plan:
-    """The best plan that is found for a model: where to cut it, stages to ranks, recompute, and the order.
+    """The best plan that is found for a model: split, placement, recompute, and the order of actions.
 
     The model is traced, and its layers are measured on the example.
 
@@ -117,15 +117,15 @@ def plan(model: nn.Module, example: Any, *, ranks: int, memory: float | str | No
         model: the whole model.
         example: one microbatch: a tensor, a tuple of arguments, or a dict of keyword arguments.
         ranks: the number of ranks.
-        memory: of each rank, in bytes or as "16GiB"; None: unlimited.
-        microbatches: of a step; by default four for each rank.
+        memory: the memory of each rank, in bytes or as "16GiB"; None: unlimited.
+        microbatches: the microbatches of a step; by default four for each rank.
         loss_fn, target: the loss of the example; without it, the mean of the outputs.
         measure: False estimates costs from operations and bytes, and runs nothing.
         steps: how often layers are measured.
-        time_limit: of the search, in seconds.
+        time_limit: the time of the search, in seconds.
         stages_per_rank: the numbers to choose from.
         recompute: "auto", "none" or "all".
-        seed: of the search.
+        seed: the seed of the search.
 
     ArgumentError for a model that has fewer layers than ranks. An Error says what is missing if nothing fits.
     """

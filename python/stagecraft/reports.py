@@ -1,4 +1,4 @@
-"""What a step did: where its time went, and how much memory a step needs."""
+"""Reports of a step: its use of time, and the memory that it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ __all__ = ["MemoryEstimate", "RankMemory", "RankReport", "Report", "StageTimes"]
 
 @dataclass(frozen=True)
 class RankReport:
-    """Where a rank's time went, in microseconds, and what it sent, in bytes."""
+    """The use of time of a rank, in microseconds, and the bytes that it sent."""
 
     compute: float
     bubble: float
@@ -27,7 +27,7 @@ class RankReport:
 
 @dataclass(frozen=True)
 class StageTimes:
-    """What the actions of a stage took in the mean, in microseconds, waiting included."""
+    """The mean times of the actions of a stage, in microseconds, including waits."""
 
     F: float | None = None
     B: float | None = None
@@ -36,12 +36,12 @@ class StageTimes:
 
 
 class Report:
-    """Where the time of a step went. ``str`` is a table; a notebook shows a page.
+    """The use of time in a step. ``str`` is a table. A notebook shows a page.
 
     Attributes:
         makespan: the time of the step in microseconds.
         bubble: the share of all ranks' time in which they waited for work.
-        exposed_transfer: the time in which ranks waited for values that were under way.
+        exposed_transfer: the time in which ranks waited for values that were already sent.
         ranks: a RankReport for each rank.
         stages: the StageTimes of each stage.
     """
@@ -112,7 +112,7 @@ class RankMemory:
 
     @property
     def total(self) -> int:
-        """All of it, in bytes."""
+        """The sum of all parts, in bytes."""
         return self.parameters + self.gradients + self.activations
 
 
@@ -128,7 +128,7 @@ class MemoryEstimate:
 
     @property
     def peak(self) -> int:
-        """Of the rank that needs most."""
+        """The peak of the rank that needs most."""
         return max(rank.total for rank in self.ranks)
 
     def __str__(self) -> str:

@@ -99,7 +99,8 @@ class ScheduleGPipe(PipelineScheduleSingle):
 
 
 class Schedule1F1B(PipelineScheduleSingle):
-    """A few forwards, then one forward and one backward in turns. Holds at most as many activations as stages follow."""
+    """A few forwards, then one forward and one backward in turns. Holds activations of at most as many microbatches as
+    there are stages from this one on."""
 
     _kind = "1F1B"
 
@@ -110,7 +111,7 @@ def _check_two_stages(name: str, stages: list[Any]) -> None:
 
 
 class _NamedMulti(_PipelineScheduleRuntime):
-    """What the schedules of several stages on each rank share: their constructor."""
+    """The common constructor of schedules with several stages on each rank."""
 
     def __init__(self, stages: list[Any], n_microbatches: int, loss_fn: Callable[..., Any] | None = None,
                  args_chunk_spec: Any = None, kwargs_chunk_spec: Any = None, output_merge_spec: Any = None,
@@ -123,7 +124,7 @@ class _NamedMulti(_PipelineScheduleRuntime):
                          unshard_lookahead=unshard_lookahead, **options)
 
     def _check(self, stages: list[Any], n_microbatches: int) -> None:
-        """Refuses what the schedule cannot be built for."""
+        """Refuses stages and microbatches that the schedule cannot be built for."""
 
     def _check_rounds(self, stages: list[Any], n_microbatches: int) -> None:
         rounds = max(1, n_microbatches // stages[0].group_size)
@@ -136,7 +137,7 @@ class _NamedMulti(_PipelineScheduleRuntime):
 
 
 class ScheduleLoopedBFS(_NamedMulti):
-    """Stage by stage, all microbatches each; stages are placed round the ranks."""
+    """Stage by stage, each for all microbatches. Stages are placed in a loop."""
 
     _kind = "LoopedBFS"
 
@@ -150,7 +151,7 @@ class ScheduleLoopedBFS(_NamedMulti):
 
 
 class ScheduleInterleaved1F1B(_NamedMulti):
-    """1F1B with several stages on each rank, placed round the ranks."""
+    """1F1B with several stages on each rank, placed in a loop."""
 
     _kind = "Interleaved1F1B"
 
@@ -207,7 +208,8 @@ _CLASSES: dict[str, type[_PipelineSchedule]] = {
 
 
 def get_schedule_class(schedule_name: str) -> type[Any]:
-    """The class of a schedule's name, in any case. ValueError for an unknown one."""
+    """The class of a schedule's name. Upper and lower case do not matter. ValueError for an unknown
+    name."""
     for name, found in _CLASSES.items():
         if name.lower() == schedule_name.lower():
             return found

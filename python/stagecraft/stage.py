@@ -40,9 +40,9 @@ class PipelineStage(_EngineStage):
         stage_index: the number of the stage, from 0.
         num_stages: the number of stages of the pipeline.
         device: the device on which the stage computes.
-        input_args, output_args, output_grads, input_grads: examples, only compared with what a step
-            brings when ``_runtime_validate`` is set. Shapes need not be known: they travel with the
-            values, and may differ from microbatch to microbatch.
+        input_args, output_args, output_grads, input_grads: examples, which are only compared with
+            the values of a step if ``_runtime_validate`` is set. Shapes need not be known: they are
+            sent with the values, and may differ from microbatch to microbatch.
         group: the process group of the pipeline's ranks, or a World; None: the default group.
         dw_builder: returns the function that computes weight gradients outside autograd.
         get_mesh: returns the device mesh of that name and layout, for DTensors.

@@ -14,13 +14,13 @@ __all__ = ["Trainer"]
 
 
 class Trainer:
-    """Trains a cut model, modules or a Pipeline; ranks are threads of this process.
+    """Trains a split model, modules or a Pipeline. Ranks are threads of this process.
 
     Args:
         model: a `Pipe`, the modules of the stages, or a `Pipeline`.
         loss_fn: a function of output and target.
         schedule, ranks: as for `Pipeline`.
-        microbatches: into how many a batch is cut; by default twice the number of stages.
+        microbatches: the number of microbatches of a batch; by default twice the number of stages.
         optimizer: makes the optimizer from the parameters; by default AdamW with a rate of 1e-3.
         clip: the greatest norm of all gradients together; None: not clipped.
         options: further options of the `Pipeline`.
@@ -47,7 +47,8 @@ class Trainer:
         self.steps = 0
 
     def step(self, *args: Any, target: Any = None, **kwargs: Any) -> StepResult:
-        """One step of the optimizer on a batch. A batch with fewer rows is cut into as many microbatches."""
+        """One step of the optimizer on a batch. A batch with fewer rows than microbatches is split into its
+        rows."""
         rows = [a.shape[0] for a in (*args, *kwargs.values()) if isinstance(a, torch.Tensor) and a.dim() > 0]
         count = min([self.microbatches, *rows])
         self.optimizer.zero_grad()
@@ -71,7 +72,7 @@ class Trainer:
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Takes what `state_dict` has returned."""
+        """Restores a state that `state_dict` returned."""
         for module, values in zip(self.pipeline.modules, state["stages"], strict=True):
             module.load_state_dict(values)
         self.optimizer.load_state_dict(state["optimizer"])

@@ -1,8 +1,9 @@
-"""What crosses a border between stages.
+"""Values that cross a boundary between stages.
 
 Tensors, numbers, strings, None, and tuples, lists and dicts of them are values of the engine. Any
-other pytree goes as its leaves with a text of its structure. Other objects reach stages of the same
-process as they are; between processes they are refused unless `allow_pickle` was called.
+other pytree is sent as its leaves with a text of its structure. Stages of the same process get
+other objects themselves. Between processes such objects are refused, unless `allow_pickle` was
+called.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ _may_pickle = False
 
 
 def allow_pickle(allow: bool = True) -> None:
-    """Lets any Python object cross to another process, by pickle.
+    """Allows any Python object to be sent to a different process, by pickle.
 
     Reading a pickle runs code of its sender, so all processes of the world must be trusted. Call it
     in every process.
@@ -37,7 +38,7 @@ def allow_pickle(allow: bool = True) -> None:
 
 
 def _is_native(value: Any) -> bool:
-    """Whether the engine has this value itself."""
+    """Whether the engine has this kind of value itself."""
     if isinstance(value, torch.Tensor):
         return not _is_dtensor(value)
     kind = type(value)
@@ -96,7 +97,7 @@ class _Packer:
             items = [self.pack(item, f"{path}.{name}") for name, item in zip(kind._fields, value)]
             return {"n": _path_of(kind), "v": items}
         if dataclasses.is_dataclass(kind) and isinstance(value, dict):
-            # An ordered dictionary with fields, as the outputs of transformers' models are.
+            # An ordered dictionary with fields, such as an output of a model of transformers.
             items = [self.pack(item, f"{path}.{name}") for name, item in value.items()]
             return {"o": _path_of(kind), "k": list(value), "v": items}
         if dataclasses.is_dataclass(kind):
@@ -135,7 +136,8 @@ class _Packer:
 
 
 def outgoing(value: Any, abroad: bool) -> Any:
-    """A stage's output as the engine carries it. `abroad`: some of it goes to another process."""
+    """A stage's output as the engine carries it. `abroad` says whether a part of it is sent to a
+    different process."""
     if isinstance(value, torch.Tensor):
         return value if not _is_dtensor(value) else (_wrap(value, abroad),)
     kind = type(value)
@@ -185,7 +187,7 @@ def is_packed(value: Any) -> bool:
 
 
 def incoming(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """The arguments of a stage as its module takes them."""
+    """The inverse of `outgoing`: the arguments of a stage as its module takes them."""
     for value in args:
         if is_packed(value):
             break
@@ -198,7 +200,7 @@ def incoming(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def detached(value: Any) -> Any:
-    """The value with tensors without history."""
+    """The value, with tensors that have no history."""
     if isinstance(value, torch.Tensor):
         return value.detach()
     return pytree.tree_map_only(torch.Tensor, lambda tensor: tensor.detach(), value)

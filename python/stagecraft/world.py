@@ -1,4 +1,4 @@
-"""From a process group to a world of Stagecraft: one for each group, made at its first step."""
+"""The worlds of Stagecraft: one for each process group, made at its first step."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def deliver_log() -> None:
 
 
 def log_wait(rank: int, seconds: int, table: str) -> None:
-    """Says where all ranks are, while this one waits."""
+    """Logs the position of all ranks while this rank waits."""
     _logger.warning("rank %d has waited for %d s:\n%s", rank, seconds, table)
 
 
@@ -73,7 +73,7 @@ class World:
 
     @property
     def is_open(self) -> bool:
-        """Whether it is not closed."""
+        """Whether the world was not closed."""
         return bool(self._inner.is_open)
 
     def barrier(self) -> None:
@@ -110,7 +110,7 @@ def rank_and_size(group: Any) -> tuple[int, int]:
 
 
 def _timeout_of(group: Any) -> float:
-    """The group's own time-out, in seconds."""
+    """The group's own timeout, in seconds."""
     finders: tuple[Callable[[], Any], ...] = (
         lambda: group._get_backend(_device_of(group)).options._timeout,
         lambda: group.options._timeout,
@@ -176,7 +176,8 @@ def _close_all() -> None:
 
 
 def _forget_all() -> None:
-    """In a forked child, such as a worker of a DataLoader: none of the threads is there."""
+    """Drops all worlds in a forked child process, such as a worker of a DataLoader, because it has
+    none of the threads."""
     global _alone
     for world in list(_open):
         world._inner.forget()

@@ -34,8 +34,8 @@ constexpr PieceLimit kCpuRows{int64_t{1} << 21, /*whole_slot=*/true};
 constexpr PieceLimit kDeviceRows{int64_t{1} << 26, /*whole_slot=*/true};
 constexpr double kMinusInfinity = -std::numeric_limits<double>::infinity();
 
-/// a b for [batch, heads, n, m] and [batch, heads, m, l], where autocast has no say in the
-/// gradients either.
+/// The matrix product a b of [batch, heads, n, m] and [batch, heads, m, l]. Autocast affects
+/// neither the product nor its gradients.
 class Product : public torch::autograd::Function<Product> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& a, const at::Tensor& b) {
@@ -98,7 +98,7 @@ class Composite {
     at::Tensor dead = mask.dead;
     if (!mask.parts.empty()) scores = masked(scores, mask);
     if (score_fn_) {
-      // It may have dropped scores itself.
+      // The score function may have dropped scores itself, by returning -infinity.
       const at::NoGradGuard no_grad;
       const at::Tensor none = scores.amax(-1, /*keepdim=*/true).eq(kMinusInfinity);
       dead = dead.defined() ? dead.logical_or(none) : none;

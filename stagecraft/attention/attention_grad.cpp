@@ -21,7 +21,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// 0, with a gradient of zeros for `x`.
+/// A sum of no elements: 0, with a gradient of zeros for `x`.
 at::Tensor nothing_of(const at::Tensor& x) {
   return x.flatten().narrow(0, 0, 0).sum();
 }
@@ -29,7 +29,7 @@ at::Tensor nothing_of(const at::Tensor& x) {
 /// Gradients that can be differentiated again.
 variable_list differentiable_backward(const AttentionProblem& problem, const variable_list& saved,
                                       const at::Tensor& grad_out, std::array<bool, 3> wanted) {
-  // Aliases tell query, key and value apart when they are one tensor.
+  // If query, key and value are one tensor, aliases give each its own gradient.
   const std::array<at::Tensor, 3> x = {at::alias(saved[0]), at::alias(saved[1]),
                                        at::alias(saved[2])};
   const at::Tensor out = attention_composite(problem, {}, x[0], x[1], x[2]);
@@ -40,7 +40,7 @@ variable_list differentiable_backward(const AttentionProblem& problem, const var
     inputs.push_back(x[i]);
     result[i] = at::zeros_like(x[i]);
   }
-  if (!out.requires_grad()) {  // nothing is kept
+  if (!out.requires_grad()) {  // no query keeps a key
     at::Tensor zero = nothing_of(grad_out);
     for (const at::Tensor& input : x) zero = zero.add(nothing_of(input));
     for (at::Tensor& grad : result) {

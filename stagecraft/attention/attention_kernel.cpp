@@ -17,7 +17,7 @@ namespace {
 
 at::Tensor spread(const at::Tensor& x, int64_t batch) {
   const at::Tensor all = x.expand({batch, -1, -1, -1});
-  // On the CPU a task reads one member, so the view does.
+  // On the CPU a task reads one member at a time, so the expanded view is not copied.
   return x.is_cpu() ? all : all.contiguous();
 }
 
@@ -48,7 +48,7 @@ struct Operands {
   at::Tensor vt;
 };
 
-/// The probabilities of a task in buffer 1; buffer 0 is free again.
+/// Writes the probabilities of a task into buffer 1 and returns them. Buffer 0 is free afterwards.
 at::Tensor probabilities(const AttentionTask& task, const at::Tensor& q, const at::Tensor& kt,
                          double scale, Scratch& scratch) {
   at::Tensor scores = scratch.take(0, {task.count(), task.rows(), task.width()});

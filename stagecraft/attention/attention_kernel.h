@@ -11,8 +11,8 @@ namespace stagecraft::detail {
 /// The dtype that scores and sums have: float32 for the half types, otherwise the same.
 at::ScalarType accumulate_type(at::ScalarType type);
 
-/// Attention without a score function, records no gradients. The tensors have been checked; key
-/// and value have the problem's batch or 1.
+/// Attention without a score function. Records no gradients. Requires tensors that were checked;
+/// key and value have the problem's batch or 1.
 at::Tensor attention_forward(const AttentionProblem& problem, const at::Tensor& q,
                              const at::Tensor& k, const at::Tensor& v);
 

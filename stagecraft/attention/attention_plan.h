@@ -11,7 +11,7 @@
 
 namespace stagecraft::detail {
 
-/// What one call of flex_attention is about, apart from the tensors.
+/// The parameters of one call of flex_attention, apart from the tensors.
 struct AttentionProblem : torch::CustomClassHolder {
   int64_t batch = 0;
   int64_t kv_heads = 0;
@@ -29,7 +29,7 @@ struct AttentionProblem : torch::CustomClassHolder {
 /// Neighbouring kept keys of one kind.
 struct KvRun {
   IndexRange kv;
-  /// Where it starts among the kept keys of its row.
+  /// Where the run starts among the kept keys of its row.
   int64_t offset = 0;
   BlockKind kind = BlockKind::kFull;
 
@@ -39,7 +39,7 @@ struct KvRun {
 /// Queries that are computed together: all keep the same blocks of keys.
 struct RowPiece {
   IndexRange q;
-  /// In rising order; none if nothing is kept.
+  /// In ascending order. Empty if nothing is kept.
   std::vector<KvRun> runs;
   /// How many keys are kept.
   int64_t width = 0;
@@ -56,9 +56,11 @@ struct PlanSlot {
 
 /// How large a piece may become.
 struct PieceLimit {
-  /// Scores that exist at a time; a piece has at least kMinPieceRows queries all the same.
+  /// The most scores of a piece that exist at the same time. A piece has at least kMinPieceRows
+  /// queries, even if they have more scores.
   int64_t scores = 0;
-  /// Whether all members and heads of a slot are computed at a time, or those of one kv head.
+  /// Whether a piece is computed for all members and heads of a slot at the same time, or for one
+  /// kv head.
   bool whole_slot = false;
 };
 

@@ -17,11 +17,11 @@
 namespace stagecraft::detail {
 namespace {
 
-/// On the CPU: what one thread works on, small enough for its caches.
+/// On the CPU one thread computes a piece. It must fit the caches of that thread.
 constexpr PieceLimit kCpuPiece{int64_t{1} << 19, /*whole_slot=*/false};
-/// Elsewhere: enough to fill a device.
+/// Elsewhere a piece must be large enough to fill the device.
 constexpr PieceLimit kDevicePiece{int64_t{1} << 26, /*whole_slot=*/true};
-/// The most mask elements that exist at a time.
+/// The most mask elements that exist at the same time.
 constexpr int64_t kMaxMaskElements = int64_t{1} << 24;
 
 struct PreparedPiece {
@@ -136,7 +136,8 @@ void for_each_task(const AttentionProblem& problem, const at::TensorOptions& scr
 
   std::vector<PreparedPiece> wave;
   const auto run_wave = [&] {
-    // By key first: what a thread does next mostly reads the keys that it has just read.
+    // Tasks with the same key come one after the other: a thread then mostly reads the keys that
+    // are still in its cache.
     std::map<std::array<int64_t, 2>, std::vector<AttentionTask>> by_key;
     for (const PreparedPiece& prepared : wave) {
       std::vector<AttentionTask> tasks;

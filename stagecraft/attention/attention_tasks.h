@@ -18,7 +18,7 @@ namespace stagecraft::detail {
 ///   queries [count(), rows(), size]   keys [count(), width(), size]
 ///   scores [count(), rows(), width()]
 ///
-/// where each kv head of each member is one of count(), and the queries of the heads of its group
+/// where count() is the number of kv heads of all members. The queries of the heads of one group
 /// follow one another.
 class AttentionTask {
  public:
@@ -36,7 +36,7 @@ class AttentionTask {
 
   /// The kept keys of x [batch, kv_heads, kv_len, size], as [count(), width(), size].
   at::Tensor keys(const at::Tensor& x) const;
-  /// The same of x [batch, kv_heads, size, kv_len], as [count(), size, width()].
+  /// The same for x [batch, kv_heads, size, kv_len], as [count(), size, width()].
   at::Tensor transposed_keys(const at::Tensor& x) const;
   /// Adds alpha * left^T right, shaped as `keys` returns it, to x [batch, kv_heads, kv_len, size].
   void add_to_keys(at::Tensor& x, const at::Tensor& left, const at::Tensor& right,
@@ -48,7 +48,7 @@ class AttentionTask {
   /// Sets the rows of queries that keep nothing to 0.
   void clear_dead(at::Tensor& rows) const;
 
-  /// Tasks with different keys add to different parts of the gradients of key and value.
+  /// Tasks with different values of key() add to different parts of the gradients of key and value.
   std::array<int64_t, 2> key() const { return {b_.begin, kv_h_.begin}; }
 
  private:
@@ -62,7 +62,7 @@ class AttentionTask {
   IndexRange kv_h_;
 };
 
-/// Buffers that are used again by one task after another.
+/// Buffers that successive tasks reuse.
 class Scratch {
  public:
   explicit Scratch(const at::TensorOptions& options) : options_(options) {}
@@ -75,9 +75,9 @@ class Scratch {
   std::array<at::Tensor, 3> buffers_;
 };
 
-/// Plans the problem and calls `compute` for all of its tasks; pieces that keep nothing have none.
-/// On the CPU tasks run on all intra-op threads. With `add_to_keys` those that share their key()
-/// run in the order of their queries on one thread; otherwise in no order.
+/// Plans the problem and calls `compute` for all of its tasks. Pieces that keep nothing have no
+/// tasks. On the CPU, tasks run on all intra-op threads. With `add_to_keys`, tasks with the same
+/// key() run in the order of their queries on one thread. Otherwise the order is unspecified.
 void for_each_task(const AttentionProblem& problem, const at::TensorOptions& scratch,
                    bool add_to_keys,
                    const std::function<void(const AttentionTask&, Scratch&)>& compute);

@@ -12,7 +12,7 @@ std::size_t count_blocks(int64_t batch, int64_t heads, int64_t rows, int64_t col
   require<ArgumentError>(batch >= 0 && heads >= 0 && rows >= 0 && columns >= 0,
                          "the sizes of a grid of blocks must not be negative, got [{}, {}, {}, {}]",
                          batch, heads, rows, columns);
-  // The lists of a mask name rows and columns by int32.
+  // The lists of a mask contain numbers of rows and columns as int32.
   constexpr int64_t kMaxSide = std::numeric_limits<int32_t>::max();
   int64_t count = 1;
   bool fits = rows <= kMaxSide && columns <= kMaxSide;

@@ -14,8 +14,8 @@ constexpr int64_t blocks_in(int64_t length, int64_t block) {
   return length / block + (length % block == 0 ? 0 : 1);
 }
 
-/// The blocks of one kind: in every row the columns of that kind in rising order, then all others
-/// in rising order. With `transposed`, rows and columns change places.
+/// The blocks of one kind: in every row the columns of that kind in ascending order, then all
+/// others in ascending order. With `transposed`, rows and columns change places.
 BlockList list_blocks(const BlockGrid& grid, BlockKind kind, bool transposed, at::Device device);
 
 /// The grid of a pair of lists. `full` may have undefined tensors. Copies the lists to the host.

@@ -47,8 +47,8 @@ struct BlockList {
   at::Tensor indices;
 };
 
-/// A mask over attention scores [batch, heads, q_len, kv_len] that knows, block by block, where
-/// there is nothing to compute. Batch or heads of 1 stand for any number of them.
+/// A mask over attention scores [batch, heads, q_len, kv_len]. It lists for each block whether
+/// there is anything to compute. Batch or heads of 1 stand for any number of them.
 ///
 /// The blocks are listed as torch.nn.attention.flex_attention.BlockMask lists them. A row of blocks
 /// is q_block queries, a column kv_block keys; for each row,
@@ -66,9 +66,10 @@ class BlockMask final : public Opaque {
 
  public:
   /// Takes the lists as they are and derives the transposed ones. Without `full_kv_*` no block is
-  /// full; one of the two alone is an error. Without `mask_fn` partial blocks are kept whole;
-  /// without `lengths` the last blocks are. Waits for the device that the lists are on.
-  /// Throws ArgumentError for lists that contradict themselves, each other or the lengths.
+  /// full. Passing only one of the two is an error. Without `mask_fn` partial blocks are kept
+  /// whole. Without `lengths` the lengths are those of all blocks. Waits for the device that holds
+  /// the lists. Throws ArgumentError for lists that contradict themselves, each other or the
+  /// lengths.
   static c10::intrusive_ptr<BlockMask> from_kv_blocks(
       at::Tensor kv_num_blocks, at::Tensor kv_indices, at::Tensor full_kv_num_blocks = {},
       at::Tensor full_kv_indices = {}, BlockSize block_size = {}, MaskFn mask_fn = {},
@@ -106,15 +107,15 @@ class BlockMask final : public Opaque {
   /// The kind of every block, on the host.
   const BlockGrid& grid() const { return parts_.grid; }
 
-  /// What attention has derived from the mask; for this library only.
+  /// The plans that attention has made for this mask. For this library only.
   detail::MaskPlans& plans() const { return *plans_; }
 
   /// int32 [batch, heads, rows, columns]: 1 for every block that is kept, in part or in full.
   at::Tensor to_dense() const;
 
-  /// The share of the blocks, in percent, that is not computed. A block that reaches beyond the
-  /// lengths counts like the others. 0 for an empty matrix. torch computes the same since 2.15; up
-  /// to 2.13 it divides by elements, which can give less than 0.
+  /// The percentage of blocks that are not computed. A block that reaches beyond the lengths counts
+  /// like the others. 0 for an empty matrix. torch computes the same since 2.15; up to 2.13 it
+  /// divides by elements, which can give less than 0.
   double sparsity() const;
 
   /// The same mask with its lists on `device`. What the mask function captured stays where it is.

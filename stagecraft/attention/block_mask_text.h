@@ -11,7 +11,8 @@ namespace stagecraft {
 struct BlockMaskTextOptions {
   /// How many (batch, head) pairs are drawn; the rest is counted in a last line.
   int64_t max_pictures = 4;
-  /// The most characters a side. A mask with more blocks is drawn with several blocks a character.
+  /// The most characters for each side. A mask with more blocks is drawn with several blocks for
+  /// each character.
   int64_t max_side = 64;
 };
 

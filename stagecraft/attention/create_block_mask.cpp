@@ -19,7 +19,7 @@ using detail::blocks_in;
 using detail::IndexRange;
 using detail::ScoreTile;
 
-/// The most elements of the dense mask that exist at a time.
+/// The most elements of the dense mask that exist at the same time.
 constexpr int64_t kMaxTileElements = int64_t{1} << 24;
 
 void check_sizes(const MaskFn& mask_fn, int64_t batch, int64_t heads, int64_t q_len,
@@ -46,7 +46,7 @@ at::Tensor count_kept(const MaskFn& mask_fn, const ScoreTile& tile, const BlockS
   return kept.reshape({b, h, rows, block.q, columns, block.kv}).sum({3, 5}, false, at::kInt);
 }
 
-/// The same for a tile that is one block, perhaps larger than what may exist at a time.
+/// The same for a tile of one block. The block may have more than kMaxTileElements elements.
 at::Tensor count_kept_in_parts(const MaskFn& mask_fn, const ScoreTile& tile, at::Device device) {
   const int64_t kv_step = std::min(tile.kv.size(), kMaxTileElements);
   const int64_t q_step = std::min(tile.q.size(), kMaxTileElements / kv_step);
@@ -102,7 +102,7 @@ class GridFiller {
   int64_t full_count_;
 };
 
-/// How many of `size` things fit into `room` elements when each takes `cost`: at least one.
+/// How many of `size` items fit into `room` elements if each takes `cost`. At least one.
 int64_t fit(int64_t size, int64_t cost, int64_t room) {
   return std::clamp<int64_t>(room / std::max<int64_t>(cost, 1), 1, std::max<int64_t>(size, 1));
 }
@@ -110,7 +110,7 @@ int64_t fit(int64_t size, int64_t cost, int64_t room) {
 void fill_grid(BlockGrid& grid, const MaskFn& mask_fn, const BlockSize& block_size,
                const MaskLengths& lengths, at::Device device) {
   GridFiller filler(grid, block_size, lengths);
-  // What lies beyond the lengths costs nothing, however large the blocks are.
+  // The part of a block beyond the lengths is not evaluated, however large the blocks are.
   const BlockSize block{std::min(block_size.q, lengths.q), std::min(block_size.kv, lengths.kv)};
   const bool in_parts = block.q > kMaxTileElements / block.kv;
 

@@ -9,9 +9,9 @@
 namespace stagecraft {
 
 /// Asks `mask_fn` for every score and lists which blocks are empty, partial and full. A block that
-/// reaches beyond the lengths is never full. Give batch or heads 1 where the mask does not depend
-/// on them; it then serves any number. The dense mask is made in pieces of bounded size, never
-/// whole.
+/// reaches beyond the lengths is never full. Pass 1 for batch or heads if the mask does not depend
+/// on them. The mask is then valid for any number of them. The dense mask is made in parts of
+/// bounded size, never as a whole.
 ///
 ///   auto mask = create_block_mask(causal_mask(), 1, 1, 4096, 4096);
 ///   auto out = flex_attention(q, k, v, {.block_mask = mask});

@@ -22,7 +22,7 @@ using ScoreFn =
     std::function<at::Tensor(const at::Tensor& score, const at::Tensor& b, const at::Tensor& h,
                              const at::Tensor& q, const at::Tensor& kv)>;
 
-/// What flex_attention does to the scores.
+/// Options of flex_attention.
 struct FlexAttentionOptions {
   /// None: the scores as they are.
   ScoreFn score_fn = {};
@@ -31,7 +31,7 @@ struct FlexAttentionOptions {
   c10::intrusive_ptr<BlockMask> block_mask = {};
   /// None: 1 / sqrt(head size).
   std::optional<double> scale = {};
-  /// Lets each head of key and value serve several heads of the query, neighbours together.
+  /// Lets neighbouring heads of the query share one head of key and value.
   bool enable_gqa = false;
 };
 
@@ -40,9 +40,10 @@ struct FlexAttentionOptions {
 ///   query [batch, heads, q_len, size]   key [batch, kv_heads, kv_len, size]
 ///   value [batch, kv_heads, kv_len, value_size]   result [batch, heads, q_len, value_size]
 ///
-/// all of one floating dtype on one device; key and value may have batch 1 for any batch. A query
-/// that no key is kept for gives 0 and gets no gradient; without score_fn, one whose kept scores
-/// all overflow to -infinity gives NaN. Autocast changes nothing, here and in backward.
+/// all of one floating dtype on one device; key and value may have batch 1 for any batch. The
+/// result of a query without kept keys is 0, and the query gets no gradient. Without score_fn, the
+/// result of a query whose kept scores all overflow to -infinity is NaN. Autocast has no effect,
+/// here and in backward.
 ///
 /// Differentiable any number of times. Without score_fn the first backward computes the scores
 /// again instead of keeping them and calls the mask function again, perhaps on a different thread.
@@ -50,8 +51,9 @@ struct FlexAttentionOptions {
 /// Half types with score_fn, or not on CUDA, are computed in float32. On CUDA without score_fn they
 /// are multiplied as they are, with sums in float32, by torch's fused attention where the mask
 /// allows it. The first call with a mask then calls the mask function for all scores and waits for
-/// the device; later calls use what it found. Such a result is differentiable once, its gradients
-/// may differ in their last bits from call to call, and scores that overflow are not specified.
+/// the device; later calls reuse the plan that it made. Such a result is differentiable once, its
+/// gradients may differ in their last bits from call to call, and scores that overflow are not
+/// specified.
 ///
 /// Throws ArgumentError for tensors and masks that do not fit together, and for tensors that are
 /// nested, sparse or on the meta device.

@@ -29,12 +29,13 @@ class GradLayout : public torch::autograd::Function<GradLayout> {
   }
 };
 
-/// One of key and value for each member of the batch.
+/// Key or value, expanded to each member of the batch.
 at::Tensor for_all_members(const AttentionProblem& problem, const at::Tensor& x) {
   return x.size(0) == problem.batch ? x : x.expand({problem.batch, -1, -1, -1}).contiguous();
 }
 
-/// One of key and value for each head of the query: kernels with a mask do not share heads.
+/// Key or value, repeated for each head of the query, because kernels with a mask do not share
+/// heads.
 at::Tensor for_all_heads(const AttentionProblem& problem, const at::Tensor& x) {
   at::Tensor all = for_all_members(problem, x);
   if (problem.group == 1) return all;

@@ -7,12 +7,13 @@
 
 namespace stagecraft::detail {
 
-/// Whether half_attention is for these tensors: half types on a CUDA device.
+/// Whether half_attention takes these tensors: half types on a CUDA device.
 bool takes_half_attention(const at::Tensor& q);
 
 /// Attention without a score function in the dtype of the tensors, on matrix units, with gradients.
-/// The problem has scores. See HalfWay for how. Differentiable once, as torch's fused attention is,
-/// except for kFloat.
+/// Requires a problem with at least one score. HalfWay lists the ways to compute it. The result is
+/// differentiable once, as torch's fused attention is. With kFloat it is differentiable any number
+/// of times.
 at::Tensor half_attention(const c10::intrusive_ptr<AttentionProblem>& problem, const at::Tensor& q,
                           const at::Tensor& k, const at::Tensor& v);
 

@@ -76,7 +76,7 @@ c10::intrusive_ptr<HalfPlan> make_half_plan(const AttentionProblem& problem, con
   const auto [batch, heads, q_len, kv_len] = mask.shape();
   if (has_dead || batch * heads * q_len > kMaxMaskScores / kv_len) return found;
   add_mask(*found, mask, device);
-  // A different stream may be the next to read it.
+  // The next call may read the mask on a different stream.
   if (!device.is_cpu()) current_stream(device).synchronize();
   return found;
 }

@@ -30,25 +30,27 @@ struct HalfPlan : torch::CustomClassHolder {
   PackedSequences packed;
   /// For kMasked: bool [batch, heads, queries, keys] of the mask.
   at::Tensor keep;
-  /// Which stream of the device made the tensors.
+  /// The stream of the device on which the tensors were made.
   int64_t stream = 0;
 };
 
-/// Decides by the scores that the mask keeps, not by its function. Waits for the device.
+/// Chooses the way from the scores that the mask keeps, not from its function. Waits for the
+/// device.
 c10::intrusive_ptr<HalfPlan> make_half_plan(const AttentionProblem& problem, const at::Tensor& q,
                                             const at::Tensor& v);
 
-/// What has been derived from a mask: a mask is immutable, so this is done once. Thread-safe; what
-/// several threads make at the same time is made several times.
+/// Plans and chunks of one mask. A mask is immutable, so each is made once and kept. Thread-safe.
+/// If several threads ask for the same plan at the same time, each makes it, and the first result
+/// is kept.
 class MaskPlans {
  public:
-  /// The plan for these tensors. Waits for the device if it is the first for tensors of this kind,
-  /// so a step that is captured as a graph needs a step before it that was run.
+  /// The plan for these tensors. The first call for tensors of a kind waits for the device. A step
+  /// must therefore have run once before it is captured as a graph.
   c10::intrusive_ptr<HalfPlan> get(const AttentionProblem& problem, const at::Tensor& q,
                                    const at::Tensor& v);
 
-  /// The chunks of the mask, made by `make` on the first call with this number: their plans outlive
-  /// a step, too.
+  /// The `count` chunks of the mask. `make` makes them on the first call with this number. They are
+  /// kept with the mask, so that their plans outlive a step.
   std::vector<c10::intrusive_ptr<BlockMask>> chunks(
       int64_t count, const std::function<std::vector<c10::intrusive_ptr<BlockMask>>()>& make);
 

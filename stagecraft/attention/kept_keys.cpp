@@ -32,7 +32,7 @@ at::Tensor kinds_of_scores(const BlockMask& mask, IndexRange b, IndexRange h, In
       }
     }
   }
-  // A block may be far larger than the lengths.
+  // Only kv_len columns of scores exist. A block may be far larger than the lengths.
   const int64_t kv_len = mask.lengths().kv;
   const at::Tensor row_of =
       at::arange(q.begin, q.end, at::kLong).floor_divide(block.q).sub(rows.begin);

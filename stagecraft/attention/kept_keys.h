@@ -14,7 +14,7 @@ namespace stagecraft::detail {
 
 /// The scores that `mask` keeps for the queries `q` of some members and heads: bool with the shape
 /// [members or 1, heads or 1, queries, keys]. Full blocks are kept and empty blocks are not,
-/// whatever the mask function says. Waits for the device.
+/// without calling the mask function for them. Waits for the device.
 at::Tensor kept_scores(const BlockMask& mask, IndexRange b, IndexRange h, IndexRange q,
                        at::Device device);
 
@@ -38,8 +38,9 @@ struct KeptKeys {
 /// mask must have queries and keys.
 KeptKeys find_kept_keys(const BlockMask& mask, at::Device device);
 
-/// Calls `use(b, h, q, kept)` for parts of the mask of bounded size that cover it: one (b, h) and
-/// at least `step` queries each, whole multiples of `step` except for the last.
+/// Calls `use(b, h, q, kept)` for parts of the mask of bounded size that cover it: each part is one
+/// (b, h) and at least `step` queries. The number of queries is a multiple of `step`, except in the
+/// last part.
 template <typename Use>
 void for_each_part(const BlockMask& mask, int64_t step, at::Device device, const Use& use) {
   constexpr int64_t kMaxPartScores = int64_t{1} << 24;

@@ -36,7 +36,7 @@ void check_documents(const at::Tensor& documents, const char* name) {
 }
 
 void check_index(const at::Tensor& index, int64_t size, const at::Tensor& documents) {
-  // Elsewhere looking at the values would wait for the device.
+  // On other devices, reading the largest index would wait for the device.
   if (!index.is_cpu() || index.numel() == 0) return;
   const auto largest = index.max().item<int64_t>();
   if (largest >= size) {

@@ -14,7 +14,7 @@ namespace stagecraft {
 ///   b [B, 1, 1, 1]   h [1, H, 1, 1]   q [1, 1, Q, 1]   kv [1, 1, 1, KV]
 ///
 /// and returns a bool tensor that broadcasts to [B, H, Q, KV]; true keeps the score. A result that
-/// does not depend on b or h should leave that size 1, so that it is made once for all of them:
+/// does not depend on b or h should leave that size 1, so that one tile is made for all of them:
 ///
 ///   MaskFn causal = [](const auto&, const auto&, const auto& q, const auto& kv) {
 ///     return q.ge(kv);
@@ -24,15 +24,15 @@ namespace stagecraft {
 ///   };
 ///
 /// The indices are positions in the tensors that the mask is used with and lie within their sizes.
-/// Which tiles, and how often, is not specified. It must be a pure function of the indices, may be
-/// called from several threads at once, and runs without autocast.
+/// For which tiles and how often the function is called is not specified. It must be a pure
+/// function of the indices, may be called from several threads at once, and runs without autocast.
 using MaskFn = std::function<at::Tensor(const at::Tensor& b, const at::Tensor& h,
                                         const at::Tensor& q, const at::Tensor& kv)>;
 
-/// Keeps what every one of `masks` keeps; everything if there are none.
+/// Keeps the scores that all of `masks` keep. Keeps everything if there are none.
 MaskFn and_masks(std::vector<MaskFn> masks);
 
-/// Keeps what at least one of `masks` keeps; nothing if there are none.
+/// Keeps the scores that at least one of `masks` keeps. Keeps nothing if there are none.
 MaskFn or_masks(std::vector<MaskFn> masks);
 
 /// Keeps everything.

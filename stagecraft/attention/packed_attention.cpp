@@ -25,7 +25,7 @@ namespace {
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Kernels load 16 bytes at a time, and have no larger heads.
+/// The kernels load 16 bytes (eight elements) at a time, and take heads of at most 256 elements.
 constexpr int64_t kSizeStep = 8;
 constexpr int64_t kMaxSize = 256;
 
@@ -61,7 +61,7 @@ struct PackedTask : torch::CustomClassHolder {
   std::array<std::array<int64_t, 4>, 3> inputs = {};
 
   bool is_causal() const { return sequences.causal && !sequences.window; }
-  /// The keys of a window: as many before the diagonal, none after it.
+  /// How many keys the kernel keeps to the left and to the right of the diagonal.
   std::optional<int64_t> left() const { return sequences.window; }
   std::optional<int64_t> right() const {
     return sequences.window ? std::optional<int64_t>(0) : std::nullopt;
@@ -69,7 +69,7 @@ struct PackedTask : torch::CustomClassHolder {
 
   at::Tensor pack(const at::Tensor& x) const { return detail::pack(x, batch, size, layout); }
 
-  /// Of [tokens, heads, padded size] the part [batch, heads, length, size].
+  /// [tokens, heads, padded size] as [batch, heads, length, size], without the padding.
   at::Tensor unpack(const at::Tensor& rows, int64_t heads, int64_t length, int64_t own) const {
     const at::Tensor x = layout == PackedLayout::kAsHeads
                              ? rows.transpose(0, 1).view({batch, heads, length, size})
@@ -91,13 +91,13 @@ Results attend(const PackedTask& task, const at::Tensor& q, const at::Tensor& k,
       /*return_debug_mask=*/false, task.scale, task.left(), task.right());
 }
 
-/// What a backward reads: the tensor itself if its rows are a view of it, else the rows.
+/// The tensor that is saved for the backward: `x` if `rows` is a view of it, otherwise `rows`.
 const at::Tensor& to_save(const at::Tensor& x, const at::Tensor& rows) {
   return rows.is_alias_of(x) ? x : rows;
 }
 
-/// One node for the kernel and the changes of layout around it: a launch costs more than most of
-/// them compute, and a node as much as a launch.
+/// One autograd node for the kernel and the changes of layout around it. A kernel launch costs more
+/// than the computation of most layout changes, and an autograd node costs as much as a launch.
 class PackedAttention : public torch::autograd::Function<PackedAttention> {
  public:
   static at::Tensor forward(AutogradContext* context, const at::Tensor& q, const at::Tensor& k,
@@ -108,7 +108,8 @@ class PackedAttention : public torch::autograd::Function<PackedAttention> {
     const at::Tensor rows_v = task->pack(v);
     const auto [rows, sums, seed, offset, empty] = attend(*task, rows_q, rows_k, rows_v);
     at::Tensor out = task->unpack(rows, q.size(1), q.size(2), v.size(3));
-    // The result itself where it has all the rows: torch then notices if it is overwritten.
+    // Save the result itself if it has all the rows, so that torch detects an in-place change of
+    // it.
     context->save_for_backward({to_save(q, rows_q), to_save(k, rows_k), to_save(v, rows_v),
                                 v.size(3) == task->size ? out : rows, sums, seed, offset});
     context->saved_data["task"] = c10::IValue::make_capsule(task);
@@ -116,7 +117,8 @@ class PackedAttention : public torch::autograd::Function<PackedAttention> {
   }
 
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
-    // With autograd for a derivative of the gradient, which the kernel refuses by name.
+    // Run with autograd if a second derivative is asked for: the kernel then refuses, and its
+    // message names it.
     std::optional<at::AutoDispatchBelowADInplaceOrView> no_autograd;
     if (!at::GradMode::is_enabled()) no_autograd.emplace();
     const auto capsule = context->saved_data.at("task").toCapsule();
@@ -134,7 +136,7 @@ class PackedAttention : public torch::autograd::Function<PackedAttention> {
       if (!context->needs_input_grad(i)) continue;
       const auto& [members, heads, length, size] = task.inputs[i];
       result[i] = task.unpack(i == 0 ? q : i == 1 ? k : v, heads, length, size);
-      // One of key and value for all members.
+      // One key and value served all members, so their gradients are summed.
       if (members != task.batch) result[i] = result[i].sum(0, /*keepdim=*/true);
     }
     return result;
@@ -155,7 +157,7 @@ bool try_kernel(at::Device device, at::ScalarType type) {
     return true;
   } catch (const c10::OutOfMemoryError&) {
     throw;
-  } catch (const c10::Error&) {  // no such kernel: an older device, a build without it
+  } catch (const c10::Error&) {  // an older device, or a build without the kernel
     return false;
   }
 }

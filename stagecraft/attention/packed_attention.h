@@ -13,14 +13,14 @@ namespace stagecraft::detail {
 /// Where the members of a batch go when their tensors [batch, heads, length, size] become one
 /// packed sequence [tokens, heads, size].
 enum class PackedLayout : uint8_t {
-  kAsHeads,   ///< Members are further heads: one mask for all, heads before positions in memory.
+  kAsHeads,   ///< Members become heads: one mask serves all, and heads come first in memory.
   kAsTokens,  ///< Members follow one another.
 };
 
 /// The layout that needs the fewest copies of `q`.
 PackedLayout choose_packed_layout(const AttentionProblem& problem, const at::Tensor& q);
 
-/// The borders of the segments as fused kernels take them.
+/// The boundaries of the segments as fused kernels take them.
 struct PackedSequences {
   bool causal = false;
   std::optional<int64_t> window;

@@ -19,7 +19,7 @@ bool heads_are_equal(const KeptKeys& kept) {
   return true;
 }
 
-/// Queries that keep the same keys.
+/// Segments of queries that keep the same keys.
 Segments equal_queries(const KeptKeys& kept, int64_t b) {
   Segments segments;
   for (int64_t q = 0; q < kept.q_len; ++q) {
@@ -33,8 +33,8 @@ Segments equal_queries(const KeptKeys& kept, int64_t b) {
   return segments;
 }
 
-/// Queries that keep one key more than the query before, and none that is more than `window` before
-/// the last.
+/// Segments in which each query keeps one key more at the end than the query before it. Keys more
+/// than `window` before the last kept key are dropped.
 Segments rising_queries(const KeptKeys& kept, int64_t b, int64_t window, bool& uses_window) {
   Segments segments;
   for (int64_t q = 0; q < kept.q_len; ++q) {
@@ -59,8 +59,8 @@ Segments rising_queries(const KeptKeys& kept, int64_t b, int64_t window, bool& u
   return segments;
 }
 
-/// Puts the keys that no query keeps into segments of their own; nothing if segments share keys or
-/// their keys do not rise.
+/// Puts the keys that no query keeps into segments of their own. Returns nothing if segments share
+/// keys, or if their keys are not in ascending order.
 std::optional<Segments> cover_keys(const Segments& segments, int64_t q_len, int64_t kv_len) {
   Segments all;
   int64_t next = 0;

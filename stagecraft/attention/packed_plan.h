@@ -8,8 +8,8 @@
 
 namespace stagecraft::detail {
 
-/// Neighbouring queries that attend to neighbouring keys, and to no others. One of the two may be
-/// empty.
+/// Neighbouring queries that attend to neighbouring keys, and to no others. The queries or the keys
+/// may be empty.
 struct PackedSegment {
   IndexRange q;
   IndexRange kv;
@@ -30,11 +30,11 @@ struct PackedSegment {
 ///   ··███                    ··███                ···██
 ///   q 0-2 kv 0-2, q 2-5 kv 2-5 (the first two)    q 0-5 kv 0-5 (the last)
 struct PackedPlan {
-  /// One for each member of the mask's batch: segments in rising order that cover all queries and
-  /// all keys.
+  /// One for each member of the mask's batch: segments in ascending order that cover all queries
+  /// and all keys.
   std::vector<std::vector<PackedSegment>> members;
   bool causal = false;
-  /// None: all keys of the segment up to the diagonal.
+  /// Without a value: all keys of the segment up to the diagonal.
   std::optional<int64_t> window;
 
   /// Whether every score is kept, or every score of a square up to the diagonal.

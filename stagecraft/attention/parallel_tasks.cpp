@@ -25,9 +25,10 @@ void run_tasks(int64_t count, bool spread, const TaskWorker& worker) {
     work();
     return;
   }
-  // The threads have to be those of libtorch's own OpenMP runtime, or the operators inside would
-  // not know that they run in parallel already. Code compiled here has no access to that runtime
-  // but through an operator: an iterator over one element a thread calls back on all of them.
+  // The tasks must run on threads of libtorch's own OpenMP runtime. On other threads, the operators
+  // inside would not know that they already run in parallel. Code compiled here can reach that
+  // runtime only through an operator: an iterator over one element for each thread calls back on
+  // all of them.
   at::Tensor one_each = at::empty({threads}, at::kByte);
   auto iterator = at::TensorIterator::nullary_op(one_each);
   iterator.for_each([&](char**, const int64_t*, int64_t, int64_t) { work(); }, /*grain_size=*/1);

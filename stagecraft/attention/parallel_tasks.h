@@ -5,7 +5,7 @@
 
 namespace stagecraft::detail {
 
-/// A worker takes task numbers until there are none left; `next` returns a negative number then.
+/// Takes task numbers from `next` and runs the tasks, until `next` returns a negative number.
 using TaskWorker = std::function<void(const std::function<int64_t()>& next)>;
 
 /// Runs `count` tasks on the intra-op threads of the calling thread, each task on one of them and

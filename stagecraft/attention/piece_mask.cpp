@@ -34,7 +34,7 @@ PieceMask make_piece_mask(const AttentionProblem& problem, const PlanSlot& slot,
   if (has_full || !alive.defined()) return mask;
 
   at::Tensor dead = alive.logical_not();
-  // Elsewhere asking would wait for the device.
+  // On other devices the question would wait for the device.
   if (device.is_cpu() && !dead.any().item<bool>()) return mask;
   for (PieceMask::Part& part : mask.parts) part.drop = part.drop.logical_and(alive);
   mask.dead = std::move(dead);

@@ -19,11 +19,12 @@ struct PieceMask {
     at::Tensor drop;
   };
   std::vector<Part> parts;
-  /// Queries that keep nothing, [., ., ., 1]; undefined if there are none for sure. Their `drop` is
-  /// all false, so that a softmax over them is finite; the result is to be replaced by 0.
+  /// Queries that keep nothing, [., ., ., 1]; undefined if it is known that there are none. `drop`
+  /// is false for all of their scores, so that a softmax over them is finite. The caller must
+  /// replace their results by 0.
   at::Tensor dead;
 
-  /// About how many elements it holds.
+  /// The number of elements of all `drop` tensors.
   int64_t size() const;
 };
 

@@ -39,7 +39,7 @@ class CompiledBodies final : public StageBodies {
 
 c10::Device device_here(const CompiledPackage& package, std::optional<c10::Device> device) {
   c10::Device chosen = device.value_or(c10::Device(package.info().device));
-  // For a different kind of device than the package's, require_runs_on says so.
+  // If the package was compiled for a different kind of device, require_runs_on fails and says so.
   if (chosen.is_cuda() && package.info().device == "cuda") {
     require<FileError>(at::globalContext().hasCUDA(),
                        "{}: its stages were compiled for a GPU ({}), but there is none here, or "

@@ -14,10 +14,10 @@
 
 namespace stagecraft {
 
-/// How a package is loaded.
+/// Options of CompiledPipe::load.
 struct CompiledLoadOptions {
-  /// Where the weights are put and the stages compute. By default the device that the package was
-  /// compiled for; of several GPUs, the current one.
+  /// The device of the weights, on which the stages compute. By default the kind of device that the
+  /// package was compiled for. If there are several GPUs, the current one.
   std::optional<c10::Device> device = std::nullopt;
   CompiledOptions stages = {};
 };
@@ -35,9 +35,8 @@ struct CompiledMemory {
 ///   CompiledPipe pipe = CompiledPipe::load("model.scp");
 ///   Pipeline run(pipe, {.schedule = "ZBVZeroBubble", .loss = loss});
 ///
-/// The split is fixed: that of the package. Everything else is the caller's choice: schedule,
-/// ranks, recompute, loss. run() runs the graphs of the stages operator by operator, as a
-/// reference.
+/// The split is that of the package. The caller chooses everything else: schedule, ranks,
+/// recompute, loss. run() runs the graphs of the stages operator by operator, as a reference.
 class CompiledPipe : public Pipe {
  public:
   /// FileError if the package is damaged, or cannot run here (CompiledPackage::require_runs_on).

@@ -41,7 +41,7 @@ std::string torch_folder() {
 }
 
 // Programs need libtorch.so, which has no code of its own, so a program in C++ may not have loaded
-// it. It is not in a folder that the loader searches, but beside the library that has the code.
+// it. It is in the folder of libtorch_cpu.so, which the loader does not search.
 void load_libtorch() {
   static const bool is_done = [] {
     const std::string folder = torch_folder();
@@ -85,7 +85,7 @@ ProgramFile::~ProgramFile() {
 }
 
 struct CompiledProgram::Impl {
-  // One runner without lock: otherwise the host waits for the run before.
+  // One runner without lock: with a lock, the host would wait for the run before.
   Impl(const std::string& path, const std::string& name, c10::Device device)
       : loader(path, name, /*run_single_threaded=*/true, /*num_runners=*/1,
                device.is_cpu() ? c10::DeviceIndex(-1) : device.index()) {}
@@ -97,7 +97,8 @@ CompiledProgram::CompiledProgram(const std::string& path, const std::string& nam
                                  c10::Device device) {
   load_libtorch();
   detail::register_compiled_operators();
-  // torch's loader reads the description of every package into one static variable.
+  // torch's loader reads the description of every package into one static variable, so packages are
+  // loaded one at a time.
   static std::mutex loading;
   try {
     const std::lock_guard lock(loading);
@@ -113,7 +114,7 @@ CompiledProgram::CompiledProgram(CompiledProgram&&) noexcept = default;
 CompiledProgram& CompiledProgram::operator=(CompiledProgram&&) noexcept = default;
 
 std::vector<at::Tensor> CompiledProgram::run(std::vector<at::Tensor>&& arguments) {
-  // Programs call operators of torch: these must neither record a graph nor cast.
+  // Programs call operators of torch, which must neither record a graph nor cast.
   const c10::NoGradGuard no_grad;
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   return impl_->loader.boxed_run(std::move(arguments));

@@ -11,8 +11,8 @@
 
 namespace stagecraft {
 
-/// A file that holds the programs of a stage while they are loaded: AOTInductor loads from files
-/// only. Removed by the destructor. FileError if it cannot be written.
+/// A temporary file that holds the programs of a stage while they are loaded, because AOTInductor
+/// loads from files only. The destructor removes it. FileError if it cannot be written.
 class ProgramFile {
  public:
   explicit ProgramFile(std::span<const std::byte> bytes);
@@ -31,15 +31,15 @@ class ProgramFile {
 /// not wait.
 class CompiledProgram {
  public:
-  /// `name`: of the program in the file. Error, with the cause, if it cannot be loaded.
+  /// Loads the program `name` of the file. Error, with the cause, if it cannot be loaded.
   CompiledProgram(const std::string& path, const std::string& name, c10::Device device);
   ~CompiledProgram();
   CompiledProgram(CompiledProgram&&) noexcept;
   CompiledProgram& operator=(CompiledProgram&&) noexcept;
 
-  /// Runs it. Releases each argument at its last use inside, if the caller holds it no longer.
-  /// REQUIRES the number, dtypes, sizes and strides that the program was compiled for: the program
-  /// does not look at strides. Throws what torch throws.
+  /// Runs the program. Each argument is released after its last use in the program, if the caller
+  /// has no reference to it. REQUIRES the number, dtypes, sizes and strides that the program was
+  /// compiled for: the program does not look at strides. Throws what torch throws.
   std::vector<at::Tensor> run(std::vector<at::Tensor>&& arguments);
 
  private:

@@ -57,7 +57,8 @@ class CompiledBackward final : public OwnBackward {
   void begin_step() override { programs_.forget_prepared(); }
   void release_kept() override { programs_.forget_prepared(); }
 
-  /// The node's share: the gradients of the inputs. `needs_inputs`: whether any of them is read.
+  /// Called by the autograd node. Returns the gradients of the inputs. `needs_inputs` says whether
+  /// any of them is read.
   Tensors apply(Flight flight, Tensors output_grads, bool needs_inputs) {
     if (with_weights_ && has_halves_ && options_.same_bits) {
       Tensors grads = programs_.input_backward(flight, std::move(output_grads));
@@ -95,11 +96,11 @@ class CompiledBackward final : public OwnBackward {
   StagePrograms programs_;
   bool has_halves_;
   CompiledOptions options_;
-  bool with_weights_ = true;  // of the pass that runs; outside a Stage every pass is a B
+  bool with_weights_ = true;  // whether the current pass is a B; outside a Stage every pass is a B
   std::vector<std::function<void()>> work_;
 };
 
-/// One forward in the autograd graph.
+/// The autograd node of one forward.
 class CompiledNode final : public GradNode {
  public:
   torch::autograd::variable_list apply(torch::autograd::variable_list&& grads) override {
@@ -201,7 +202,8 @@ class CompiledForward {
     const StageContext* context = current_stage();
     StagePrograms& programs = backward_->programs();
     const bool records = c10::GradMode::is_enabled() && programs.has(ProgramKind::kBackward);
-    // A forward that is recomputed gives the same bits as the first time.
+    // The first forward of a recomputed stage must not run `eval`: its results must have the same
+    // bits as those of the second.
     const bool is_eval = !records && (context == nullptr || !context->is_training);
     at::Tensor seeds = make_seeds(context, programs.device());
     if (!records) {
@@ -239,7 +241,8 @@ class CompiledForward {
  private:
   const CompiledStageInfo& info() const { return backward_->programs().info(); }
 
-  /// Without history: programs do not record, and saved inputs must not keep the graph alive.
+  /// Detaches the inputs: programs record no history, and saved inputs must not keep the autograd
+  /// graph alive.
   static Tensors plain(Tensors inputs) {
     for (at::Tensor& input : inputs) {
       if (input.requires_grad()) input = input.detach();

@@ -23,11 +23,11 @@ struct CompiledOptions {
 ///
 /// Its forward makes one autograd node. F runs `forward`, B `backward`, I `input_backward` and W
 /// `weight_backward`; an eval runs `eval`. What the backwards read is held by the node, so any
-/// number of microbatches may be in flight. A stage whose inputs need no gradient has no halves: I
-/// does nothing, and W runs `backward`. Gradients are added to the .grad of the parameters in
-/// place, microbatch by microbatch. Random numbers depend on StageContext::draw and on the names of
-/// the operators, as those of stage_body(graph) do; they are not the same numbers. `prepare` runs
-/// in the first forward of each step, and when a parameter has changed.
+/// number of microbatches may be in flight. If the inputs of a stage need no gradient, its backward
+/// has no halves: I does nothing, and W runs `backward`. Gradients are added to the .grad of the
+/// parameters in place, microbatch by microbatch. Random numbers depend on StageContext::draw and
+/// on the names of the operators, like those of stage_body(graph), but they are different numbers.
+/// `prepare` runs in the first forward of each step, and when a parameter has changed.
 ///
 /// Throws what CompiledProgram throws, and FileError if the graph does not fit the package.
 StageBody compiled_body(std::shared_ptr<const CompiledPackage> package, StageId stage,

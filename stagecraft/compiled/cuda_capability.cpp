@@ -8,7 +8,7 @@
 namespace stagecraft::detail {
 
 std::string cuda_capability(c10::Device device) {
-  // Numbers of cudaDeviceAttr, which do not change.
+  // Values of the enumeration cudaDeviceAttr, which do not change.
   constexpr int kMajor = 75;
   constexpr int kMinor = 76;
   using GetAttribute = int (*)(int* value, int attribute, int device);

@@ -6,8 +6,8 @@
 
 namespace stagecraft::detail {
 
-/// "sm_90" for a CUDA device; empty if it cannot be found out. The CUDA runtime that torch has
-/// loaded is asked, so nothing of CUDA is needed to build this.
+/// "sm_90" for a CUDA device; empty if it is not known. Calls the CUDA runtime that torch has
+/// loaded, so building needs no CUDA.
 std::string cuda_capability(c10::Device device);
 
 }  // namespace stagecraft::detail

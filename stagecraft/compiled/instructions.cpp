@@ -9,7 +9,8 @@
 namespace stagecraft::detail {
 namespace {
 
-/// How flags of x86_64 begin that name instruction sets. pni is SSE3, abm has lzcnt.
+/// Beginnings of the flags of x86_64 that name instruction sets. "pni" is SSE3, "abm" includes
+/// lzcnt.
 constexpr std::array<std::string_view, 24> kFamilies = {
     "abm",    "adx",  "aes",     "amx",   "avx",       "bmi",  "cx16",       "f16c",
     "fma",    "gfni", "lahf_lm", "movbe", "pclmulqdq", "pni",  "popcnt",     "rdrand",
@@ -20,7 +21,7 @@ bool is_instruction_set(std::string_view flag) {
                      [&](std::string_view family) { return flag.starts_with(family); });
 }
 
-/// Words among the features of aarch64 that tell about the kernel.
+/// Whether a feature of aarch64 describes the kernel, not the processor.
 bool is_of_kernel(std::string_view feature) {
   return feature == "cpuid" || feature == "evtstrm";
 }
@@ -33,7 +34,7 @@ std::string_view trimmed(std::string_view text) {
   return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
 }
 
-/// The word at the beginning, which is removed; empty at the end.
+/// Removes the word at the beginning and returns it. Empty at the end.
 std::string_view take_word(std::string_view& text) {
   text = trimmed(text);
   const std::string_view word = text.substr(0, text.find_first_of(kSpaces));
@@ -51,7 +52,7 @@ std::vector<std::string> instructions_of(std::string_view cpuinfo) {
     if (colon == std::string_view::npos) continue;
     const std::string_view name = trimmed(line.substr(0, colon));
     if (name != "Features" && name != "flags") continue;
-    // The kernel gives all processors of a machine the same words.
+    // The first processor is enough, because the kernel lists the same words for all processors.
     std::vector<std::string> found;
     std::string_view rest = line.substr(colon + 1);
     for (std::string_view word = take_word(rest); !word.empty(); word = take_word(rest)) {

@@ -47,7 +47,8 @@ constexpr const char* processor_here() {
 #endif
 }
 
-/// Whether a processor with the instructions `here` has those of `needed`.
+/// Whether a processor of the capability `here` has the instructions of `needed`. Both are names of
+/// at::get_cpu_capability.
 bool has_instructions(std::string_view needed, std::string_view here) {
   if (needed == here || needed == "DEFAULT" || needed == "NO AVX") return true;
   return needed == "AVX2" && here == "AVX512";
@@ -62,7 +63,7 @@ std::string list_of_first(const std::vector<std::string>& words) {
   return named == words.size() ? list : fmt::format("{} and {} more", list, words.size() - named);
 }
 
-/// "2.15.0" of "2.15.0+cu130".
+/// "2.15.0" for "2.15.0+cu130".
 std::string_view without_build(std::string_view version) {
   return version.substr(0, version.find('+'));
 }

@@ -41,7 +41,8 @@ constexpr std::array<KindName, 7> kOutputKinds = {{{"output", Kind::kOutput},
                                                    {"parameter_grad", Kind::kParameterGrad},
                                                    {"buffer_update", Kind::kBufferUpdate}}};
 
-// A slot's number is an index of a vector later.
+// The largest number of a slot. Vectors are allocated with that many elements, so a damaged package
+// must not choose it freely.
 constexpr int64_t kMostIndex = 1 << 20;
 
 std::vector<std::string> texts_of(const JsonField& field) {
@@ -50,7 +51,7 @@ std::vector<std::string> texts_of(const JsonField& field) {
   return texts;
 }
 
-/// The same; null is an empty text.
+/// A list of texts, with an empty text for a null.
 std::vector<std::string> leaves_of(const JsonField& field) {
   std::vector<std::string> texts;
   field.for_each([&](const JsonField& each) {
@@ -59,7 +60,7 @@ std::vector<std::string> leaves_of(const JsonField& field) {
   return texts;
 }
 
-/// Numbers below `limit`.
+/// A list of numbers from 0 to `limit` - 1. Fails for any other number.
 std::vector<std::size_t> numbers_of(const JsonField& field, std::size_t limit) {
   std::vector<std::size_t> numbers;
   field.for_each([&](const JsonField& each) {
@@ -129,7 +130,7 @@ ProgramKind kind_of(const std::string& name, const JsonField& field) {
   field.fail("is not the name of a program");
 }
 
-/// The numbers of the outputs of a kind.
+/// The numbers of a program's outputs of a kind.
 std::set<std::size_t> made(const CompiledStageInfo& stage, ProgramKind program, Kind kind) {
   std::set<std::size_t> numbers;
   if (const ProgramInfo* info = stage.find(program)) {

@@ -15,7 +15,7 @@
 namespace stagecraft::detail {
 namespace {
 
-// What Inductor assumes of memory on a GPU.
+// The alignment that Inductor assumes for memory on a GPU.
 constexpr std::uintptr_t kAlignment = 16;
 
 bool is_known(const SizeExpr& expr, std::span<const int64_t> sizes) {
@@ -25,7 +25,7 @@ bool is_known(const SizeExpr& expr, std::span<const int64_t> sizes) {
   return true;
 }
 
-/// "input 'x', dimension 0": where the caller gives a size of the graph.
+/// "input 'x', dimension 0": the input that determines a size of the graph, for messages.
 std::string input_with(const Graph& graph, const std::string& size) {
   const GraphParts& parts = graph.parts();
   for (const Argument& leaf : parts.inputs) {

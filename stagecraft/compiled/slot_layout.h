@@ -13,20 +13,23 @@
 
 namespace stagecraft::detail {
 
-/// One value for each of PackageInfo::sizes, given the sizes of a graph; 0 where they are not
+/// One value for each of PackageInfo::sizes, given the sizes of a graph; 0 for a size that is not
 /// known. MetadataError, with the input, its dimension and how to compile for it, for sizes that
-/// the stages were not compiled for. `graph`: of the model or of a stage, which `where` names.
+/// the stages were not compiled for. `graph` is that of the model or of a stage. `where` names it
+/// in messages.
 std::vector<int64_t> compiled_sizes(const PackageInfo& package, const Graph& graph,
                                     std::span<const int64_t> graph_sizes, const std::string& where);
 
-/// The sizes of the inputs of a compiled stage: whether the stage was compiled for them.
+/// Finds the sizes of the inputs of a compiled stage, and checks that the stage was compiled for
+/// them.
 class StageSizes {
  public:
   /// `package` must outlive it. `graph` is that of the stage.
   StageSizes(const PackageInfo& package, std::size_t stage, const Graph& graph);
 
   /// As compiled_sizes, and MetadataError for inputs that differ from what the programs take.
-  /// `graph_sizes`: of InputBinding::sizes. `inputs`: by number.
+  /// `graph_sizes` are those of InputBinding::sizes. `inputs` has the tensors by their numbers in
+  /// the package.
   std::vector<int64_t> of(std::span<const int64_t> graph_sizes,
                           std::span<const at::Tensor> inputs) const;
 
@@ -37,7 +40,8 @@ class StageSizes {
   std::vector<const ProgramSlot*> slots_;  // by input; null if no program reads it
 };
 
-/// The first slot of a program of the stage that reads this; null if no program does.
+/// The first slot with that kind and index that a program of the stage reads; null if no program
+/// does.
 const ProgramSlot* find_slot(const CompiledStageInfo& stage, ProgramSlot::Kind kind,
                              std::size_t index);
 

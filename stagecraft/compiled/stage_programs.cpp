@@ -41,7 +41,8 @@ std::size_t count_of(const ProgramInfo* program, Kind kind) {
   return count;
 }
 
-/// A tensor that may be a parameter's gradient: nothing else has its memory.
+/// The tensor, or a copy if something else shares its memory or the memory is larger. Later
+/// gradients are added to .grad in place, so it must own its memory.
 at::Tensor owned(at::Tensor grad) {
   const c10::Storage& storage = grad.storage();
   const bool is_alone = grad.use_count() == 1 && storage.use_count() == 1;
@@ -93,7 +94,8 @@ void StagePrograms::load(ProgramKind kind, const ProgramFile& file) {
   }
 }
 
-// A program reads memory with the strides that it was compiled for.
+// Checks shapes and strides, because a program reads memory with the strides that it was compiled
+// for.
 void StagePrograms::check_states() const {
   const auto check = [&](Kind kind, std::size_t index, const at::Tensor& tensor,
                          const std::string& name) {
@@ -273,7 +275,8 @@ Tensors StagePrograms::forward(Given given, Flight* flight, bool is_eval) {
   for (std::size_t i = 0; i < results.size(); ++i) {
     const ProgramSlot& slot = program.outputs[i];
     if (slot.kind == Kind::kOutput) {
-      // An alias of a parameter, an input or a saved value gets a history of its own.
+      // An alias of a parameter, an input or a saved value must not share a TensorImpl with it,
+      // because it gets a history of its own.
       outputs[slot.index] = results[i].use_count() > 1 ? results[i].detach() : results[i];
     } else if (slot.kind == Kind::kSaved && flight != nullptr) {
       flight->saved[slot.index] = std::move(results[i]);
@@ -349,7 +352,7 @@ Tensors StagePrograms::input_backward(Flight& flight, Tensors output_grads) {
   give_output_grads(flight, std::move(output_grads), ProgramKind::kInputBackward);
   Tensors results = run(ProgramKind::kInputBackward, flight);
   Tensors input_grads = sort_grads(ProgramKind::kInputBackward, std::move(results), flight);
-  // What the weight half does not read dies here.
+  // Release what weight_backward does not read.
   const ProgramInfo* rest = info_.find(ProgramKind::kWeightBackward);
   const auto release = [&](Tensors& tensors, Kind kind) {
     for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -22,10 +22,11 @@ namespace stagecraft::detail {
 
 using Tensors = std::vector<at::Tensor>;
 
-/// What one microbatch holds between the programs of a stage. Any number may exist at a time.
+/// What one microbatch holds between the programs of a stage. Any number may exist at the same
+/// time.
 struct Flight {
   std::vector<int64_t> sizes;  ///< the values of PackageInfo::sizes
-  Tensors inputs;              ///< by number; undefined where no later program reads them
+  Tensors inputs;              ///< by number; undefined if no later program reads it
   Tensors saved;
   Tensors kept;
   Tensors output_grads;
@@ -34,7 +35,7 @@ struct Flight {
   /// Gradients of parameters, by number, that are not added yet.
   std::vector<std::pair<std::size_t, at::Tensor>> parameter_grads;
   uint64_t parameter_version = 0;
-  std::vector<uint32_t> versions;  ///< of inputs, then saved values
+  std::vector<uint32_t> versions;  ///< autograd's versions of inputs, then of saved values
 };
 
 /// The programs of one compiled stage with its parameters and buffers, without autograd. Used by
@@ -47,14 +48,14 @@ struct Flight {
 ///   programs.weight_backward(flight);                                       W
 ///   programs.add_grads(flight);                                             B and W
 ///
-/// Tensors are by number, as in the package; undefined where there is none. Nothing waits for the
-/// device.
+/// Lists of tensors are indexed by the numbers in the package. A tensor that does not exist is
+/// undefined. No call waits for the device.
 class StagePrograms {
  public:
-  /// What a forward is given.
+  /// The arguments of a forward.
   struct Given {
     Tensors inputs;                        ///< by number
-    std::span<const int64_t> graph_sizes;  ///< of InputBinding::sizes
+    std::span<const int64_t> graph_sizes;  ///< those of InputBinding::sizes
     at::Tensor seeds;
   };
 
@@ -68,26 +69,28 @@ class StagePrograms {
   bool has(ProgramKind kind) const { return program(kind).has_value(); }
 
   /// Runs `forward` and keeps in `flight` what the backwards read. Without a flight nothing is
-  /// kept; `is_eval` then says whether the program `eval` may be used, whose results may differ in
+  /// kept. `is_eval` then says whether the program `eval` may be used. Its results may differ in
   /// the last bits. MetadataError for sizes that the stage was not compiled for.
   Tensors forward(Given given, Flight* flight, bool is_eval = false);
 
   /// The gradients of the inputs. Gradients of parameters are left in the flight: call `add_grads`.
   Tensors backward(Flight& flight, Tensors output_grads);
   Tensors input_backward(Flight& flight, Tensors output_grads);
-  /// The rest of the parameters' gradients, after input_backward.
+  /// Computes the rest of the parameters' gradients, after input_backward, and leaves them in the
+  /// flight.
   void weight_backward(Flight& flight);
   /// Adds the gradients of the flight to the .grad of the parameters, in place.
   void add_grads(Flight& flight);
 
-  /// Makes the next forward run `prepare` again. (It also does if a parameter's version changed.)
+  /// Makes the next forward run `prepare` again. (A forward also runs it if a parameter's version
+  /// has changed.)
   void forget_prepared() { prepared_.reset(); }
 
  private:
   struct Loaded {
     const ProgramInfo* info = nullptr;
     CompiledProgram program;
-    /// By input: whether no later program and no later input reads the same value.
+    /// For each input of the program, whether it is the last that reads its value.
     std::vector<bool> is_last;
   };
 
@@ -107,7 +110,7 @@ class StagePrograms {
   uint64_t parameter_version() const;
   void give_output_grads(Flight& flight, Tensors output_grads, ProgramKind first);
   void check_unchanged(const Flight& flight) const;
-  /// Sorts the results of a backward; returns the gradients of the inputs.
+  /// Moves the results of a backward into the flight, and returns the gradients of the inputs.
   Tensors sort_grads(ProgramKind kind, Tensors results, Flight& flight);
 
   std::shared_ptr<const CompiledPackage> package_;
@@ -118,13 +121,13 @@ class StagePrograms {
   Tensors parameters_;
   Tensors buffers_;
   std::array<std::optional<Loaded>, kNumProgramKinds> programs_;
-  std::vector<bool> keeps_input_;  // by input: a backward reads it
+  std::vector<bool> keeps_input_;  // by input: whether a backward reads it
   bool keeps_seeds_ = false;
   std::size_t num_saved_ = 0;
   std::size_t num_kept_ = 0;
   std::shared_ptr<const Tensors> prepared_;
   std::vector<std::pair<uint64_t, const void*>> prepared_from_;
-  std::vector<at::Tensor> scalars_;  // one for each dtype that was asked for
+  std::vector<at::Tensor> scalars_;  // one for each dtype that was needed
 };
 
 }  // namespace stagecraft::detail

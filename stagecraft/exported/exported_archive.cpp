@@ -33,7 +33,7 @@ std::string program_file(const std::string& program) {
   return fmt::format("{}{}{}", kModels, program, kJson);
 }
 
-/// (args, kwargs) as Python's pickle has them.
+/// The arguments from (args, kwargs), the form in which Python pickled them.
 Arguments to_arguments(const c10::IValue& value) {
   require<Error>(value.isTuple() && value.toTupleRef().elements().size() == 2 &&
                      value.toTupleRef().elements()[0].isTuple() &&

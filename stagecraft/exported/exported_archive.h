@@ -18,8 +18,8 @@ namespace stagecraft {
 ///   Pipe pipe(archive.graph(), {.points = {{"model.layers.4", SplitPoint::kBeginning}}});
 ///
 /// The graph is like that of a captured model: it is split, saved, printed and run in the same way.
-/// Its parameters have their names in Python, nodes know the modules that called them, and inputs
-/// may have any size that the model was exported for.
+/// Its parameters have their names in Python, nodes know the modules that called them, and the
+/// inputs may have all sizes that the model was exported for.
 ///
 /// Weights are mapped, not read: they are in memory once, and come from the disk when they are
 /// needed. Training does not change the file. The file may be replaced while it is mapped, but must

@@ -12,17 +12,17 @@ namespace stagecraft::exported {
 
 namespace {
 
-// A float of Python's that is not fixed lives in a graph as a tensor without dimensions, in double
-// precision, which counts for no result's dtype.
+// In a graph, a float of Python that is not fixed is a tensor of double precision without
+// dimensions. It must not count for the dtype of a result.
 
-/// What computes a function of Python's numbers: "_operator.truediv".
+/// The operator of torch for a function of Python on numbers, such as "_operator.truediv".
 struct FloatOperator {
   std::string_view target;
-  const char* name;  ///< empty: nothing is to be done
+  const char* name;  ///< empty: the result is the argument
   const char* overload;
 };
 
-/// Null where there is none.
+/// Null if there is no operator for the function.
 const FloatOperator* find_float_operator(std::string_view target) {
   static constexpr std::array<FloatOperator, 15> kOperators = {{
       {"_operator.add", "aten::add", "Tensor"},
@@ -88,13 +88,14 @@ bool NodeBuilder::import_float(const RawNode& node, Scope& scope, const Mode& mo
   if (is_trunc) {
     const RawSymbol* symbol = find_symbol(made.name);
     require<GraphError>(symbol != nullptr && given.size() == 1, "expected one number");
-    // Known by its whole expression: it has no symbol.
+    // The result has no symbol. It is known by its whole expression.
     if (symbol->number || sizes_.has(symbol->expression)) return true;
     add_measured(symbol->expression, {*given[0].value(), -1}, symbol->hint);
     return true;
   }
   const FloatOperator* op = find_float_operator(node.target);
-  require<GraphError>(op != nullptr && !given.empty(), "there is no such function of floats here");
+  require<GraphError>(op != nullptr && !given.empty(),
+                      "no operator computes this function of floats");
   scope[made.name] = op->name[0] == '\0'
                          ? given[0]
                          : Argument(add_float(node, {op->name, op->overload}, given, mode));

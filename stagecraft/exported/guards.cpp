@@ -16,7 +16,7 @@ class InputWords {
   InputWords(const std::vector<std::string>& names, const GraphParts& parts)
       : names_(names), parts_(parts) {}
 
-  /// `L['tree']['pair'][0].size()[1]`, or `L['n']` for a number.
+  /// Reads the size of an input, `L['tree']['pair'][0].size()[1]`, or a number, `L['n']`.
   std::optional<SizeExpr> operator()(TextCursor& in) const {
     if (!in.accept("L['")) return std::nullopt;
     const TextCursor start = in;
@@ -87,7 +87,7 @@ class InputWords {
   const GraphParts& parts_;
 };
 
-/// `L['x'].size()[1] % 2 == 0` to `x.size(1) % 2 == 0`.
+/// Turns `L['x'].size()[1] % 2 == 0` into `x.size(1) % 2 == 0`.
 std::string in_the_callers_words(std::string_view text) {
   std::string result;
   std::size_t at = 0;
@@ -127,7 +127,8 @@ std::vector<std::string> add_guards(const std::vector<std::string>& guards,
   for (const std::string& guard : guards) {
     try {
       SizeExpr holds = sizes.parse(guard, words);
-      // What always holds needs no check; what cannot hold is no guard of this model.
+      // A guard that does not depend on sizes needs no check: it always holds, or does not belong
+      // to this model.
       if (holds.is_number()) continue;
       parts.guards.push_back({std::move(holds), in_the_callers_words(guard)});
     } catch (const Error&) {

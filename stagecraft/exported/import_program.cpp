@@ -25,7 +25,7 @@ namespace stagecraft::exported {
 
 namespace {
 
-/// Makes the whole graph.
+/// Makes the parts of the whole graph.
 class ProgramImport {
  public:
   ProgramImport(const RawProgram& program, const Payload& payload)
@@ -69,9 +69,10 @@ class ProgramImport {
 
   // Sizes ----------------------------------------------------------------------------------------
 
-  // Every symbol in the shapes of the inputs, named after the first dimension that is it.
+  // Finds every symbol in the shapes of the inputs. A symbol is named after the first dimension
+  // that is only this symbol.
   void find_sizes() {
-    std::vector<std::pair<std::string, const RawSymbol*>> found;  // a wish for a name
+    std::vector<std::pair<std::string, const RawSymbol*>> found;  // with the wished names
     for (const RawInputSpec& input : program_.inputs) {
       const RawName* name = input.argument.name();
       if (input.kind != RawInputSpec::Kind::kUser || name == nullptr) continue;
@@ -117,7 +118,7 @@ class ProgramImport {
     sizes_.add(symbol, std::move(size));
   }
 
-  /// The size of a symbol in the example, from an expression in which it alone stands.
+  /// The size of a symbol in the example, from an expression that has no other symbol.
   std::optional<int64_t> example_of(const std::string& name, const RawSymbol& symbol) const {
     for (const auto& [value, meta] : program_.graph.tensors) {
       for (const RawSymbol& size : meta.sizes) {
@@ -135,7 +136,7 @@ class ProgramImport {
 
   void add_states() {
     using Kind = RawInputSpec::Kind;
-    // One tensor under two names, as long as both are the same to the model.
+    // Two names of one tensor become one state, if they also have the same kind and persistence.
     std::map<
         std::tuple<Kind, bool, std::string, std::vector<int64_t>, std::vector<int64_t>, int64_t>,
         std::size_t>
@@ -174,7 +175,8 @@ class ProgramImport {
     }
   }
 
-  // What the outputs change is read from a copy: the backward needs it as it was.
+  // A state that the outputs change is read through a copy, because the backward needs its old
+  // value.
   void copy_changed_states() {
     std::set<std::string> changed;
     for (const RawOutputSpec& output : program_.outputs) {

@@ -15,10 +15,10 @@ struct ImportedProgram {
   std::vector<std::string> warnings;
 };
 
-/// Imports a program as the parts of a graph, with dead code. Nodes of regions without gradients or
-/// with autocast carry that state, cond keeps its branches, and numbers become expressions of the
-/// inputs' sizes. GraphError, which names the node and its operator, for what a graph cannot
-/// represent; FileError for a program that contradicts itself.
+/// Imports a program as the parts of a graph, which may contain dead code. Nodes of regions without
+/// gradients or with autocast carry that state, cond keeps its branches, and numbers become
+/// expressions of the inputs' sizes. GraphError, which names the node and its operator, for what a
+/// graph cannot represent; FileError for a program that contradicts itself.
 ImportedProgram import_program(const RawProgram& program, const Payload& payload);
 
 }  // namespace stagecraft::exported

@@ -31,7 +31,7 @@ JsonField JsonField::at(std::string_view key) const {
   expect(value_.is_object(), "an object");
   const auto found = value_.find(key);
   if (found == value_.end()) fail(fmt::format("expected a member '{}', got none", key));
-  // The key of the text itself, which lives as long as the value.
+  // The path refers to the key in the parsed object, which lives as long as the value.
   return {*found, this, found.key(), kNone};
 }
 

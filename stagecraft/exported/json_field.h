@@ -22,7 +22,7 @@ class JsonField {
   const Json& value() const { return value_; }
 
   bool has(std::string_view key) const;
-  /// Null counts as absent.
+  /// A null counts as an absent field.
   bool is_null() const { return value_.is_null(); }
   JsonField at(std::string_view key) const;
   JsonField at(std::size_t index) const;
@@ -36,7 +36,7 @@ class JsonField {
   std::string text() const;
   int64_t integer() const;
   bool boolean() const;
-  /// Also the texts "NaN", "Infinity" and "-Infinity".
+  /// Also accepts the texts "NaN", "Infinity" and "-Infinity".
   double number() const;
   /// The only member of an object, which is the form of a union.
   std::string only_key() const;

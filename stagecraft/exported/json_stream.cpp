@@ -16,7 +16,8 @@ using Json = nlohmann::json;
 
 constexpr std::size_t kMaxNesting = 1000;
 
-/// What the parser calls. (Its own way to drop elements looks at all elements kept before them.)
+/// Receives the events of the parser. (The parser's own callback for dropping elements takes
+/// quadratic time: it visits all elements that were kept before.)
 class Builder : public nlohmann::json_sax<Json> {
  public:
   Builder(const std::string& what, const std::vector<JsonStream>& streams)
@@ -52,11 +53,11 @@ class Builder : public nlohmann::json_sax<Json> {
 
   bool parse_error(std::size_t /*position*/, const std::string& /*token*/,
                    const Json::exception& error) override {
-    throw FileError(fmt::format("{} is no JSON: {}", what_, error.what()));
+    throw FileError(fmt::format("{} is not JSON: {}", what_, error.what()));
   }
 
  private:
-  // Texts become names and parts of messages, which would end there.
+  // Refuses zero bytes. Texts become names and parts of messages, which would end at a zero byte.
   void check_text(const std::string& text) const {
     if (text.find('\0') == std::string::npos) return;
     throw FileError(fmt::format("{}: a text has a zero byte in it", what_));
@@ -65,8 +66,8 @@ class Builder : public nlohmann::json_sax<Json> {
   /// A list or an object that is being read.
   struct Frame {
     Json* value = nullptr;
-    std::string key = {};                // of the member that is being read
-    const JsonStream* stream = nullptr;  // that takes its elements; none is inside another
+    std::string key = {};                // the key of the member that is being read
+    const JsonStream* stream = nullptr;  // takes the elements; streams do not nest
   };
 
   bool add(Json value) {
@@ -96,7 +97,7 @@ class Builder : public nlohmann::json_sax<Json> {
     return true;
   }
 
-  /// Puts a value where it belongs.
+  /// Puts a value into the list or object that is being read.
   Json& place(Json value) {
     if (frames_.empty()) return top_ = std::move(value);
     Frame& frame = frames_.back();
@@ -121,7 +122,7 @@ class Builder : public nlohmann::json_sax<Json> {
   const std::string& what_;
   const std::vector<JsonStream>& streams_;
   Json top_;
-  Json element_;  // which a stream will take
+  Json element_;  // the element that a stream takes next
   std::vector<Frame> frames_;
 };
 

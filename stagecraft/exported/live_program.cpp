@@ -12,6 +12,7 @@
 #include "stagecraft/graph/own_operators.h"
 #include "stagecraft/graph/passes/dead_code.h"
 #include "stagecraft/graph/passes/run_pass.h"
+#include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft {
 
@@ -25,7 +26,7 @@ class LivePayload final : public exported::Payload {
     const auto found = tensors_.find(name);
     require<FileError>(found != tensors_.end(), "the program reads {}, which was not given", name);
     const at::Tensor& tensor = found->second;
-    // Tensors of one storage share their memory.
+    // Tensors of one storage get the same piece, so that they share their memory.
     return {tensor,
             fmt::format("{}", static_cast<const void*>(tensor.storage().unsafeGetStorageImpl()))};
   }
@@ -51,7 +52,8 @@ Graph with_tensors(const Graph& graph, const std::map<std::string, at::Tensor>& 
     if (found == tensors.end()) continue;
     require<GraphError>(found->second.sizes() == state.tensor.sizes() &&
                             found->second.scalar_type() == state.tensor.scalar_type(),
-                        "{}: the graph was made for another shape or type", found->first);
+                        "{}: the graph was made for {}, got {}", found->first,
+                        describe(state.tensor), describe(found->second));
     state.tensor = found->second;
     parts.values[state.value.position()].device = found->second.device();
   }

@@ -46,7 +46,7 @@ Argument fit(const Argument& given, const c10::TypePtr& type, int32_t length) {
   if (const Argument::List* list = given.list()) {
     return is_list ? fit_list(*list, type) : given;
   }
-  // One number stands for all of a list.
+  // One number is the value of all elements of the list.
   const c10::IValue* fixed = given.fixed_value();
   const bool is_number = given.size() != nullptr || (fixed != nullptr && fixed->isScalar());
   if (is_list && is_number) {

@@ -19,7 +19,7 @@ namespace stagecraft::exported {
 
 namespace {
 
-/// Of a dimension: more than any machine holds.
+/// The largest accepted size of a dimension: more elements than any machine holds.
 constexpr int64_t kGreatestSize = int64_t{1} << 40;
 
 }  // namespace
@@ -79,7 +79,7 @@ ValueId NodeBuilder::add_value(const std::string& name, const RawTensor& meta) {
   value.name = name;
   value.dtype = meta.dtype;
   value.device = meta.device;
-  require<GraphError>(meta.is_strided, "{} is no plain strided tensor", name);
+  require<GraphError>(meta.is_strided, "{} is not a strided tensor", name);
   for (const RawSymbol& size : meta.sizes) {
     value.shape.push_back(shape_of(size, value.open_dims, value.shape.size()));
   }
@@ -185,7 +185,7 @@ bool NodeBuilder::is_number_node(const RawNode& node) {
 void NodeBuilder::import_node(const RawNode& node, Scope& scope, const Mode& mode) {
   if (!node.own_function.empty() && functions_.insert(node.own_function).second) {
     warnings_.push_back(fmt::format(
-        "{}, an autograd function of its own, was traced through: its backward is lost, "
+        "the export traced through the custom autograd function {}: its backward is lost, "
         "gradients are those of the operators in its forward",
         node.own_function));
   }
@@ -200,7 +200,8 @@ void NodeBuilder::import_node(const RawNode& node, Scope& scope, const Mode& mod
     return;
   }
   if (import_float(node, scope, mode) || is_number_node(node)) return;
-  // Checks of what a graph says anyway, with a device that may not be the stage's.
+  // Dropped: the graph states the metadata of its tensors anyway, and the operator would check a
+  // device that may not be the stage's.
   if (node.target == "torch.ops.aten._assert_tensor_metadata.default") return;
   import_call(node, operator_of(node.target), scope, mode);
 }
@@ -245,13 +246,13 @@ void NodeBuilder::import_call(const RawNode& node, c10::OperatorName op, Scope& 
   parts_.nodes.push_back(std::move(made));
 }
 
-// What works in place returns what it was given.
+// Notes that the result of an operator that works in place is the value that it was given.
 void NodeBuilder::note_change(const GraphNode& made, const c10::FunctionSchema& schema) {
   if (made.results.size() != 1 || made.results[0].value() == nullptr) return;
   const auto* alias = schema.returns()[0].alias_info();
   if (alias == nullptr || !alias->isWrite()) return;
   for (std::size_t i = 0; i < made.arguments.size(); ++i) {
-    // Not always the first: `out` comes last.
+    // The argument that is changed is not always the first: `out` comes last.
     const auto* formal = schema.arguments()[i].alias_info();
     const ValueId* given = made.arguments[i].value();
     if (given == nullptr || formal == nullptr || formal->afterSets() != alias->afterSets())
@@ -289,7 +290,7 @@ Argument NodeBuilder::make_result(const RawArgument& output, const std::string& 
   }
   require<GraphError>(meta != nullptr, "the archive does not say what the tensor {} is",
                       name->name);
-  // A node is named as its first result.
+  // A node has the name of its first result.
   const std::string wish = prefix_ + name->name;
   const bool is_node = wish == node && !value_names_.contains(node);
   const std::string own = is_node ? node : names_.make(wish);
@@ -305,7 +306,7 @@ ValueId NodeBuilder::next_value() const {
   return ValueId(static_cast<int32_t>(parts_.values.size()));
 }
 
-// Sizes that depend on elements are known from here on.
+// Adds the sizes that are known from this value on, because they depend on elements.
 void NodeBuilder::measure(const RawTensor& meta, ValueId value) {
   for (std::size_t d = 0; d < meta.sizes.size(); ++d) {
     const RawSymbol& size = meta.sizes[d];
@@ -361,7 +362,7 @@ std::vector<Argument> NodeBuilder::make_results(const RawNode& node,
   return results;
 }
 
-// A number read from a tensor.
+// Imports a node that reads a number from a tensor.
 void NodeBuilder::import_item(const RawNode& node, Scope& scope, const Mode& mode) {
   require<GraphError>(
       node.inputs.size() == 1 && node.outputs.size() == 1 && node.outputs[0].name() != nullptr,
@@ -385,12 +386,13 @@ void NodeBuilder::import_item(const RawNode& node, Scope& scope, const Mode& mod
                   mode);
     return;
   }
-  // A copy, which a node of the graph has made: so it is known in which stage it is read.
+  // The size is measured at a copy, because a node makes the copy: this determines the stage that
+  // reads the element.
   const ValueId copy = add_copy(start_node(node, {"", ""}, mode), *value);
   add_measured(unknown[0], {copy, -1}, symbol->hint);
 }
 
-// The model was told what the element is; a run has to look whether that holds.
+// The export assumed that the element is a known number. A run must check this.
 void NodeBuilder::check_item(const RawNode& node, const RawSymbol& symbol, Scope& scope,
                              const Mode& mode) {
   const Argument tensor = resolve(node.inputs[0].second, scope);
@@ -401,7 +403,7 @@ void NodeBuilder::check_item(const RawNode& node, const RawSymbol& symbol, Scope
   add_measured(name, {copy, -1}, symbol.hint);
   GraphNode check = start_node(node, {"aten::_assert_scalar", ""}, mode);
   check.arguments = {sizes_.apply(SizeRule::Op::kEqual, sizes_.parse(name), expected),
-                     Argument::fixed("the element is not the size that the model was told")};
+                     Argument::fixed("the element is not the size that the export assumed")};
   parts_.nodes.push_back(std::move(check));
 }
 

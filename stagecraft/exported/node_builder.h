@@ -40,7 +40,7 @@ class NodeBuilder {
   void import_nodes(const RawGraph& graph, Scope& scope, const Mode& mode);
   /// The argument of the graph for an argument of the archive.
   Argument resolve(const RawArgument& raw, const Scope& scope);
-  /// A number of the archive, or its expression.
+  /// A number of the archive, as a fixed number or as an expression of sizes.
   Argument number_of(const RawSymbol& symbol);
   /// Adds a copy of the value.
   ValueId copy_of(ValueId value, const std::string& target);
@@ -59,12 +59,13 @@ class NodeBuilder {
   void import_call(const RawNode& node, c10::OperatorName op, Scope& scope, const Mode& mode);
   void note_change(const GraphNode& made, const c10::FunctionSchema& schema);
   int32_t original(ValueId value) const;
-  /// Whether a copy at the end writes a state onto itself, because it was changed in place. Such a
-  /// copy changes nothing but would break a backward that needs the state.
+  /// Whether a copy at the end writes a state onto itself. (An export adds such a copy for a state
+  /// that was changed in place.) The copy would change nothing, but it would break a backward that
+  /// needs the state.
   bool is_onto_itself(const GraphNode& made) const;
   static void bind_results(const RawNode& node, const Argument& value, Scope& scope);
-  /// A new value with its name in the archive, which is also added to the scope; None for a result
-  /// without a name.
+  /// Makes a value with its name in the archive, and adds it to the scope. Returns None for a
+  /// result without a name.
   Argument make_result(const RawArgument& output, const std::string& node, Scope& scope);
   ValueId next_value() const;
   void measure(const RawTensor& meta, ValueId value);
@@ -80,14 +81,15 @@ class NodeBuilder {
 
   // float_nodes.cpp
   static bool is_float(const RawArgument& argument);
-  /// Adds a node whose result is a double without dimensions and history. The arguments come first;
-  /// the dtype is set if the operator has one.
+  /// Adds a node whose result is a double without dimensions and without history. `given` are the
+  /// first arguments of the operator. Its argument `dtype`, if it has one, is double. Other
+  /// arguments have their defaults.
   ValueId add_float(const RawNode& node, c10::OperatorName op, const std::vector<Argument>& given,
                     const Mode& mode);
   /// Imports a node that computes floats, or an int from a float. Returns false for other nodes.
   bool import_float(const RawNode& node, Scope& scope, const Mode& mode);
-  /// Where no tensor of floats with dimensions is given, a double without any would decide the
-  /// dtype.
+  /// Casts the floats among the arguments to the dtype of the result, if no tensor of floats with
+  /// dimensions is among them. Otherwise the doubles would decide the dtype of the result.
   void give_floats_the_dtype(const RawNode& node, GraphNode& made, const Mode& mode);
 
   // region_nodes.cpp
@@ -110,9 +112,9 @@ class NodeBuilder {
   UniqueNames& names_;
   std::vector<std::string>& warnings_;
   std::string prefix_;
-  std::vector<const RawGraph*> graphs_;             // that which is read, and those around it
-  std::unordered_map<int32_t, int32_t> unchanged_;  // from what was changed in place to what it is
-  std::set<int32_t> floats_;                        // values that are floats of Python's
+  std::vector<const RawGraph*> graphs_;             // the graph that is read comes last
+  std::unordered_map<int32_t, int32_t> unchanged_;  // from a value changed in place to the original
+  std::set<int32_t> floats_;                        // values that are floats of Python
   std::set<std::string> functions_;
   std::set<std::string> value_names_;
   int32_t regions_ = 0;
@@ -120,7 +122,7 @@ class NodeBuilder {
 
 /// The names of the symbols in an expression.
 std::vector<std::string> symbols_in(std::string_view text);
-/// Whether the expression is that symbol and nothing else.
+/// Whether the expression is the symbol and nothing else.
 bool is_bare(std::string_view text, const std::string& symbol);
 
 /// All leaves of lists in lists.

@@ -15,7 +15,7 @@ namespace stagecraft::exported {
 
 namespace {
 
-/// An operator of ours that does the same as one that exists in Python only.
+/// An operator of ours that replaces an operator that exists in Python only.
 struct Replacement {
   std::string_view path;
   const char* ours;
@@ -23,11 +23,11 @@ struct Replacement {
 constexpr std::array<Replacement, 2> kReplacements = {{
     // The marker of torch.distributed.pipelining.
     {"pippy._pipe_split.default", kSplitOperator},
-    // Experts of Hugging Face's mixtures, since transformers 5.
+    // The experts of Hugging Face's mixtures of experts, since transformers 5.
     {"transformers.grouped_mm_fallback.default", kGroupedMmOperator},
 }};
 
-/// Who registers the operators of a namespace.
+/// The library that registers the operators of a namespace.
 struct Library {
   std::string_view space;
   std::string_view name;
@@ -59,7 +59,7 @@ constexpr std::array<Library, 9> kLibraries = {{
 c10::OperatorName operator_of(const std::string& target) {
   constexpr std::string_view kOps = "torch.ops.";
   require<GraphError>(target.starts_with(kOps),
-                      "there is no such operator outside Python: {} is a function of Python. "
+                      "there is no operator for {}, which is a function of Python. "
                       "Export the model without it",
                       target);
   const std::string path = target.substr(kOps.size());

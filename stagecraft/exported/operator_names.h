@@ -6,13 +6,13 @@
 
 namespace stagecraft::exported {
 
-/// The operator for a target of an archive, `torch.ops.NAMESPACE.NAME.OVERLOAD`. Operators that
-/// libraries define in Python only and for which we have one of our own get its name. GraphError
-/// for a target that is not an operator.
+/// The operator for a target of an archive, `torch.ops.NAMESPACE.NAME.OVERLOAD`. If a library
+/// defines an operator in Python only, and we have a replacement, the result is the name of the
+/// replacement. GraphError for a target that is not an operator.
 c10::OperatorName operator_of(const std::string& target);
 
-/// Throws GraphError: which operator this process lacks, which library it comes from and what to
-/// do.
+/// Throws GraphError. The message names the operator that this process lacks, the library that it
+/// comes from, and what to do.
 [[noreturn]] void throw_missing_operator(const c10::OperatorName& op);
 
 }  // namespace stagecraft::exported

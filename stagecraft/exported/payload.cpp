@@ -18,7 +18,7 @@ namespace stagecraft::exported {
 
 namespace {
 
-/// Enough for elements of every type: one piece may have tensors of several.
+/// The alignment of the largest element type, because one piece may have tensors of several types.
 constexpr uintptr_t kAlignment = alignof(c10::complex<double>);
 
 int64_t plain(const ZipFile& file, const std::string& name, const RawSymbol& symbol) {
@@ -64,8 +64,8 @@ Payload::Found FilePayload::get(const std::string& name) const {
   const std::string piece = found->second.folder + raw.path;
   const std::span<std::byte> bytes = file_.member(piece);
   if (raw.is_pickled || !raw.tensor || !raw.tensor->is_strided) {
-    file_.fail(fmt::format("{}: only plain strided tensors can be read, and this tensor is not one",
-                           name));
+    file_.fail(
+        fmt::format("{}: only strided tensors can be read, and this tensor is not one", name));
   }
   const RawTensor& meta = *raw.tensor;
   if (meta.sizes.size() != meta.strides.size()) {
@@ -89,7 +89,8 @@ Payload::Found FilePayload::get(const std::string& name) const {
         __builtin_mul_overflow(std::max<int64_t>(sizes.back() - 1, 0), strides.back(), &step) ||
         __builtin_add_overflow(last, step, &last);
   }
-  // More elements than bytes can only be where a stride is 0; then too it must be countable.
+  // A tensor can have more elements than bytes if a stride is 0. Their number must fit into an
+  // int64 even then.
   int64_t elements = 1;
   for (const int64_t size : sizes) {
     overflows = overflows || __builtin_mul_overflow(elements, size, &elements);

@@ -31,8 +31,8 @@ class Payload {
   virtual Found get(const std::string& name) const = 0;
 };
 
-/// Those of an archive. Their memory is the mapped file. Names with the same piece of the file
-/// share their memory. FileError also if a tensor does not fit into its piece.
+/// The tensors of an archive. Their memory is the mapped file. Tensors of the same piece of the
+/// file share their memory. `get` throws FileError, too, if a tensor does not fit into its piece.
 class FilePayload final : public Payload {
  public:
   FilePayload(const ZipFile& file, const std::string& program);

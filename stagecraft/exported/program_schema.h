@@ -81,7 +81,7 @@ struct RawInputSpec {
   enum class Kind : uint8_t { kParameter, kBuffer, kConstant, kUser, kFixed };
   Kind kind = Kind::kUser;
   RawArgument argument = {};
-  std::string target = {};  ///< of the model
+  std::string target = {};  ///< the name of the tensor in the model
   bool is_persistent = true;
 };
 
@@ -98,7 +98,7 @@ struct RawRange {
   std::optional<int64_t> greatest = {};
 };
 
-/// A program of an archive, as it is written there.
+/// A program in the form in which the archive has it.
 struct RawProgram {
   RawGraph graph = {};
   std::vector<RawInputSpec> inputs = {};

@@ -19,7 +19,7 @@ namespace stagecraft::exported {
 
 namespace {
 
-/// Graphs inside graphs.
+/// The largest depth of graphs inside graphs.
 constexpr int kMaxGraphDepth = 32;
 
 RawGraph graph_of(const JsonField& field, int depth);
@@ -103,7 +103,7 @@ RawSymbol symbol_of(const JsonField& field) {
   return symbol;
 }
 
-/// A name, or a number in its place.
+/// Reads a name, or a number that has the place of a name.
 RawArgument named_or(const JsonField& field, RawName::Kind kind) {
   const std::string key = field.only_key();
   const JsonField content = field.at(key);
@@ -128,7 +128,7 @@ std::string innermost(std::string_view stack, std::size_t& modules) {
     const std::size_t end = stack.find(';');
     const std::string_view entry = stack.substr(0, end);
     stack = end == std::string_view::npos ? std::string_view() : stack.substr(end + 1);
-    // A class may have commas in its name, a path between the first two has none.
+    // The path is between the first two commas. It has no commas, but the name of a class may.
     const std::size_t first = entry.find(',');
     const std::size_t second = first == std::string_view::npos ? first : entry.find(',', first + 1);
     if (second == std::string_view::npos) continue;
@@ -139,11 +139,12 @@ std::string innermost(std::string_view stack, std::size_t& modules) {
   return result;
 }
 
-// What leads to a node that was traced through a custom autograd function: a line that calls
-// `X.apply(...)`, then a forward that is no module's.
+// The custom autograd function X through which a node was traced; empty if there is none. Its stack
+// trace then has a line that calls `X.apply(...)`, followed by a frame of a forward, and more
+// forwards than modules.
 std::string own_function_of(std::string_view trace, std::size_t modules) {
   std::size_t forwards = 0;
-  std::string called;  // X, where the line before this frame has it
+  std::string called;  // X, if the line before this frame calls it
   std::string found;
   while (!trace.empty()) {
     const std::size_t end = trace.find('\n');

@@ -81,7 +81,8 @@ RawOutputSpec output_spec_of(const JsonField& field) {
   return spec;
 }
 
-/// Parses a program and takes nodes and tensors of its graph out of it as they come.
+/// Parses a program. Nodes and tensors of its graph are converted one by one while the text is
+/// parsed.
 class Reader {
  public:
   explicit Reader(const std::string& what) : what_(what) {}
@@ -100,7 +101,8 @@ class Reader {
                        kSchemaMajor);
     const JsonField module = top.at("graph_module");
     const JsonField graph = module.at("graph");
-    // What was in them has been taken.
+    // Their elements were already taken while the text was parsed. Only their kinds are checked
+    // here.
     graph.at("nodes").for_each([](const JsonField& /*none*/) {});
     graph.at("tensor_values").for_each_member([](const std::string&, const JsonField& /*none*/) {});
     read_graph_rest(graph, program_.graph, 0);

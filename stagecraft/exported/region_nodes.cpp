@@ -65,10 +65,10 @@ Mode NodeBuilder::autocast_of(const RawNode& node, const Mode& mode) {
   const c10::IValue& cache = fixed_at(node, 3);
   state.is_cached = !cache.isBool() || cache.toBool();
   if (mode.autocast && mode.autocast->device_type != state.device_type) {
-    // A graph is on one kind of device; the region around it has said what happens there.
+    // A graph is on one kind of device, and the outer region applies to that kind.
     warnings_.push_back(
-        fmt::format("an autocast for {} inside one for another kind of device is "
-                    "left out",
+        fmt::format("an autocast region for {} inside one for a different kind of device is "
+                    "ignored",
                     type.toStringRef()));
     return mode;
   }
@@ -77,7 +77,7 @@ Mode NodeBuilder::autocast_of(const RawNode& node, const Mode& mode) {
   return inner;
 }
 
-// The region's nodes among the others, under its names.
+// Adds the nodes of a region to those of the graph around it. The nodes keep their names.
 void NodeBuilder::inline_region(const RawNode& node, std::size_t at, Scope& scope,
                                 const Mode& mode) {
   const RawGraph& graph = graph_at(node, at);
@@ -123,7 +123,7 @@ void NodeBuilder::import_cond(const RawNode& node, Scope& scope, const Mode& mod
     build_branch(graph_at(node, b + 1), given, made.name + (b == 0 ? ".then." : ".else."),
                  tables[b], branches[b]);
   }
-  // Sizes that either of them needs are given to both.
+  // Both branches get the sizes that either of them needs.
   SizeSet needed = 0;
   for (std::size_t b = 0; b < 2; ++b) needed |= needed_sizes(branches[b], tables[b]);
   Argument::List told;

@@ -15,7 +15,8 @@ namespace stagecraft::exported {
 
 namespace {
 
-/// Operators that may return what they are given, or a view of it, and do not say so.
+/// Operators that may return their argument or a view of it, although their schemas do not declare
+/// this.
 constexpr std::array<std::string_view, 27> kSilent = {"aten::dropout",
                                                       "aten::feature_dropout",
                                                       "aten::alpha_dropout",
@@ -44,7 +45,7 @@ constexpr std::array<std::string_view, 27> kSilent = {"aten::dropout",
                                                       "aten::dequantize",
                                                       "aten::_to_cpu"};
 
-/// Sets of values, joined.
+/// A union-find structure: sets of values that may share memory.
 class Sets {
  public:
   explicit Sets(std::size_t count) : parent_(count) {

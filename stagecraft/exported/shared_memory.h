@@ -9,10 +9,10 @@
 
 namespace stagecraft::exported {
 
-/// Numbers the memory that values of a graph may share (GraphValue::memory). Values share memory by
-/// the schemas of their operators, by a list of operators that may return their argument although
-/// their schema does not declare it, and if they are states in one `piece` of a file. The result
-/// may include values that do not share memory.
+/// Numbers the memory that values of a graph may share (GraphValue::memory). Values share memory if
+/// the schemas of their operators say so, if they are argument and result of an operator in a list
+/// of those that may return their argument without declaring it, or if they are states in one
+/// `piece` of a file. Values that do not share memory may get the same number.
 void find_shared_memory(GraphParts& parts,
                         const std::vector<std::pair<ValueId, std::string>>& pieces);
 

@@ -205,7 +205,7 @@ class ExpressionReader {
     in_.expect("'");
     const std::string name(in_.read_word());
     in_.expect("'");
-    // What is known of it: `, positive=True, integer=True`.
+    // Skips the assumptions about the symbol: `, positive=True, integer=True`.
     while (!accept(")")) {
       in_.expect(",");
       in_.skip_space();
@@ -216,7 +216,8 @@ class ExpressionReader {
     return symbol(name, start);
   }
 
-  // Piecewise(ExprCondPair(a, p), ExprCondPair(b, q), ...): of the first that holds.
+  // Piecewise(ExprCondPair(a, p), ExprCondPair(b, q), ...): the value of the first pair whose
+  // condition holds.
   SizeExpr read_piecewise(const TextCursor& start) {
     std::vector<std::pair<SizeExpr, SizeExpr>> pieces;
     while (!accept(")")) {
@@ -233,7 +234,7 @@ class ExpressionReader {
     if (pieces.empty()) start.fail("expected pieces, got none");
     SizeExpr result = pieces.back().first;
     for (std::size_t i = pieces.size() - 1; i-- > 0;) {
-      // p a + (1 - p) b
+      // p ? a : b, computed as b + p (a - b)
       const SizeExpr holds = truth(pieces[i].second);
       const SizeExpr difference = table_.sum(pieces[i].first, negative(result));
       result = table_.sum(result, table_.product(holds, difference));
@@ -241,7 +242,7 @@ class ExpressionReader {
     return result;
   }
 
-  /// Nothing for an unknown function.
+  /// The result of a function of two numbers. Nothing for an unknown function.
   std::optional<SizeExpr> call_of_two(const std::string& name, const SizeExpr& a,
                                       const SizeExpr& b) {
     if (name == "FloorDiv" || name == "CleanDiv") return table_.apply(Op::kFloorDiv, a, b);
@@ -283,7 +284,7 @@ class ExpressionReader {
     }
     const std::vector<SizeExpr> arguments = read_list();
     const std::size_t count = arguments.size();
-    if (count == 0) start.fail(fmt::format("{} of nothing", name));
+    if (count == 0) start.fail(fmt::format("{} has no arguments", name));
     if (name == "Add") {
       SizeExpr sum;
       for (const SizeExpr& each : arguments) sum = table_.sum(sum, each);

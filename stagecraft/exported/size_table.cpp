@@ -17,10 +17,11 @@ namespace {
 
 using Op = SizeRule::Op;
 
-/// Thrown and caught here: find() must not add a size.
+/// Thrown when find() would have to add a size, and caught by it.
 struct Closed {};
 
-/// (a + 1) (b + 1) (c + 1) ... has twice as many terms with each factor.
+/// (a + 1) (b + 1) (c + 1) ... doubles its number of terms with each factor. Larger expressions are
+/// refused.
 constexpr std::size_t kMaxTerms = 256;
 
 SizeExpr bounded(const std::vector<SizeExpr::Term>& terms) {
@@ -56,7 +57,7 @@ SizeExpr SizeTable::product(const SizeExpr& a, const SizeExpr& b) {
   return bounded(terms);
 }
 
-// A size comes at most once in a product: its square is a size of its own.
+// A size appears at most once in a product, so its square becomes a new size with a rule.
 SizeExpr SizeTable::square_free(SizeExpr::Term a, SizeExpr::Term b) {
   const SizeSet common = a.sizes & b.sizes;
   const int64_t factor = stagecraft::apply(Op::kProduct, a.factor, b.factor);

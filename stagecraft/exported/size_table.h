@@ -43,7 +43,8 @@ class SizeTable {
   /// The value at the sizes of the example.
   int64_t example(const SizeExpr& expr) const;
 
-  /// A table with the same symbols, whose values the caller passes. A branch starts with it.
+  /// The table with which a branch starts. It has the same symbols, and the caller of the branch
+  /// passes their values.
   SizeTable for_branch() const;
 
  private:

@@ -55,7 +55,7 @@ TreeSpec tree_of(const JsonField& field, int depth) {
   if (type == "builtins.list" || type == "collections.deque") {
     return TreeSpec::list(std::move(children));
   }
-  // A text that holds JSON again.
+  // The context is a text that contains JSON.
   std::optional<std::vector<std::string>> keys;
   if (field.has("context")) {
     const std::string context = field.at("context").text();

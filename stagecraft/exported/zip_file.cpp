@@ -19,7 +19,8 @@ namespace stagecraft::exported {
 
 namespace {
 
-// The format: records of fixed length with a signature, little-endian, described in APPNOTE.TXT.
+// The zip format, described in APPNOTE.TXT: records of fixed length that begin with a signature, in
+// little-endian order.
 constexpr uint32_t kEnd = 0x06054b50;
 constexpr std::size_t kEndSize = 22;
 constexpr std::size_t kMaxComment = 0xffff;
@@ -45,7 +46,7 @@ T read_at(std::span<const std::byte> bytes, std::size_t offset) {
   return value;
 }
 
-/// Closes it at the end.
+/// A file descriptor that is closed at the end of the scope.
 class Descriptor {
  public:
   explicit Descriptor(const std::string& path) : fd_(::open(path.c_str(), O_RDONLY | O_CLOEXEC)) {}
@@ -91,7 +92,7 @@ void ZipFile::map() {
   bytes_ = {static_cast<std::byte*>(start), size};
 }
 
-// The end record is the last thing in the file but for a comment.
+// Only a comment may follow the end record, so it is searched from the end of the file.
 std::size_t ZipFile::find_end() const {
   const std::size_t last = bytes_.size() - kEndSize;
   const std::size_t first = last > kMaxComment ? last - kMaxComment : 0;
@@ -115,7 +116,7 @@ void ZipFile::read_directory() {
     const auto at = read_at<uint64_t>(bytes_, end - kEnd64LocatorSize + 8);
     if (at > bytes_.size() || bytes_.size() - at < kEnd64Size ||
         read_at<uint32_t>(bytes_, at) != kEnd64) {
-      fail("is damaged: its directory is not where it should be");
+      fail("is damaged: its directory is not where its end record says");
     }
     count = read_at<uint64_t>(bytes_, at + 32);
     size = read_at<uint64_t>(bytes_, at + 40);
@@ -145,8 +146,7 @@ void ZipFile::read_directory() {
   }
 }
 
-// The member whose entry of the directory begins at `at`. `extra` are the extra fields of the
-// entry.
+// Reads the member whose directory entry begins at `at`. `extra` are the extra fields of the entry.
 ZipFile::Member ZipFile::read_entry(const std::string& name, std::size_t at,
                                     std::span<const std::byte> extra) const {
   const auto flags = read_at<uint16_t>(bytes_, at + 8);

@@ -43,15 +43,15 @@ uint64_t checksum(const void* data, std::size_t size) {
   return detail::checksum({static_cast<const std::byte*>(data), size});
 }
 
-/// A text after its checksum, and the inverse; nothing if they do not match.
+/// The text with its checksum before it. `unsealed` is the inverse, and returns nothing if text and
+/// checksum do not match.
 std::string sealed(const std::string& text) {
   return fmt::format("{:016x}\n{}", checksum(text.data(), text.size()), text);
 }
 
 std::optional<std::string> unsealed(const std::string& record) {
-  constexpr std::size_t kHead = 17;
+  constexpr std::size_t kHead = 17;  // 16 hexadecimal digits and a line break
   if (record.size() < kHead) return std::nullopt;
-  // 16 hexadecimal digits and the end of the line come before the text.
   std::string text = record.substr(kHead);
   // Covers the whole record, so a text that was cut off is found, too.
   if (sealed(text) != record) return std::nullopt;
@@ -132,7 +132,7 @@ std::size_t ArchiveWriter::add_tensor(const at::Tensor& tensor) {
   const std::size_t number = found->second;
   if (!is_new) return number;
   require<ArgumentError>(tensor.layout() == at::kStrided,
-                         "a tensor that is not strided, which cannot be saved in a file");
+                         "only strided tensors can be saved in a file, got {}", describe(tensor));
   // Kept, because `numbers` knows tensors by address: a new tensor must not get the address of a
   // released one.
   impl_->kept.push_back(tensor);

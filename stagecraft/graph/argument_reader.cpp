@@ -80,7 +80,8 @@ void ArgumentReader::read_type(ValueId id) {
   }
   if (in_.accept("@")) {
     const TextCursor start = in_;
-    // One statement each: compilers differ in the order in which they evaluate operands.
+    // Each part is read in a statement of its own, because compilers differ in the order in which
+    // they evaluate operands.
     std::string device = read_name("a device");
     if (in_.accept(":")) device += ":";
     device += in_.read_all_of("0123456789");

@@ -12,8 +12,8 @@
 
 namespace stagecraft {
 
-/// The part of the parser of graphs that reads values, their types, and arguments. What it throws
-/// is a ParseError.
+/// The part of the parser of graphs that reads values, their types, and arguments. Throws
+/// ParseError.
 class ArgumentReader {
  protected:
   ArgumentReader(TextCursor in, int depth) : in_(in), depth_(depth) {}
@@ -31,10 +31,11 @@ class ArgumentReader {
   };
 
   void skip_blanks() { in_.read_all_of(" \t"); }
-  /// `what` is for the message: "the name of a value".
+  /// Throws ParseError if there is no name. `what` says in the message what was expected: "the name
+  /// of a value".
   std::string read_name(std::string_view what);
 
-  /// After '%'.
+  /// Reads the name after '%'. Throws ParseError if no value with that name was made before.
   ValueId read_known_value();
   ValueId read_new_value();
   ValueId make_value(std::string name, const TextCursor& start);
@@ -42,7 +43,7 @@ class ArgumentReader {
   c10::ScalarType read_dtype();
   static c10::Device read_device(const std::string& name, const TextCursor& start);
 
-  /// An argument where a schema has `type`.
+  /// Reads an argument of an operator whose schema has `type` in that place.
   Argument read_argument(const c10::TypePtr& type);
 
   TextCursor in_;

@@ -33,11 +33,11 @@ struct MeasuredSize {
 struct GraphSize {
   std::string name;     ///< a word: "B"
   int64_t example = 0;  ///< in the example that the graph was made from
-  int64_t least = 1;    ///< smaller ones are refused
-  /// Larger ones are refused, too: the model was not tried there.
+  int64_t least = 1;    ///< smaller sizes are refused
+  /// Larger sizes are refused, too, because the model was not tried there.
   int64_t greatest = std::numeric_limits<int64_t>::max();
-  /// How it is computed from earlier sizes. A size without rule and measurement is determined by
-  /// the inputs.
+  /// How the size is computed from earlier sizes. A size without rule and measurement is determined
+  /// by the inputs.
   std::optional<SizeRule> rule = {};
   std::optional<MeasuredSize> measured = {};
 };
@@ -144,8 +144,8 @@ inline const GraphValue& Graph::value(ValueId id) const {
   return parts_->values[id.position()];
 }
 
-/// The operator that runs one of two graphs. They take the operands, then the sizes, and return a
-/// tuple of tensors:
+/// The operator that runs one of two graphs. Both graphs take the operands, then the sizes, and
+/// return a tuple of tensors:
 /// `stagecraft::cond(Tensor predicate, Tensor[] operands, int[] sizes) -> Tensor[]`.
 inline constexpr const char* kCondOperator = "stagecraft::cond";
 

@@ -91,8 +91,8 @@ at::Tensor multiply_groups(const at::Tensor& input, const at::Tensor& weight,
   return output;
 }
 
-// Layouts decide which kernel computes a product, and so its last bits. The gradients have those of
-// the values, as in Python.
+// The layout decides which kernel computes a product, and so its last bits. Gradients have the
+// layouts of their values, as in Python.
 at::Tensor grad_of_rows(const at::Tensor& grad, const at::Tensor& input, const at::Tensor& weight,
                         const GroupEnds& ends) {
   at::Tensor result = at::empty_like(input);
@@ -131,7 +131,7 @@ class GroupedMm : public torch::autograd::Function<GroupedMm> {
     const GroupEnds ends = context->saved_data["ends"].toIntVector();
     at::Tensor of_rows;
     at::Tensor of_weights;
-    // I asks for one of them, W for the other.
+    // The backward I needs only the gradient of the rows, W only that of the weights.
     if (context->needs_input_grad(0)) of_rows = grad_of_rows(grads[0], saved[0], saved[1], ends);
     if (context->needs_input_grad(1)) {
       of_weights = grad_of_weights(grads[0], saved[0], ends, at::empty_like(saved[1]));

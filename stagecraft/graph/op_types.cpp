@@ -35,7 +35,7 @@ bool takes_integer(const c10::TypePtr& type) {
 c10::IValue fixed_list(const std::vector<c10::IValue>& elements, const c10::TypePtr& type) {
   const c10::TypePtr element = element_type(type);
   c10::TypePtr kept = element ? element : c10::AnyType::get();
-  // torch keeps sizes and enumerations as plain ints.
+  // In torch's lists, sizes and enumerations are plain ints.
   if (takes_integer(kept) && kept->kind() != c10::TypeKind::NumberType) kept = c10::IntType::get();
   c10::impl::GenericList list(kept);
   for (const c10::IValue& each : elements) list.push_back(each);

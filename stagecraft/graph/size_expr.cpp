@@ -71,9 +71,10 @@ SizeExpr SizeExpr::of_terms(std::span<const Term> terms) {
   return result;
 }
 
-// In the distances d_i = size_i - low_i, each 0 or 1 at the corners, the factor of a product is an
-// alternating sum over the corners below it; multiplying out (size_i - low_i) gives the factors in
-// the sizes themselves. Both are sums over subsets, done one size at a time.
+// Computed in two steps. First the factors in the distances d_i = size_i - low_i, which are 0 or 1
+// at the corners: the factor of a product of distances is an alternating sum over the corners below
+// it. Then (size_i - low_i) is multiplied out, which gives the factors in the sizes themselves.
+// Both steps are sums over subsets, done for one size after the other.
 SizeExpr SizeExpr::through(std::span<const int64_t> low, std::span<const int64_t> corners) {
   SC_ASSERT(corners.size() == std::size_t{1} << low.size());
   std::vector<int64_t> factors(corners.begin(), corners.end());
@@ -159,7 +160,7 @@ SizeExpr read_size_expr(TextCursor& in, std::span<const std::string> names) {
     }
     SizeExpr::Term& term = terms.emplace_back(SizeExpr::Term{0, sign});
     in.skip_space();
-    // The least number has no positive twin.
+    // The smallest int64 has no positive counterpart, so its digits are read separately.
     if (sign < 0 && in.accept(kLeastDigits)) {
       term.factor = std::numeric_limits<int64_t>::min();
       in.skip_space();

@@ -51,7 +51,7 @@ int64_t floor_div(int64_t left, int64_t right) {
 
 int64_t mod(int64_t left, int64_t right) {
   if (right == 0) throw Error(fmt::format("a size divides by 0: {} by {}", left, right));
-  if (right == -1) return 0;  // the smallest number by it does not fit
+  if (right == -1) return 0;  // the smallest int64 divided by -1 overflows
   const int64_t rest = left % right;
   // The sign of the divisor, as in Python. In C++ it is that of the dividend.
   return rest != 0 && (rest < 0) != (right < 0) ? rest + right : rest;

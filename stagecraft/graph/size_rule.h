@@ -23,8 +23,8 @@ struct SizeRule {
     kUnequal,
     kLess,
     kAtMost,
-    kBoth,    ///< 1 where neither is 0
-    kEither,  ///< 0 where both are 0
+    kBoth,    ///< 1 if neither number is 0
+    kEither,  ///< 0 if both numbers are 0
     kBitAnd,
     kBitOr,
     kBitXor,
@@ -46,7 +46,7 @@ inline bool is_truth(SizeRule::Op op) {
   return op >= SizeRule::Op::kEqual && op <= SizeRule::Op::kEither;
 }
 
-/// What an operation makes of two numbers. Throws as SizeRule::at does.
+/// The result of an operation on two numbers. Throws as SizeRule::at does.
 int64_t apply(SizeRule::Op op, int64_t left, int64_t right);
 
 std::string to_text(const SizeRule& rule, std::span<const std::string> names);
@@ -57,4 +57,4 @@ SizeRule parse_size_rule(TextCursor& in, std::span<const std::string> names);
 }  // namespace stagecraft
 
 /// \enum stagecraft::SizeRule::Op
-/// What a rule makes of its two numbers.
+/// The operation of a rule on its two numbers.

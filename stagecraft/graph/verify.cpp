@@ -81,7 +81,7 @@ class Verifier {
            std::popcount(expr.sizes()) == 1;
   }
 
-  /// Whether an input may be this expression: a single size without rule and measurement.
+  /// Whether an input may be this expression: a single size without rule or measurement.
   bool is_told(const SizeExpr& expr) const {
     if (!is_size(expr) || expr.sizes() >> parts_.sizes.size() != 0) return false;
     const GraphSize& size = parts_.sizes[static_cast<std::size_t>(std::countr_zero(expr.sizes()))];

@@ -30,8 +30,8 @@ void check_sizes(const GraphParts& parts);
 void check_known_sizes(const GraphParts& parts);
 /// Whether an operator takes the argument where its schema has `type`.
 bool fits(const GraphParts& parts, const Argument& argument, const c10::TypePtr& type);
-/// Whether `type` of a schema can be this result: a tensor, a list of tensors, or None for what is
-/// not used or not a tensor.
+/// Whether `type` of a schema can be this result: a tensor, a list of tensors, or None for a result
+/// that is not used or is not a tensor.
 bool is_result(const Argument& result, const c10::TypePtr& type);
 
 }  // namespace stagecraft::detail

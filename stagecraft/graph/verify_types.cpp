@@ -50,7 +50,7 @@ bool fits(const GraphParts& parts, const Argument& argument, const c10::TypePtr&
   if (fixed.isDevice()) return is_of(type, c10::TypeKind::DeviceObjType);
   if (fixed.isGenerator()) return is_of(type, c10::TypeKind::GeneratorType);
   if (fixed.isInt()) {
-    // A list of a fixed length may be given as one number, and enumerations are numbers.
+    // torch accepts one number for a list of a fixed length. Enumerations are numbers.
     return !is_of(type, c10::TypeKind::TensorType) && !is_of(type, c10::TypeKind::StringType) &&
            !is_of(type, c10::TypeKind::BoolType);
   }

@@ -70,11 +70,11 @@ class ChunkSpec {
 
   static ChunkSpec tuple(const std::vector<ChunkSpec>& elements);
   static ChunkSpec list(const std::vector<ChunkSpec>& elements);
-  /// Throws ArgumentError if a key comes twice.
+  /// Throws ArgumentError if a key appears twice.
   static ChunkSpec dict(const std::vector<std::pair<std::string, ChunkSpec>>& entries);
 
   /// From a tree of dimensions, such as tree::tuple({0, tree::dict({{"mask", 1}})}). Throws
-  /// ArgumentError that names the path of a leaf that is no integer.
+  /// ArgumentError that names the path of a leaf that is not an integer.
   static ChunkSpec from_dims(const c10::IValue& dims);
 
   /// What splitting uses when no spec is given: defined tensors, and opaque leaves that can be
@@ -103,7 +103,8 @@ std::string to_text(const LeafSpec& spec);
 /// The specs of the leaves in the structure's text: `(TensorChunkSpec(0), {"flag": Replicate})`.
 std::string to_text(const ChunkSpec& spec);
 
-/// The inverse of to_text. Throws ParseError; for a CustomReducer too, whose function no text has.
+/// The inverse of to_text. Throws ParseError, also for a CustomReducer, because its function has no
+/// text.
 ChunkSpec parse_chunk_spec(std::string_view text);
 
 }  // namespace stagecraft

@@ -63,7 +63,8 @@ at::Tensor concatenate(const Column& column, const std::vector<at::Tensor>& part
   try {
     return at::cat(parts, dim);
   } catch (const c10::Error& error) {
-    // Which chunk is the odd one: the first whose shape beside `dim`, or device, is not chunk 0's.
+    // Name the chunk that does not fit: the first with a different device than chunk 0, or a
+    // different shape apart from `dim`.
     for (std::size_t c = 1; c < parts.size(); ++c) {
       auto expected = parts[0].sizes().vec();
       const auto at = static_cast<std::size_t>(dim < 0 ? dim + parts[0].dim() : dim);
@@ -85,7 +86,8 @@ at::Tensor merge_cut(const Column& column, int64_t dim) {
   return concatenate(column, parts, dim);
 }
 
-// Chunk c has the full size; what counts is where tensor_split would have cut chunk c.
+// Each chunk has the full size. Only the part that at::tensor_split would have put into the chunk
+// counts.
 at::Tensor merge_masked(const Column& column, int64_t dim) {
   const at::Tensor& first = column.tensor(0, dim);
   const auto chunks = static_cast<int64_t>(column.size());
@@ -104,7 +106,7 @@ at::Tensor merge_masked(const Column& column, int64_t dim) {
   return concatenate(column, parts, dim);
 }
 
-// As tree::leaf_equal, and numbers of different kinds are equal if their values are.
+// As tree::leaf_equal. In addition, numbers of different kinds are equal if their values are equal.
 bool same_value(const c10::IValue& a, const c10::IValue& b) {
   const auto as_real = [](const c10::IValue& x) {
     return x.isDouble() ? x.toDouble() : x.isBool() ? double(x.toBool()) : double(x.toInt());
@@ -150,7 +152,7 @@ at::Tensor merge_loss(const Column& column) {
   return sum;
 }
 
-// Null if they are not opaque leaves, or leaves of a class that cannot merge.
+// Null if the values are not opaque leaves, or if their class cannot merge.
 c10::intrusive_ptr<Opaque> merge_opaque(const Column& column) {
   std::vector<c10::intrusive_ptr<Opaque>> parts;
   for (std::size_t c = 0; c < column.size(); ++c) {

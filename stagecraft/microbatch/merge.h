@@ -11,8 +11,8 @@ namespace stagecraft {
 
 /// Options of merge_chunks.
 struct MergeOptions {
-  /// The chunks come from a split with masked_debug: each has the full size, and only its own part
-  /// of it counts.
+  /// The chunks come from a split with masked_debug: each has the full size, and only the chunk's
+  /// own part is used.
   bool masked_debug = false;
 };
 

@@ -21,10 +21,11 @@
 namespace stagecraft {
 namespace {
 
-// What at::tensor_split gives.
+// The same parts as at::tensor_split.
 std::vector<at::Tensor> slice_evenly(const at::Tensor& tensor, int64_t dim, int64_t chunks) {
-  // Autograd has nothing to record for a tensor without gradients and without a tangent. Going past
-  // it makes a slice a fifth cheaper; views are still tracked, which happens one level below.
+  // Autograd has nothing to record for a tensor without gradients and without a tangent. Bypassing
+  // it makes a slice a fifth cheaper. Views are still tracked, because view tracking is one
+  // dispatch level below.
   std::optional<at::AutoDispatchBelowAutograd> skip_autograd;
   if (!tensor.requires_grad() && !tensor._fw_grad(/*level=*/0).defined()) skip_autograd.emplace();
   const int64_t size = tensor.size(dim);
@@ -39,7 +40,7 @@ std::vector<at::Tensor> slice_evenly(const at::Tensor& tensor, int64_t dim, int6
   return parts;
 }
 
-// One side of the arguments, taken apart: the values and, leaf by leaf, how each is cut.
+// The args or the kwargs: their values, and how each leaf is split.
 class Side {
  public:
   // `root` is "args" or "kwargs", for messages.
@@ -133,7 +134,7 @@ class Side {
     return std::min(chunks, checked_size(i, *most));
   }
 
-  // Leaves are split by classes of users.
+  // The result of Opaque::split is checked, because users implement it.
   void check_parts(std::size_t i, const std::vector<c10::intrusive_ptr<Opaque>>& parts,
                    int64_t chunks) const {
     const auto defined =
@@ -174,7 +175,8 @@ class Side {
   static std::vector<at::Tensor> split_tensor(const at::Tensor& tensor, int64_t dim, int64_t chunks,
                                               bool masked_debug) {
     auto parts = slice_evenly(tensor, dim, chunks);
-    // A view of a leaf is not a leaf: without this its gradient would only reach the whole.
+    // A view of a leaf is not a leaf of autograd. Without retain_grad, only the whole tensor would
+    // get a gradient.
     if (tensor.requires_grad() && tensor.is_leaf()) {
       for (const auto& part : parts) {
         if (part.requires_grad()) part.retain_grad();

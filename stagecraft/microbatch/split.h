@@ -24,18 +24,18 @@ struct SplitOptions {
 /// Splits the arguments of a model into microbatches, one Arguments each, leaf by leaf.
 ///
 /// Chunk sizes are those of at::tensor_split: n = q * chunks + k gives k chunks of q + 1, then
-/// chunks - k of q. There are **fewer chunks than asked** when a dimension that is split has fewer
-/// elements: as many as the smallest has, and the log (level info) says which. Chunks are views,
-/// not copies; those of a leaf tensor that requires grad report their own gradient in grad() after
-/// a backward. An opaque leaf splits itself (Opaque::split). A block mask is split along its batch,
-/// and shared by all chunks if its batch is 1.
+/// chunks - k of q. If a dimension that is split has fewer elements than `chunks`, there are
+/// **fewer chunks**: as many as the smallest dimension has elements. The log (level info) names
+/// that leaf. Chunks are views, not copies; those of a leaf tensor that requires grad report their
+/// own gradient in grad() after a backward. An opaque leaf splits itself (Opaque::split). A block
+/// mask is split along its batch, and shared by all chunks if its batch is 1.
 ///
 ///   auto parts = split_args_kwargs_into_chunks({x}, {{"mask", mask}}, 4,
 ///                                              {.args_spec = ChunkSpec::tuple({1})});
 ///
-/// A spec for args that are empty is ignored, and so for kwargs. Throws ArgumentError that names
-/// the path (`args[1]["mask"]`) when a spec does not have the structure of what it is for, when a
-/// leaf cannot be split as its spec says, and when a dimension to split is empty or does not exist.
+/// A spec for empty args or empty kwargs is ignored. Throws ArgumentError that names the path
+/// (`args[1]["mask"]`) when a spec does not have the structure of what it is for, when a leaf
+/// cannot be split as its spec says, and when a dimension to split is empty or does not exist.
 std::vector<Arguments> split_args_kwargs_into_chunks(const Args& args, const Kwargs& kwargs,
                                                      int64_t chunks,
                                                      const SplitOptions& options = {});

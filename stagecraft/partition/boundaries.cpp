@@ -25,7 +25,7 @@ void add_names(const SplitLocator& locator, std::vector<Boundary>& boundaries) {
         boundaries[position - 1].names.push_back(point == SplitPoint::kEnd ? name + kModuleEnd
                                                                            : name);
       } catch (const ArgumentError&) {
-        // The model begins or ends with the module, or cannot be split there.
+        // No name is added: the model begins or ends with the module, or cannot be split there.
       }
     }
   }

@@ -13,17 +13,16 @@ namespace stagecraft {
 /// Follows the name of a module in a split text if the split point is at the end of the module.
 inline constexpr const char* kModuleEnd = ":end";
 
-/// A possible split point, before one node, and what a split there would mean.
+/// A possible split point, before one node, and the costs of a split there.
 struct Boundary {
   std::size_t position = 0;  ///< number of the node
   std::string node;          ///< its name
   std::string module;        ///< the module that called it; empty: the model
   int64_t bytes = 0;         ///< sent over the boundary for each microbatch
   int64_t flops_before = 0;
-  int64_t parameters_before = 0;  ///< elements of the parameters that are first read before it
+  int64_t parameters_before = 0;  ///< elements of parameters whose first read is before it
   /// Names for a split text, the shortest first: modules that begin here, then modules that end
-  /// here
-  /// (`NAME:end`).
+  /// here (`NAME:end`).
   std::vector<std::string> names = {};
   std::string why_not = {};  ///< empty if the graph can be split here
 

@@ -68,7 +68,7 @@ int64_t last(const Shape& shape) {
   return shape.empty() ? 1 : shape.back();
 }
 
-/// Every letter of an equation once: `bhqd,bhkd->bhqk` is b h q d k.
+/// Two operations for each combination of letters: `bhqd,bhkd->bhqk` is 2 b h q d k.
 int64_t einsum(const Shapes& shapes, const GraphNode& node) {
   const c10::IValue* equation = node.arguments[0].fixed_value();
   if (equation == nullptr || !equation->isString()) return product(shapes.result());
@@ -98,7 +98,7 @@ int64_t attention(const Shapes& shapes) {
   return 4 * product(query) * key[key.size() - 2];
 }
 
-/// Layers of a recurrent network: every weight once for every row of the input.
+/// Recurrent layers: each row of the input is multiplied by every weight.
 int64_t recurrent(const Shapes& shapes) {
   const Shape input = shapes.tensor(0);
   const int64_t rows = last(input) == 0 ? 0 : product(input) / last(input);
@@ -111,7 +111,8 @@ int64_t recurrent(const Shapes& shapes) {
   return 2 * rows * weights;
 }
 
-/// Groups of rows, or of columns if both are matrices.
+/// A grouped matrix product. The groups are rows of the left operand, or its columns if both
+/// operands are matrices.
 int64_t grouped(const Shapes& shapes) {
   const Shape left = shapes.tensor(0);
   const Shape right = shapes.tensor(1);
@@ -128,7 +129,8 @@ int64_t convolution(const Shapes& shapes, const GraphNode&) {
   return channels == 0 ? 0 : 2 * product(shapes.result()) * product(weight) / channels;
 }
 
-/// The input goes through the kernel, and not the result.
+/// In a transposed convolution each element of the input, not of the result, is multiplied by the
+/// kernel.
 int64_t transposed(const Shapes& shapes, const GraphNode&) {
   const Shape weight = shapes.tensor(1);
   const int64_t channels = weight.empty() ? 1 : weight[0];
@@ -192,7 +194,7 @@ bool is_view(const Graph& graph, const GraphNode& node) {
 }  // namespace
 
 int64_t example_flops(const Graph& graph, const GraphNode& node) {
-  // The more expensive of the two branches.
+  // A cond costs as much as the more expensive of its branches.
   int64_t dearest = 0;
   for (const Graph& branch : node.branches) {
     int64_t sum = 0;

@@ -13,10 +13,10 @@ namespace stagecraft {
 
 namespace {
 
-/// About a second.
+/// The most steps of the search, which take about a second.
 constexpr std::size_t kMostSteps = 300'000'000;
 
-/// The most FLOP of a stage and the most bytes over a boundary: less is better.
+/// The FLOP of the largest stage, then the bytes of the largest boundary. Less is better.
 using Cost = std::pair<int64_t, int64_t>;
 
 /// The best way to end a stage before a candidate: its cost, and the candidate where the stage
@@ -31,7 +31,7 @@ struct Choice {
 std::optional<ModuleSplit> best_module_split(const std::vector<Boundary>& boundaries,
                                              int64_t total_flops, std::size_t stages,
                                              std::size_t depth) {
-  // Candidates: the beginning of the model, boundaries, and its end.
+  // Candidate 0 is the beginning of the model, candidate `end` its end. The others are boundaries.
   std::vector<const Boundary*> candidates;
   for (const Boundary& boundary : boundaries) {
     if (boundary.is_legal() && boundary.begins_module(depth)) candidates.push_back(&boundary);
@@ -42,7 +42,7 @@ std::optional<ModuleSplit> best_module_split(const std::vector<Boundary>& bounda
     return i == 0 ? 0 : i == end ? total_flops : candidates[i - 1]->flops_before;
   };
   auto bytes_at = [&](std::size_t i) { return i == 0 ? 0 : candidates[i - 1]->bytes; };
-  // best[s][i]: stages 0 to s end before candidate i.
+  // best[s][i]: the best way in which stages 0 to s contain everything before candidate i.
   std::vector<std::vector<Choice>> best(stages, std::vector<Choice>(end + 1));
   for (std::size_t i = 1; i <= end; ++i) best[0][i] = {{flops_before(i), 0}, 0};
   for (std::size_t s = 1; s < stages; ++s) {

@@ -13,7 +13,7 @@ namespace stagecraft {
 
 namespace {
 
-/// The number of characters to insert, delete or replace.
+/// The number of characters to insert, delete or replace to turn `a` into `b`.
 std::size_t edit_distance(std::string_view a, std::string_view b) {
   std::vector<std::size_t> row(b.size() + 1);
   for (std::size_t j = 0; j <= b.size(); ++j) row[j] = j;
@@ -31,8 +31,8 @@ bool is_inside(std::string_view name, std::string_view module) {
   return name.size() > module.size() && name.starts_with(module) && name[module.size()] == '.';
 }
 
-/// The names of a state, or of a value computed from it, and its number of reads in total and so
-/// far.
+/// The names of a state, or of the state that a value is computed from, the number of its reads,
+/// and how many of them were seen.
 struct Held {
   std::vector<std::string> names;
   std::size_t reads = 1;
@@ -90,7 +90,7 @@ ModuleExtents::ModuleExtents(const Graph& graph)
       }
     }
     if (has_others || read_at_[n].empty()) continue;
-    // A value computed only from a weight (transposed, cast) stands for the weight.
+    // A value computed only from a weight (transposed, cast) counts as the weight.
     for (const Argument& result : nodes[n].results) {
       for_each_value(result, [&](ValueId value) { held[value].names = {read_at_[n].front()}; });
     }

@@ -11,8 +11,8 @@
 
 namespace stagecraft {
 
-/// The deepest nesting of modules. A name with more parts, as in a hostile file, means the module
-/// that its first parts name.
+/// The deepest nesting of modules. Of a name with more parts, as in a hostile file, only the first
+/// parts are used.
 inline constexpr std::size_t kMaxModuleDepth = 64;
 
 /// The name, or its first kMaxModuleDepth parts.
@@ -21,8 +21,8 @@ std::string_view module_name(std::string_view name);
 /// Where the modules of a model are in its graph.
 ///
 /// Calls of libtorch's modules leave no trace, so a module is located by its parameters and
-/// buffers. It extends from the first node that reads one of them, or a value computed only from
-/// them (a transposed weight), to the last. A region named with scope() has exactly its nodes. A
+/// buffers. It extends from the first to the last node that reads one of them, or a value computed
+/// only from them (a transposed weight). A region named with scope() has exactly its nodes. A
 /// module without parameters, buffers and scope is not found.
 ///
 /// If a tensor has several names (tied weights), its last read counts for the last name, and the

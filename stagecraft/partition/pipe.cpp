@@ -232,7 +232,7 @@ Pipe pipeline(const StageBody& model, const Arguments& example, const Split& spl
   return Pipe(capture(model, example, options.capture), split, options.sharing);
 }
 
-// FNV-1a.
+// The hash FNV-1a: it is the same on every platform, and must never change.
 uint64_t random_place(std::string_view name) {
   uint64_t hash = 0xcbf29ce484222325;
   for (const char c : name) hash = (hash ^ static_cast<unsigned char>(c)) * 0x100000001b3;
@@ -248,7 +248,8 @@ RunOptions draw_by_name(uint64_t draw) {
 
 namespace {
 
-// All casts of weights are the same, and have gradients.
+// Whether all casts of weights have the same dtype and device and record gradients, and no trained
+// tensor is changed.
 bool can_share_casts(const GraphParts& parts) {
   std::optional<AutocastState> first;
   for (const GraphNode& node : parts.nodes) {

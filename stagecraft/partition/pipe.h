@@ -29,8 +29,8 @@ struct StageSummary {
   std::size_t operators = 0;
   int64_t parameters = 0;  ///< elements
   int64_t parameter_bytes = 0;
-  int64_t flops = 0;       ///< of a forward
-  int64_t bytes_sent = 0;  ///< of a microbatch, forward, to all later stages
+  int64_t flops = 0;       ///< FLOP of a forward
+  int64_t bytes_sent = 0;  ///< by the forward of a microbatch, to all later stages
 };
 
 /// Makes the bodies of a pipe's stages, for stages that do not run their graphs operator by
@@ -52,7 +52,7 @@ class StageBodies {
 ///   Pipeline run(pipe, {.schedule = "1F1B"});
 ///
 /// The stages hold the model's own parameters, except for copies of shared parameters. An optimizer
-/// must therefore train parameters(). Immutable; copies share their data.
+/// must therefore train the tensors of Pipe::parameters(). Immutable; copies share their data.
 class Pipe {
  public:
   /// Throws what find_split_positions and plan_stages throw.
@@ -73,10 +73,11 @@ class Pipe {
   /// The connections and tied weights that a Pipeline or Runner of the stages needs.
   const Ports& ports() const { return *ports_; }
   const std::vector<TiedWeight>& ties() const { return plan_->ties; }
-  /// Without a device, the stage uses its tensors where they are. With a device, it uses copies on
-  /// that device. To train on a device, move the pipe with to(device).
+  /// Builds a stage. Without a device, the stage uses its tensors where they are. With a device, it
+  /// uses copies on that device. To train on a device, move the pipe with to(device).
   Stage build_stage(StageId stage, std::optional<c10::Device> device = std::nullopt) const;
-  /// With options, whose device is replaced by that of the stage's tensors.
+  /// Builds a stage with options. The device in `options` is replaced by that of the stage's
+  /// tensors.
   Stage build_stage(StageId stage, StageOptions options) const;
   std::vector<Stage> build_stages(std::optional<c10::Device> device = std::nullopt) const;
   /// The same pipe, whose stages are built from other bodies. run() still runs the graphs.

@@ -43,7 +43,8 @@ json read_plan(ArchiveReader& in) {
   return plan;
 }
 
-/// Whether every source exists, so that nothing is read beyond what there is.
+/// Whether every source of every stage exists, so that a damaged plan cannot cause a read beyond
+/// the end of a list.
 bool is_whole(const Graph& model, const std::vector<StagePlan>& stages) {
   for (std::size_t k = 0; k < stages.size(); ++k) {
     if (stages[k].sources.size() != stages[k].graph.parts().args.children().size()) return false;

@@ -16,7 +16,7 @@ std::vector<std::size_t> balance_layers(const std::vector<int64_t>& bytes, int32
   std::vector<std::size_t> begins = {0};
   for (int32_t k = 1; k < stages; ++k) {
     const double goal = static_cast<double>(before.back()) * k / stages;
-    // Every stage that is left needs a layer.
+    // Each of the remaining stages needs a layer.
     const std::size_t last = layers - static_cast<std::size_t>(stages - k);
     std::size_t best = begins.back() + 1;
     for (std::size_t i = best; i <= last; ++i) {

@@ -27,8 +27,7 @@ at::Tensor get_one_tensor(const Args& args, const Kwargs& kwargs);
 
 /// Stages of a torch::nn::Sequential whose layers take and return one tensor, without capture.
 /// Stage k has the layers from begins[k] on. Parameters keep their names. ArgumentError unless
-/// `begins`
-/// starts with 0 and ascends below the number of layers.
+/// `begins` starts with 0 and ascends below the number of layers.
 template <typename S>
 std::vector<StageBody> sequential_stages(S sequential, const std::vector<std::size_t>& begins) {
   const std::size_t layers = sequential->size();

@@ -15,7 +15,7 @@ enum class SharedParameter : uint8_t {
 /// How stages share the parameters that several of them use.
 struct Sharing {
   SharedParameter by_default = SharedParameter::kReplicate;
-  /// By any name of the parameter.
+  /// The keys are names of parameters. A parameter may have any of its names.
   std::map<std::string, SharedParameter> by_name = {};
 };
 

@@ -53,10 +53,10 @@ SplitPositions at_markers(const Graph& graph, const SplitCandidates& candidates)
   const std::vector<GraphNode>& nodes = graph.parts().nodes;
   std::vector<Wish> wishes;
   for (std::size_t n = 0; n < nodes.size(); ++n) {
-    // Several markers in a row are one.
+    // Several markers in a row are one split point.
     if (!is_marker(nodes[n]) || (n > 0 && is_marker(nodes[n - 1]))) continue;
-    // If the split would separate a change in place from its value, take the nearest legal
-    // position.
+    // If the marker is between a change in place and the value that it changes, take the nearest
+    // legal position.
     const bool is_inside = n > 0 && n + 1 < nodes.size();
     wishes.push_back({is_inside ? nearest_legal(candidates, n) : n,
                       fmt::format("pipe_split number {}", wishes.size() + 1)});
@@ -107,22 +107,22 @@ SplitPositions equal_shares(const Graph& graph, int32_t stages, std::vector<doub
                          "the model cannot be split into {} stages: it can have {} at most", stages,
                          legal.size() + 1);
   if (std::accumulate(weights.begin(), weights.end(), 0.0) <= 0) {
-    std::ranges::fill(weights, 1.0);  // nothing to go by: operators
+    std::ranges::fill(weights, 1.0);  // all weights are 0: count operators
   }
   std::vector<double> before(weights.size() + 1, 0);
   std::partial_sum(weights.begin(), weights.end(), before.begin() + 1);
   const double share = before.back() / stages;
   SplitPositions positions;
-  std::size_t next = 0;  // the first of `legal` that is free
+  std::size_t next = 0;  // the first position of `legal` that is not used
   for (std::size_t s = 1; s < count; ++s) {
     const double goal = share * static_cast<double>(s);
     auto miss = [&](std::size_t i) { return std::abs(before[legal[i]] - goal); };
-    // Later stages need candidates, too.
+    // Leave enough positions for the later stages.
     const std::size_t end = legal.size() - (count - 1 - s);
     double least_miss = miss(next);
     for (std::size_t i = next; i < end; ++i) least_miss = std::min(least_miss, miss(i));
-    // Of the positions within a tenth of a stage, or no farther than the nearest, take the one with
-    // the fewest bytes.
+    // Take the position with the fewest bytes among those within a tenth of a stage. If there is
+    // none, take the nearest position.
     auto is_near = [&](std::size_t i) { return miss(i) <= std::max(share / 10, least_miss); };
     std::size_t best = next;
     for (std::size_t i = next + 1; i < end; ++i) {

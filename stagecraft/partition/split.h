@@ -25,8 +25,9 @@ using SplitPolicy = std::function<SplitPositions(const Graph& graph)>;
 ///   Split{.points = {{"layers.4", SplitPoint::kBeginning}, {"head", SplitPoint::kBeginning}}}
 ///   Split{.policy = equal_cost(4)}
 struct Split {
-  /// By the name of a module or of a scope(). ModuleExtents defines where a module begins and ends.
-  /// Operators between two modules go to the side that leaves the fewest bytes to send.
+  /// The name of a module or of a scope(), and the side of it. ModuleExtents defines where a module
+  /// begins and ends. Operators between two modules go to the side that leaves the fewest bytes to
+  /// send.
   std::vector<std::pair<std::string, SplitPoint>> points = {};
   SplitPolicy policy = {};
 };
@@ -37,17 +38,18 @@ struct Split {
 SplitPositions find_split_positions(const Graph& graph, const Split& split);
 
 /// Split into `stages` stages with about the same bytes of parameters, floating-point operations,
-/// or number of operators. Each takes the position with the fewest bytes to send within a tenth of
-/// a stage around the exact one. ArgumentError for stages < 1, or more stages than legal positions
-/// allow.
+/// or number of operators. Each split point is the position with the fewest bytes to send within a
+/// tenth of a stage around the exact position. ArgumentError for stages < 1, or more stages than
+/// legal positions allow.
 SplitPolicy equal_parameters(int32_t stages);
 SplitPolicy equal_cost(int32_t stages);
 SplitPolicy equal_operators(int32_t stages);
 
-/// Splits only where a module of at most `depth` begins: of these splits into `stages`, the one
-/// whose largest stage has the fewest floating-point operations, then the fewest bytes to send. A
-/// module `a.b.c` has depth 3. Depth 0: down to the outermost numbered modules, such as `layers.4`,
-/// and at least 2. ArgumentError for stages < 1, or more stages than such modules.
+/// Splits only where a module of at most `depth` begins. Of all such splits into `stages`, chooses
+/// the one whose largest stage has the fewest floating-point operations, then the one with the
+/// fewest bytes to send. A module `a.b.c` has depth 3. Depth 0: down to the outermost numbered
+/// modules, such as `layers.4`, and at least 2. ArgumentError for stages < 1, or more stages than
+/// such modules.
 SplitPolicy best_at_modules(int32_t stages, std::size_t depth = 0);
 
 }  // namespace stagecraft

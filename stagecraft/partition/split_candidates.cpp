@@ -17,7 +17,8 @@ SplitCandidates::SplitCandidates(const Graph& graph)
   const ValueUses uses(graph);
   const GraphParts& parts = graph.parts();
   const auto end = static_cast<int32_t>(parts.nodes.size());
-  // A value crosses all positions from where it is made to where it is read last.
+  // A value crosses all positions after the node that makes it, up to its last read. bytes_ first
+  // holds the changes from position to position.
   for (std::size_t v = 0; v < parts.values.size(); ++v) {
     const ValueUses::Span span = uses.of(ValueId(static_cast<int32_t>(v)));
     if (!span.is_made_here()) continue;

@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// Where a graph is split: the number of the first node of each stage but the first. Ascending.
+/// Where a graph is split: the number of the first node of each stage except stage 0. Ascending.
 using SplitPositions = std::vector<std::size_t>;
 
 /// The possible split points of a graph, and which of them are legal. Position p lies before node
@@ -27,9 +27,9 @@ class SplitCandidates {
   /// not count, because each stage gets the inputs that it reads.
   int64_t bytes(std::size_t position) const { return bytes_[position]; }
 
-  /// The legal position from `first` to `last` with the fewest bytes; of several, the nearest to
-  /// `wish`. ArgumentError, with the reason, if none is legal. `what` names the split point in the
-  /// message.
+  /// The legal position from `first` to `last` with the fewest bytes. If there are several, the
+  /// nearest to `wish`. ArgumentError, with the reason, if none is legal. `what` names the split
+  /// point in the message.
   std::size_t best(std::size_t first, std::size_t last, std::size_t wish,
                    const std::string& what) const;
 

@@ -33,7 +33,7 @@ void StageDrafts::find_inputs() {
   for (std::size_t i = 0; i < kwargs.size(); ++i) {
     add(kwargs[i], {std::nullopt, parts.kwargs.key(i)});
   }
-  // Stage 0 checks the values that the model was captured with.
+  // Stage 0 gets the fixed inputs, so that it can check them against the capture.
   for (std::size_t i = 0; i < parts.inputs.size(); ++i) {
     if (parts.inputs[i].fixed_value() != nullptr) feed(0, i);
   }
@@ -58,8 +58,8 @@ void StageDrafts::need(int32_t stage, ValueId value) {
   at(stage).needs.insert(value);
 }
 
-// The stage that has the value as `stage` must see it: the stage that makes it, or the stage that
-// changed its memory last. -1: the caller of the model.
+// The stage that sends the value to `stage`: the stage before `stage` that changed its memory last,
+// otherwise the stage that makes it. -1: the value is an input of the model.
 int32_t StageDrafts::source(ValueId value, int32_t stage) const {
   const ValueUses::Span span = uses_.of(value);
   if (span.is_state) return states_.owner(value);

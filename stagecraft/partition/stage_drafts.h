@@ -19,8 +19,8 @@ namespace stagecraft {
 /// What a stage takes and sends.
 struct StageDraft {
   std::set<ValueId> needs;          ///< values that other stages make
-  std::set<int32_t> arguments;      ///< of the model
-  std::set<std::string> keywords;   ///< of the model
+  std::set<int32_t> arguments;      ///< positional arguments of the model
+  std::set<std::string> keywords;   ///< keyword arguments of the model
   std::map<ValueId, int32_t> from;  ///< the stage that sends each value
   std::set<ValueId> outputs;
   std::set<int> size_outputs;         ///< sizes that are sent to later stages
@@ -66,7 +66,7 @@ class StageDrafts {
   std::vector<int32_t> stage_of_;
   std::vector<StageDraft> drafts_;
   std::vector<ModelInput> leaf_of_;          // by input
-  std::map<ValueId, std::size_t> input_of_;  // of values that are inputs
+  std::map<ValueId, std::size_t> input_of_;  // the input, by value
   StatePlan states_;
 };
 

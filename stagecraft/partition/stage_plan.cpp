@@ -23,7 +23,8 @@ SizeSet told_sizes(const GraphParts& parts) {
   return with_rules(parts, told);
 }
 
-/// Whether an input is the one size of a set, or has it alone in a dimension of its shape.
+/// Whether an input determines the only size of a set: the input is that size, or a dimension of
+/// its shape depends on that size alone.
 bool tells(const Graph& graph, const Argument& input, SizeSet size) {
   if (input.size() != nullptr) return input.size()->sizes() == size;
   if (input.value() == nullptr) return false;

@@ -115,7 +115,8 @@ class StatePlanner {
     plan_.names[static_cast<std::size_t>(stage)][state.value] = std::move(names.front());
   }
 
-  // Goes to the stage of the state with the most similar name.
+  // Places a state that no operator reads in the stage of the state with the longest common
+  // beginning of the name.
   void place_unread(const GraphState& state) {
     const std::string& name = graph_.value(state.value).name;
     int32_t stage = 0;

@@ -9,15 +9,15 @@ namespace {
 
 constexpr double kReach = 60;
 constexpr double kMeanShare = 0.05;
-constexpr double kHot = 0.2;  // of the longest forward
-constexpr double kCold = 0.002;
+constexpr double kHot = 0.2;     // temperature at the beginning, in units of the longest forward
+constexpr double kCold = 0.002;  // temperature at the end
 
 // Whether `first` must come before `second` on a rank that has both.
 bool must_precede(const Op& first, const Op& second) {
   if (first.kind == second.kind && first.stage == second.stage) return true;
   if (first.m != second.m) return false;
   if (first.stage == second.stage) return first.kind < second.kind;
-  // F go up through the stages, then I go down.
+  // In a chain, a microbatch passes F in ascending order of stages, then I in descending order.
   if (first.kind == kF) {
     return second.kind == kF ? first.stage < second.stage : second.kind == kI;
   }
@@ -137,7 +137,8 @@ double Annealer::run(Words& words, double value, double enough, Random& random,
     if (runs && next <= limit) {
       now = next;
       clock_.accept();
-      // Memory was checked move by move; the evaluator's sum may differ in its last bits.
+      // Memory was checked at each move. It is checked again, because the evaluator's sums may
+      // differ in their last bits.
       if (clock_.value() < value - eps && evaluator_.run(words_).fits) {
         value = clock_.value();
         words = words_;

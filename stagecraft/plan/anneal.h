@@ -12,21 +12,22 @@
 
 namespace stagecraft::plan {
 
-/// Local search on the order of each rank: one action moves up to 60 places, and all times are
-/// computed anew. The energy is the value plus a twentieth of the ranks' mean, so that a move that
-/// helps one rank counts although another one is the last.
+/// Local search on the order of each rank. A step moves one action by up to 60 places and computes
+/// all times again. The energy is the value plus a twentieth of the mean of the ranks, so that a
+/// move that helps one rank counts even if a different rank is the last to end.
 class Annealer {
  public:
   /// `in` must outlive it.
   explicit Annealer(const Instance& in);
 
-  /// Moves that many actions at random places of words that fit; they fit afterwards, but ranks may
+  /// Moves that many actions at random places of words that fit. The result fits, but its ranks may
   /// wait for each other.
   void shake(Words& words, int moves, Random& random);
 
-  /// From words that run and fit, of that value. `progress` says how much of the time is over, from
-  /// 0 to 1; it is asked once in a while, and the search ends at 1 or at `enough`. `words` become
-  /// the best found; returns their value. REQUIRES QuickClock::takes(in).
+  /// Starts with words that run and fit and have this value. `progress` returns the share of the
+  /// time that is over, from 0 to 1. It is called every kMovesPerProgress moves. The search ends at
+  /// 1, or when the value reaches `enough`. `words` become the best found. Returns their value.
+  /// REQUIRES QuickClock::takes(in).
   double run(Words& words, double value, double enough, Random& random,
              const std::function<double()>& progress);
 
@@ -46,10 +47,10 @@ class Annealer {
   Evaluator evaluator_;
   QuickClock clock_;
   Words words_;
-  std::vector<std::vector<double>> before_;  // by rank: what it holds before each action
+  std::vector<std::vector<double>> before_;  // by rank: memory held before each action
 };
 
-/// How many moves a call of `progress` stands for.
+/// The number of moves between two calls of `progress`.
 constexpr int64_t kMovesPerProgress = 16;
 
 }  // namespace stagecraft::plan

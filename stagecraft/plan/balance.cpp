@@ -48,7 +48,8 @@ std::vector<int32_t> balance(std::span<const double> costs, std::span<const doub
       const auto own = [&](int32_t k) {
         return (sums[at(end)] - sums[at(k)]) / speeds[at(part - 1)];
       };
-      // before[k] grows with k from part - 1 on, own(k) falls: the best k is where they cross.
+      // From k = part - 1 on, before[k] grows with k and own(k) falls, so the best k is where they
+      // cross.
       int32_t low = part - 1;
       int32_t high = end - 1;
       while (low < high) {

@@ -9,13 +9,14 @@ namespace stagecraft {
 
 /// Divides a chain into consecutive parts of at least one element each, so that the largest
 /// cost(part) / speed(part) is as small as possible. Returns the first element of each part. Exact.
-/// O(parts * n * log n) if all speeds are the same: then fewer elements never cost more. With
-/// different speeds that is not so, because every part has an element: O(parts * n^2).
+/// O(parts * n * log n) if all speeds are the same, because then fewer elements never cost more.
+/// With different speeds fewer elements may cost more, because every part must have an element:
+/// O(parts * n^2).
 ///
 /// REQUIRES 1 <= speeds.size() <= costs.size(), costs >= 0, speeds > 0.
 std::vector<int32_t> balance(std::span<const double> costs, std::span<const double> speeds);
 
-/// The cost of the elements [first, end) as part `part`; infinite for a part that must not be.
+/// The cost of the elements [first, end) as part `part`; infinite for a part that is not allowed.
 using PartCost = std::function<double(int32_t part, int32_t first, int32_t end)>;
 
 /// The same for any cost: O(parts * n^2) calls.

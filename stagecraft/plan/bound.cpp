@@ -16,7 +16,7 @@ namespace stagecraft {
 namespace plan {
 namespace {
 
-// All bounds of an instance; the largest is kept.
+// Computes all bounds of an instance and keeps the largest.
 class BoundSearch {
  public:
   explicit BoundSearch(const Instance& in)
@@ -40,7 +40,8 @@ class BoundSearch {
       const double end = all_.head[s] + x_ * in_.time[kF][s] + all_.tail[s];
       if (!in_.is_span) alone = std::max(alone, end);
     }
-    // The first rank has the first stage, and its I and W come last on the way back.
+    // For the span: the rank of the first stage begins with its F, and its I and W come last on the
+    // way back.
     if (in_.is_span && in_.has_chain) {
       alone = chain_.head_input[0] + x_ * (in_.time[kI][0] + in_.time[kW][0]);
     }
@@ -49,7 +50,7 @@ class BoundSearch {
   }
 
  private:
-  // What a rank has and where its stages are.
+  // The first and the last stage of a rank, and its work by kind.
   struct View {
     int32_t rank = 0;
     int32_t s1 = 0;
@@ -91,7 +92,8 @@ class BoundSearch {
   void look_at(int32_t r) {
     const View v = view(r);
     const double head = in_.is_span ? 0 : all_.head[v.s1];
-    // Before its first I a rank waits if it has fewer F than it takes for that gradient to come.
+    // Before its first I, a rank is idle if the F that its memory holds take less time than the
+    // first gradient takes to arrive.
     const Paths& path = in_.is_span ? chain_ : all_;
     const double window = path.head_input[v.last] - path.head[v.s1];
     const double most = most_forwards(in_, r);
@@ -102,7 +104,8 @@ class BoundSearch {
     const double forced = std::max(0.0, v.inputs + v.weights - left);
     const double forced_weights = std::max(0.0, v.weights - left_weights);
 
-    // Between the last F and that microbatch's I of s1, whose own I and W cannot run.
+    // The time between the last F and the I of s1 for the same microbatch. The I and W of s1 for
+    // that microbatch cannot run in it.
     const double trip = chain_.head_input[v.s1] - chain_.head[v.last] - x_ * in_.time[kF][v.last];
     const double own = x_ * (in_.time[kI][v.s1] + in_.time[kW][v.s1]);
     const double idle_last = std::max(0.0, trip - std::max(0.0, left - own));
@@ -123,14 +126,15 @@ class BoundSearch {
     if (in_.on[r].size() > 1) pivots(v, head);
   }
 
-  // The span of an earlier rank q, whose first F is before this rank's, and whose last W is after.
+  // Bounds the span of an earlier rank q: its first F is before the first F of this rank, and its
+  // last W after the last W of this rank.
   void through_others(const View& v, double until_forward, double until_input) {
     for (int32_t q = 0; q < in_.ranks; ++q) {
       const int32_t first = in_.on[q].front();
       if (first > v.s1) continue;
       const double before = chain_.head[v.s1] - chain_.head[first];
       const double weight = x_ * in_.time[kW][first];
-      // From the end of F of the last stage here to the end of I of stage `first`.
+      // The time from the end of F of this rank's last stage to the end of I of stage `first`.
       const double back = chain_.head_input[first] + x_ * in_.time[kI][first] -
                           chain_.head[v.last] - x_ * in_.time[kF][v.last];
       offer(before + until_forward + back + weight, BoundArgument::kLastForward, v.rank);
@@ -169,7 +173,7 @@ class BoundSearch {
     offer(head + cycle + after, BoundArgument::kRoundTrips, v.rank);
   }
 
-  // The first I and the last F of each stage of the rank.
+  // B4 and B5: the work around the first I and the last F of each stage of the rank.
   void pivots(const View& v, double head) {
     const std::vector<int32_t>& on = in_.on[v.rank];
     const double work = v.forwards + v.inputs + v.weights;
@@ -216,7 +220,8 @@ class BoundSearch {
     double time = 0;
   };
 
-  // The most time of things, parts allowed, each at most once a microbatch, that memory holds.
+  // The most time of items that memory holds. Parts of an item are allowed. Each item counts at
+  // most once for each microbatch.
   double most_held(std::vector<Held>& things, int32_t rank) const {
     const auto density = [](const Held& h) { return h.time / std::max(1e-12, h.memory); };
     std::sort(things.begin(), things.end(),
@@ -325,7 +330,7 @@ std::string to_sentence(const Bound& bound) {
 
 namespace {
 
-/// With room for what may be absent.
+/// The instance without the memory that may be absent: a bound must not count on it.
 plan::Instance without_passing(const ScheduleProblem& problem) {
   if (!problem.has_passing()) return plan::Instance(problem);
   ScheduleProblem least = problem;

@@ -83,8 +83,8 @@ bool has_whole_backward(const Schedule& schedule) {
   });
 }
 
-/// The schedule with I and W in the place of each B of a stage that keeps its activations, so that
-/// gradients leave earlier. Overlaps stay.
+/// Replaces each B of a stage that keeps its activations by I and W, so that gradients are sent
+/// earlier. Overlaps stay unchanged.
 Schedule with_split_backward(const Schedule& schedule, const PlanChoice& choice) {
   std::vector<ActionList> lists;
   for (const ActionList& list : schedule.lists()) {
@@ -134,7 +134,8 @@ std::optional<BuiltInRow> try_one(const StageComposer& composer, const ScheduleK
   row.choice = std::move(choice);
   row.schedule = kind.name;
   row.built_in = true;
-  // A schedule with both kinds of backward is in neither problem: its bound is the weaker one.
+  // A schedule with both kinds of backward belongs to neither problem, so the lower of the two
+  // bounds holds for it.
   row.bound = tight_bound(composer.compose(row.choice));
   if (has_whole_backward(schedule) && !row.choice.whole_backward) {
     PlanChoice whole = row.choice;
@@ -197,7 +198,7 @@ class BuiltIns {
     }
   }
 
-  // As it is, and with its backwards split.
+  // Tries the schedule unchanged and with its backwards split, and returns the better one.
   std::optional<BuiltInRow> try_both(const ScheduleKind& kind, const Schedule& schedule,
                                      const PlanChoice& choice, std::string& reason) const {
     std::optional<BuiltInRow> best = try_one(composer_, kind, schedule, choice, reason);
@@ -209,7 +210,8 @@ class BuiltIns {
     return best;
   }
 
-  // Splits were rated without gathers, so one that needs little memory may be better than any.
+  // Tries the splits that need the least memory. The candidates were rated without gathers, so such
+  // a split may be better than all of them.
   std::optional<BuiltInRow> try_least_need(const ScheduleKind& kind, const Schedule& schedule,
                                            int32_t stages_per_rank) const {
     std::optional<BuiltInRow> best;
@@ -227,7 +229,7 @@ class BuiltIns {
     return best;
   }
 
-  // Moves boundaries by a layer while that is faster, gathers included.
+  // Moves boundaries by one layer while the schedule gets faster, gathers included.
   void move_boundaries(const ScheduleKind& kind, const Schedule& schedule, BuiltInRow& best) const {
     constexpr int32_t kMostTries = 60;
     const Objective objective = composer_.objective();
@@ -254,7 +256,8 @@ class BuiltIns {
     }
   }
 
-  // The stages of ranks that are over their memory recompute, until it fits or nothing is left.
+  // Makes the stages of ranks that are over their memory recompute, until the schedule fits or all
+  // these stages recompute.
   std::optional<BuiltInRow> try_with_recompute(const ScheduleKind& kind, const Schedule& schedule,
                                                PlanChoice choice) const {
     if (splits_backward(schedule)) return std::nullopt;

@@ -7,7 +7,7 @@
 
 namespace stagecraft {
 
-/// A built-in schedule for a split, and what it takes.
+/// A built-in schedule for a split, with its time and memory.
 struct BuiltInRow {
   PlanRow row;
   Schedule schedule;
@@ -18,10 +18,10 @@ struct BuiltInRows {
   std::vector<UnfitRow> unfit = {};
 };
 
-/// Every built-in schedule that trains, with each number of stages a rank: on the best split that
-/// is known for it, and 1F1B on equal numbers of layers as well. A schedule that fits on no split
-/// is unfit. Looks at the first candidates of each kind and at the split with the most even work.
-/// Ends early, with what it has, when `stop` returns true after the first schedule.
+/// Every built-in schedule that trains, with each number of stages a rank, on the best split that
+/// is known for it. 1F1B also on equal numbers of layers. A schedule that fits on no split is
+/// listed as unfit. Tries the first candidates of each kind and the split with the most even work.
+/// If `stop` returns true after the first schedule, returns the rows that were found.
 BuiltInRows built_in_rows(const StageComposer& composer, const SearchSpace& space,
                           const std::vector<PlanCandidate>& candidates,
                           const std::function<bool()>& stop);

@@ -12,7 +12,7 @@ namespace {
 class StageLayers {
  public:
   explicit StageLayers(std::span<PlanLayer> layers) : layers_(layers) {
-    // Layers without a full backward of their own have I + W, which are scaled apart.
+    // Layers without a full backward of their own get I + W, because I and W are scaled separately.
     for (PlanLayer& layer : layers_) {
       layer.cost.backward = layer.cost.full_backward();
       layer.recompute = layer.recompute.value_or(layer.cost.forward);
@@ -32,7 +32,8 @@ class StageLayers {
     return largest;
   }
 
-  /// Makes the sum of what `get` refers to `target`. Layers that have nothing share it evenly.
+  /// Scales the values that `get` refers to, so that their sum is `target`. If all of them are 0,
+  /// the layers share the target evenly.
   template <typename Get>
   void scale_sum(double target, Get&& get) {
     const double all = sum(get);
@@ -80,7 +81,7 @@ void correct_backward(StageLayers& layers, const MeasuredStage& stage, bool is_w
   if (stage.backward_input && stage.backward_weight) {
     const double measured = *stage.backward_input + *stage.backward_weight;
     if (is_whole_weight && both > 0) {
-      // The composed stage has all of I in its W.
+      // In the composed stage, W includes all of I.
       layers.multiply(measured / both, input_of);
       layers.multiply(measured / both, weight_of);
     } else {
@@ -90,7 +91,7 @@ void correct_backward(StageLayers& layers, const MeasuredStage& stage, bool is_w
     if (!stage.backward && both > 0) layers.multiply(measured / both, full_of);
   }
   if (!stage.backward) return;
-  // A part of what B takes is the forward that it runs again.
+  // A part of the time of B is the forward that it runs again.
   const double again = recomputes ? layers.sum(again_of) : 0;
   const double measured = std::max(*stage.backward - again, 0.1 * *stage.backward);
   if (recomputes) layers.scale_sum(*stage.backward - measured, again_of);
@@ -124,7 +125,7 @@ void correct_memory(StageLayers& layers, const MeasuredStage& stage, bool is_who
   const auto input = [](PlanLayer& layer) -> double& { return layer.peak_input; };
   const auto weight = [](PlanLayer& layer) -> double& { return layer.peak_weight; };
   if (!is_split || is_whole_weight) {
-    // The composed stage has the larger of the two.
+    // The composed stage has the larger of both peaks.
     const double target = stage.peak_weight.value_or(stage.peak_input.value_or(0));
     const double most = std::max(layers.most(input), layers.most(weight));
     if (most > 0 && target > 0) {

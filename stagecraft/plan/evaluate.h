@@ -11,12 +11,12 @@ namespace stagecraft::plan {
 
 constexpr double kNever = std::numeric_limits<double>::infinity();
 
-/// What words are worth.
+/// The result of running words.
 struct Score {
-  double value = kNever;  ///< of the objective; infinite if they cannot run or do not fit
+  double value = kNever;  ///< of the objective; infinite if the words cannot run or do not fit
   double makespan = kNever;
   double span = kNever;
-  bool runs = false;  ///< no rank waits for ever
+  bool runs = false;  ///< no rank waits forever
   bool fits = false;  ///< no rank is over its cap
 };
 
@@ -28,7 +28,7 @@ class Evaluator {
 
   Score run(const Words& words);
 
-  /// Of the last run that ran: ends by Instance::id, the others by rank.
+  /// Results of the last run of words that can run: ends by Instance::id, the others by rank.
   const std::vector<double>& ends() const { return ends_; }
   double first_start(int32_t rank) const { return first_[rank]; }
   double last_end(int32_t rank) const { return now_[rank]; }
@@ -37,16 +37,18 @@ class Evaluator {
  private:
   static constexpr std::size_t kNothing = SIZE_MAX;
 
-  // Runs a rank until it has to wait for an action, whose id it returns; kNothing at its end.
+  // Runs a rank until it must wait for an action, and returns the id of that action. Returns
+  // kNothing at the end of the rank's word.
   std::size_t advance(const Word& word, int32_t rank);
-  // When the values of an action have arrived; sets `missing` if one was not made.
+  // Returns the time when all values that an action reads have arrived. Sets `missing` if one of
+  // them does not exist yet.
   double ready(const Op& op, std::size_t& missing) const;
   void send(const Op& op, double end);
   void wake_readers(const Op& op, std::size_t id);
 
   const Instance& in_;
   std::vector<double> ends_;
-  std::vector<double> arrived_[2];  // over links with a bandwidth; by edge, then microbatch
+  std::vector<double> arrived_[2];  // over links with a bandwidth: by edge, then microbatch
   std::vector<double> link_free_;
   std::vector<std::size_t> next_;  // by rank
   std::vector<std::size_t> waits_for_;

@@ -13,7 +13,7 @@
 namespace stagecraft {
 namespace {
 
-/// A stage both ways: backward in two halves, and whole.
+/// The stages of a choice with split and with whole backwards.
 struct StageWays {
   std::vector<StageLoad> split;
   std::vector<StageLoad> whole;
@@ -25,9 +25,10 @@ StageWays both_ways(const StageComposer& composer, const PlanChoice& choice) {
   return {composer.compose(choice).stages, composer.compose(whole).stages};
 }
 
-/// The most whole gradients at once. A stage has them from its first weight gradients on. A stage
-/// that has all is reduced while the next ones run, and replicas that gather each other's weights
-/// are at most `active` stages apart.
+/// The most memory of whole gradients at the same time. A stage has whole gradients from its first
+/// backward on. Complete gradients are reduced while the next stages run. Replicas gather each
+/// other's weights, so they are at most `active` stages apart: a reduction is over when `active`
+/// further stages are complete.
 double most_gradients(const std::vector<HeldMemory>& stages, std::span<const Action> list,
                       int32_t active) {
   std::map<int32_t, std::size_t> last;
@@ -52,7 +53,7 @@ double most_gradients(const std::vector<HeldMemory>& stages, std::span<const Act
   return most;
 }
 
-/// What the rank holds all the time.
+/// The memory that the rank holds all the time.
 double fixed_of_rank(const StageComposer& composer, const PlanChoice& choice,
                      const std::vector<HeldMemory>& stages, const Schedule& schedule, Rank rank) {
   double fixed = 0;

@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// What a schedule takes for the stages of a choice.
+/// The time and memory of a schedule for the stages of a choice.
 struct Evaluation {
   double makespan = 0;
   double span = 0;
@@ -26,9 +26,9 @@ struct Evaluation {
   }
 };
 
-/// The costs of the choice's stages for `simulate`: I and W for stages whose backward is split, and
-/// B for all; of sharded parameters, gathers too. What a rank holds all the time includes the whole
-/// gradients that the schedule has at once.
+/// The costs of the choice's stages for `simulate`: I and W for stages whose backward is split, B
+/// for all stages, and gathers if parameters are sharded. The memory that a rank holds all the time
+/// includes the most whole gradients that the schedule has at the same time.
 CostModel choice_costs(const StageComposer& composer, const PlanChoice& choice,
                        const Schedule& schedule);
 

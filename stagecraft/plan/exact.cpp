@@ -7,8 +7,8 @@
 namespace stagecraft::plan {
 namespace {
 
-constexpr std::size_t kMostStates = 200000;  // remembered
-constexpr std::size_t kMostWays = 12;        // to one state
+constexpr std::size_t kMostStates = 200000;  // states that are kept for comparison
+constexpr std::size_t kMostWays = 12;        // ways to one state that are kept
 
 }  // namespace
 
@@ -43,8 +43,8 @@ bool ExactSearch::find_start(int32_t kind, int32_t stage, double& start) const {
   return true;
 }
 
-// No completion of the state ends earlier: the work that is left, and the way of each stage's next
-// microbatch.
+// A bound for all completions of the state, from the remaining work of each rank and the remaining
+// way of each stage's next microbatch.
 double ExactSearch::least_end(double last_start) const {
   double end = 0;
   for (int32_t r = 0; r < in_.ranks; ++r) {
@@ -70,11 +70,11 @@ bool ExactSearch::is_known(double last_start) {
   }
   std::vector<double> way(free_);
   for (const std::vector<int32_t>& done : done_) way.insert(way.end(), done.begin(), done.end());
-  way.push_back(last_start);  // what comes later can start from there on only
+  way.push_back(last_start);  // later actions cannot start before it
   if (in_.is_span) {
     for (const double first : first_) way.push_back(-first);
   }
-  for (int32_t s = 0; s < in_.stages; ++s) {  // what an action may still read
+  for (int32_t s = 0; s < in_.stages; ++s) {  // ends of values that are still read
     for (int32_t m = 0; m < in_.microbatches; ++m) {
       bool is_read = true;
       for (const int32_t e : in_.out(s)) is_read = is_read && done_[kF][in_.edges[e].to] > m;

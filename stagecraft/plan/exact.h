@@ -13,12 +13,11 @@
 namespace stagecraft::plan {
 
 /// Branch and bound over the words of a small instance. Actions are added in the order of their
-/// starts; a state that was reached before by a way that was nowhere
-/// later is left.
+/// starts. A state is skipped if it was reached before in a way in which no time was later.
 class ExactSearch {
  public:
   static constexpr int64_t kMostActions = 40;
-  /// Few actions, and no links that transfers wait for.
+  /// Whether the instance has few actions, and no links that transfers wait for.
   static bool takes(const Instance& in) {
     return in.num_actions() <= kMostActions && in.links == 0;
   }
@@ -26,9 +25,9 @@ class ExactSearch {
   /// `in` must outlive it. REQUIRES takes(in).
   explicit ExactSearch(const Instance& in);
 
-  /// Looks for words below `value`. `goes_on` is asked every kNodesPerQuestion nodes. Returns true
-  /// if the search ended by itself, so that nothing is better than the best of `value` and what it
-  /// found.
+  /// Looks for words with less than `value`. Calls `goes_on` every kNodesPerQuestion nodes, and
+  /// ends if it returns false. Returns true if the search is complete: nothing is better than
+  /// `value` and the words that were found.
   bool run(double value, const std::function<bool()>& goes_on);
   static constexpr int64_t kNodesPerQuestion = 64;
 
@@ -64,7 +63,7 @@ class ExactSearch {
   std::vector<double> free_;
   std::vector<double> first_;
   std::vector<double> held_;
-  std::vector<double> work_;  // by rank: time of the actions that are left
+  std::vector<double> work_;  // by rank: time of the remaining actions
   std::unordered_map<uint64_t, std::vector<std::vector<double>>> seen_;
 };
 

@@ -63,7 +63,7 @@ double GapFiller::due(const Op& op, double limit) const {
   return due;
 }
 
-// Puts the slot at `from` to the place `to`, those between closing up, at the time `at`.
+// Moves the slot at `from` to the place `to` and to the time `at`. The slots between them move up.
 void GapFiller::shift(int32_t rank, std::size_t from, std::size_t to, double at) {
   std::vector<Slot>& line = lines_[rank];
   const double change = delta(line[from].op);
@@ -99,7 +99,7 @@ void GapFiller::move_early(int32_t rank, std::size_t place) {
   const double own = need(slot.op);
   std::size_t to = place;
   double at = std::max(earliest, place > 0 ? line[place - 1].end : 0.0);
-  for (std::size_t j = place; j-- > 0;) {  // before slot j
+  for (std::size_t j = place; j-- > 0;) {  // the place before slot j
     if (line[j].end <= earliest + eps_) break;
     if (change > 0 && line[j].before + change + need(line[j].op) > cap) break;
     const double gap = std::max(j > 0 ? line[j - 1].end : 0.0, earliest);
@@ -126,7 +126,7 @@ void GapFiller::move_late(int32_t rank, std::size_t place, double limit) {
     const Op& passed = line[j].op;
     if (change < 0 && line[j].before - change + need(passed) > cap) break;
     const double gap = std::min(latest, j + 1 < line.size() ? line[j + 1].start : limit);
-    const double held = line[j].before + delta(passed) - change;  // when its turn comes
+    const double held = line[j].before + delta(passed) - change;  // when the action starts
     if (gap - line[j].end >= time - eps_ && held + own <= cap) {
       to = j;
       at = gap - time;
@@ -165,7 +165,7 @@ void GapFiller::move_all_early() {
   }
 }
 
-// REQUIRES that the evaluator has just run the words.
+// REQUIRES that the last run of the evaluator was that of `words`.
 Score GapFiller::fill(Words& words, const Score& before) {
   limits_.resize(lines_.size());
   for (int32_t r = 0; r < in_.ranks; ++r) {

@@ -10,28 +10,30 @@
 
 namespace stagecraft::plan {
 
-/// Gap filling on a complete schedule. In descending order of end every action goes to the latest
-/// place that its readers, the gaps of its rank and memory allow; then, in ascending order of
-/// start, every action to the earliest. A move costs as much as it passes places, so a pass is
-/// about linear.
+/// Gap filling on a complete schedule. The first half of a pass goes through the actions in
+/// descending order of their ends. It moves each action to the latest place that its readers, the
+/// gaps of its rank and memory allow. The second half goes in ascending order of starts and moves
+/// each action to the earliest place. The cost of a move is the number of places that it passes, so
+/// a pass is about linear.
 class GapFiller {
  public:
   /// `in` must outlive it.
   explicit GapFiller(const Instance& in);
 
-  /// Repeats both passes while the value falls, `patience` times in vain; ends at `enough`. `words`
-  /// become the best found; returns their value. REQUIRES words that run and fit, of that value.
+  /// Repeats `pass` until the value did not fall `patience` times in a row, or reached `enough`.
+  /// `words` become the best found. Returns their value. REQUIRES words that run and fit, of that
+  /// value.
   double improve(Words& words, double value, int patience, double enough);
 
-  /// Both passes, once. The words still fit; their value may have become worse. Returns what they
-  /// are worth. REQUIRES words that run and fit.
+  /// One pass. The words still fit, but their value may become worse. Returns their score. REQUIRES
+  /// words that run and fit.
   Score pass(Words& words);
 
  private:
   struct Slot {
     double start = 0;
     double end = 0;
-    double before = 0;  // what the rank holds before it
+    double before = 0;  // memory that the rank holds before the action
     Op op = Op(0, 0, 0);
   };
 
@@ -58,7 +60,7 @@ class GapFiller {
   Evaluator evaluator_;
   double eps_;
   std::vector<std::vector<Slot>> lines_;  // by rank
-  std::vector<double> limits_;            // by rank: no action may end later
+  std::vector<double> limits_;            // by rank: the latest end of an action
   std::vector<double> starts_;            // by id
   std::vector<int32_t> places_;           // by id
   std::vector<std::pair<double, std::pair<int32_t, std::size_t>>> order_;  // rank, id

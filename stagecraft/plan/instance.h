@@ -9,20 +9,20 @@
 
 namespace stagecraft::plan {
 
-/// Kinds of actions in a search. A B is an I of a stage that has no W.
+/// Kinds of actions in a search. A B is represented as the I of a stage that has no W.
 enum Kind : uint8_t { kF = 0, kI = 1, kW = 2 };
 constexpr int32_t kKinds = 3;
 
-/// A schedule problem as the search sees it: numbers in flat tables, speeds and fixed memory
-/// already taken into account.
+/// A schedule problem in flat tables for the search. Times include the speeds of the ranks, and
+/// caps exclude fixed memory.
 struct Instance {
   /// An edge of the stage graph. Transfers over a link leave in the order of their sender's list.
   struct Edge {
     int32_t from = 0;
     int32_t to = 0;
     double send[2] = {0, 0};     ///< forward, backward: time on the link
-    double latency[2] = {0, 0};  ///< after it
-    int32_t link[2] = {-1, -1};  ///< of one with a bandwidth; -1: transfers do not wait
+    double latency[2] = {0, 0};  ///< after the time on the link
+    int32_t link[2] = {-1, -1};  ///< number of a link with a bandwidth; -1: transfers do not wait
 
     double delay(int direction) const { return send[direction] + latency[direction]; }
   };
@@ -35,11 +35,11 @@ struct Instance {
   std::vector<std::vector<int32_t>> on;  ///< by rank, ascending
   std::vector<double> time[kKinds];      ///< by stage; 0 for the W of a stage without one
   std::vector<uint8_t> is_split;         ///< by stage
-  std::vector<double> mf;                ///< by stage: held after F
-  std::vector<double> mw;                ///< held after I
-  std::vector<double> delta[kKinds];     ///< what an action changes
-  std::vector<double> need[kKinds];      ///< what it needs beside what is held before it
-  std::vector<double> cap;               ///< by rank, without what is fixed; never infinite
+  std::vector<double> mf;                ///< by stage: memory held after F
+  std::vector<double> mw;                ///< by stage: memory held after I
+  std::vector<double> delta[kKinds];     ///< by stage: change of held memory by an action
+  std::vector<double> need[kKinds];      ///< by stage: memory that an action needs in addition
+  std::vector<double> cap;               ///< by rank, without fixed memory; never infinite
   std::vector<double> size;              ///< by microbatch
   bool is_uniform = true;                ///< all sizes are 1
   double least_size = 1;
@@ -49,7 +49,7 @@ struct Instance {
   std::vector<int32_t> first_in;
   std::vector<int32_t> out_edges;  ///< grouped by `from`
   std::vector<int32_t> first_out;
-  int32_t links = 0;      ///< with a bandwidth
+  int32_t links = 0;      ///< number of links with a bandwidth
   bool has_chain = true;  ///< every stage reads the output of the one before it
 
   explicit Instance(const ScheduleProblem& problem);
@@ -65,15 +65,15 @@ struct Instance {
   }
   std::size_t num_ids() const { return static_cast<std::size_t>(kKinds) * stages * microbatches; }
   double cost(int32_t kind, int32_t stage, int32_t m) const { return time[kind][stage] * size[m]; }
-  /// How many actions a rank has, and all.
+  /// The number of actions of a rank, and of all ranks.
   int64_t actions_of(int32_t rank) const;
   int64_t num_actions() const;
-  /// All time that a rank computes.
+  /// The total compute time of a rank.
   double work(int32_t rank) const;
   double most_work() const;
 };
 
-/// What is compared with a cap may be this much more: memory is a sum of doubles.
+/// The cap plus a tolerance for rounding, because memory is a sum of doubles.
 double with_slack(double cap);
 
 }  // namespace stagecraft::plan

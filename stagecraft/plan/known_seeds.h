@@ -10,8 +10,7 @@
 
 namespace stagecraft::plan {
 
-/// The built-in schedules of the problem's shape and placement, by name. Whether they fit is not
-/// looked at.
+/// The built-in schedules of the problem's shape and placement, by name. They may not fit.
 std::vector<std::pair<std::string, Words>> known_seeds(const ScheduleProblem& problem,
                                                        const Instance& in);
 

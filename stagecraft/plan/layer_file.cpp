@@ -30,7 +30,8 @@ const Json& array_of_objects(const Json& json, const char* key) {
   return array;
 }
 
-/// What the keys of a layer set: the costs of a stage and the layer's own.
+/// Sets the cost that a key of a layer names: a cost of a stage, or one of the layer's own. Returns
+/// false for an unknown key.
 bool set_layer_cost(PlanLayer& layer, std::string_view key, double value) {
   if (key == "BYTES") return layer.output_bytes = value, true;
   if (key == "WEIGHTS") return layer.weights = value, true;
@@ -48,7 +49,7 @@ bool gives_freed(const Json& object, bool of_input) {
   return of_input ? object.contains("MI") || object.contains("MB") : object.contains("MW");
 }
 
-// MF = MI + MW: one of MI and MW may be left out.
+// Computes MI or MW if it is missing: MF = MI + MW.
 void complete_memory(PlanLayer& layer, bool has_input, bool has_weight) {
   StageCost& cost = layer.cost;
   if (has_input && !has_weight) {
@@ -160,7 +161,7 @@ LayerFile parse_layer_file(std::string_view text) {
   LayerDefaults defaults;
   defaults.has_input = gives_freed(json, true);
   defaults.has_weight = gives_freed(json, false);
-  // Costs for all layers and links come first, since the lists refine them.
+  // Defaults for all layers and links are read first, because the lists override them.
   for (const auto& [key, value] : json.items()) {
     if (key == "layers" || key == "ranks" || key == "links") continue;
     const std::string where = fmt::format("\"{}\"", key);
@@ -200,7 +201,7 @@ std::string to_layer_file(const LayerFile& file) {
   if (file.memory) json["CAP"] = *file.memory;
   if (file.input_bytes != 0) json["INPUT_BYTES"] = file.input_bytes;
   if (!file.input_gradient) json["INPUT_GRAD"] = false;
-  // A text with a unit at one number makes it the unit of the file.
+  // A unit in the text of one number becomes the unit of the file.
   const auto time = [&](double value) {
     return file.units.time.empty() ? Ordered(value)
                                    : Ordered(fmt::format("{}{}", value, file.units.time));
@@ -222,7 +223,7 @@ std::string to_layer_file(const LayerFile& file) {
     if (layer.cost.backward) one["FULL"] = time(*layer.cost.backward);
     if (layer.recompute) one["RF"] = time(*layer.recompute);
     one["MF"] = memory(layer.cost.memory_forward);
-    // Freed by I it may be negative, which texts with units are not.
+    // The memory freed by I may be negative. A text with a unit cannot be negative.
     one["MI"] = layer.cost.memory_freed_by_input;
     one["MW"] = memory(layer.cost.memory_freed_by_weight);
     one["BYTES"] = memory(layer.output_bytes);

@@ -61,7 +61,7 @@ double largest_need(const StageComposer& composer, const PlanChoice& choice, con
   return largest;
 }
 
-/// Moves boundaries and toggles recompute for as long as the fullest rank needs less.
+/// Moves boundaries and toggles recompute while this reduces the need of the fullest rank.
 LeastMemory improve_need(const StageComposer& composer, PlanChoice choice, const Shares& shares,
                          bool may_toggle) {
   LeastMemory least{largest_need(composer, choice, shares), std::move(choice)};
@@ -86,7 +86,7 @@ LeastMemory improve_need(const StageComposer& composer, PlanChoice choice, const
       }
       if (s == 0) continue;
       for (const int32_t by : {-1, 1, -2, 2, -3, 3}) {
-        // A boundary alone, and with its neighbours after it.
+        // Moves a boundary alone, and together with up to three boundaries after it.
         for (std::size_t count = 1; count <= 4 && s + count <= least.choice.begins.size();
              ++count) {
           PlanChoice moved = least.choice;
@@ -108,7 +108,7 @@ LeastMemory with_more_stages(const StageComposer& composer, const SearchSpace& s
   const auto stages = static_cast<std::size_t>(stages_per_rank) * shares.size();
   const bool may_toggle = space.recompute == RecomputeChoice::kAuto;
   std::optional<LeastMemory> least;
-  // Starts: stages with the same memory, the same weights, the same number of layers.
+  // Three starts: stages with equal memory, with equal weights, with equal numbers of layers.
   for (int32_t start = 0; start < 3; ++start) {
     std::vector<double> needs;
     for (int32_t l = 0; l < composer.num_layers(); ++l) {

@@ -11,16 +11,17 @@
 
 namespace stagecraft::plan {
 
-/// What a rank's need is divided by: 1 for all if they are to be alike, or the rank's memory.
+/// The divisor of each rank's need: 1 for all ranks if they get the same memory, or the memory of
+/// the rank.
 using Shares = std::vector<double>;
 
-/// The memory that the layers [first, end) need as one stage, and whether the stage recomputes: the
-/// cheaper way that is allowed.
+/// The memory that the layers [first, end) need as one stage, and whether the stage recomputes.
+/// Chooses the way that needs less memory, of those that are allowed.
 std::pair<double, bool> least_stage_need(const StageComposer& composer, int32_t first, int32_t end,
                                          RecomputeChoice recompute);
 
-/// The split into one stage a rank whose fullest rank needs least, by its share. Exact. REQUIRES
-/// at least as many layers as shares.
+/// The split into one stage a rank that minimises the largest need / share of a rank. Exact.
+/// REQUIRES at least as many layers as shares.
 LeastMemory with_one_stage(const StageComposer& composer, const Shares& shares,
                            RecomputeChoice recompute);
 

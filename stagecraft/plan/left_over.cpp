@@ -7,9 +7,9 @@
 namespace stagecraft::plan {
 namespace {
 
-constexpr double kMostPairs = 3000;  // of counts that are enumerated
+constexpr double kMostPairs = 3000;  // pairs of counts that are enumerated
 
-// How many things of this size fit, at most `limit`.
+// How many items of this size fit, at most `limit`.
 double count_fitting(double room, double each, double limit) {
   if (each <= 0) return limit;
   return std::clamp(std::floor(room / each + 1e-9), 0.0, limit);
@@ -24,7 +24,7 @@ double density(const Item& item) {
   return item.time / std::max(1e-12, item.memory);
 }
 
-// The most time of items, parts of one allowed, that fit.
+// The most time of items that fit. A part of an item is allowed.
 double fill_with_parts(std::vector<Item>& items, double room) {
   std::sort(items.begin(), items.end(),
             [](const Item& a, const Item& b) { return density(a) > density(b); });
@@ -42,7 +42,8 @@ double fill_with_parts(std::vector<Item>& items, double room) {
   return got;
 }
 
-// W of at most two stages into a room: whole ones where that can be told without a search.
+// The most time of W of at most two stages that fits into a room. Counts whole W if all need the
+// same memory, because then the best choice needs no search. Otherwise parts are allowed.
 class WeightFill {
  public:
   WeightFill(const Instance& in, const std::vector<int32_t>& on) {
@@ -92,7 +93,8 @@ bool are_alike(const Instance& in, const std::vector<int32_t>& on) {
   return true;
 }
 
-// All stages alike: only totals matter. `least`: how many wait for I at least.
+// All stages have the same costs, so only the total number of microbatches that wait for I matters.
+// At least one waits.
 double most_left_alike(const Instance& in, const std::vector<int32_t>& on, double room) {
   const int32_t s = on.front();
   const double all = static_cast<double>(on.size()) * in.microbatches;

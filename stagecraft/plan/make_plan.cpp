@@ -52,7 +52,7 @@ VerifyOptions verify_options(const Plan& plan) {
   return options;
 }
 
-// By value, then memory, transfers and stages a rank.
+// Compares by value, then memory, transfers and stages a rank.
 bool is_better(const PlanRow& a, const PlanRow& b) {
   if (std::abs(a.value - b.value) > 1e-9 * std::max(a.value, b.value)) return a.value < b.value;
   const double peak_a = *std::max_element(a.result.peaks.begin(), a.result.peaks.end());
@@ -85,7 +85,7 @@ class Planner {
     return finish();
   }
 
-  /// The search for splits gets a part of the time; the schedules need the rest.
+  /// Searches splits, with a part of the time. The searches for schedules need the rest.
   std::vector<PlanCandidate> search() const {
     SearchLimit part = limit_;
     if (part.deadline) {
@@ -148,13 +148,13 @@ class Planner {
     row.result = std::move(unsharded.result);
     row.lookahead = std::move(unsharded.lookahead);
     row.value = row.result.value(options_.objective);
-    // Where the plan is optimal, both are the same sum in a different order of rounding.
+    // If the plan is optimal, bound and value are the same sum, rounded in a different order.
     if (row.bound.value <= row.value * (1 + 1e-9)) {
       row.bound.value = std::min(row.bound.value, row.value);
     }
     candidate.score = row.value;
     candidate.is_timed = true;
-    // Rows of one choice: the better one stays.
+    // Of two rows with the same choice, the better one is kept.
     for (std::size_t i = 0; i < found_.size(); ++i) {
       Found& known = found_[i];
       if (known.row.built_in || known.row.choice != row.choice) continue;
@@ -168,10 +168,11 @@ class Planner {
     return true;
   }
 
-  // A short search for each of the first candidates, as long as one can still be the best.
+  // A short search for each of the first candidates whose bound allows it to be the best.
   void synthesise_first(std::vector<PlanCandidate>& candidates) {
     constexpr int32_t kMost = 6;
-    // Bounds do not know gathers, so they do not compare numbers of active stages.
+    // Bounds do not include gathers, so they cannot compare different numbers of active stages. The
+    // limit is therefore counted for each number.
     std::map<int32_t, int32_t> tried;
     for (PlanCandidate& one : candidates) {
       if (!one.fits || (!tried.empty() && limit_.reached())) break;
@@ -182,7 +183,7 @@ class Planner {
     }
   }
 
-  // Most of the time goes to the best one, what is left to the second.
+  // Most of the time is for the best candidate, the rest for the next two.
   void synthesise_best(std::vector<PlanCandidate>& candidates) {
     std::stable_sort(candidates.begin(), candidates.end(),
                      [](const PlanCandidate& a, const PlanCandidate& b) {
@@ -201,7 +202,7 @@ class Planner {
     }
   }
 
-  // The best built-in schedule, unless a synthesised one is clearly better.
+  // Chooses the best built-in schedule, unless a synthesised one is clearly better.
   std::size_t choose() const {
     std::size_t chosen = best_;
     if (found_[best_].row.built_in) return best_;
@@ -216,7 +217,7 @@ class Planner {
     return chosen;
   }
 
-  // Of each number of stages and placement, the two best synthesised rows are worth comparing.
+  // Keeps the two best synthesised rows for each number of stages and placement.
   static void keep_two_splits(std::vector<PlanRow>& rows) {
     std::vector<PlanRow> kept;
     for (PlanRow& row : rows) {
@@ -229,7 +230,7 @@ class Planner {
     rows = std::move(kept);
   }
 
-  // The second split of a kind says so.
+  // Names the second split with the same number of stages and placement "split 2".
   static void name_splits(std::vector<PlanRow>& rows) {
     for (std::size_t i = 0; i < rows.size(); ++i) {
       if (!rows[i].split.empty() || rows[i].built_in) continue;
@@ -243,7 +244,7 @@ class Planner {
     }
   }
 
-  // The lookahead of the plan: no more weights at a time than its speed needs.
+  // Gives the plan the smallest lookahead that costs no time.
   void unshard_later(Found& found) const {
     UnshardedSchedule least = with_least_lookahead(
         composer_, found.row.choice, {found.schedule, found.row.result, found.row.lookahead});
@@ -282,7 +283,7 @@ class Planner {
     return plan;
   }
 
-  /// ScheduleError has a second argument.
+  /// ScheduleError with the constructor that `require` needs.
   struct ScheduleErrorOf : ScheduleError {
     explicit ScheduleErrorOf(const std::string& message) : ScheduleError(message, {}) {}
   };

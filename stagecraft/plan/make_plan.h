@@ -20,7 +20,7 @@
 
 namespace stagecraft {
 
-/// Told when a better plan was found.
+/// Passed to PlanOptions::progress when a better plan was found.
 struct PlanProgress {
   double value = 0;  ///< of the objective
   double bound = 0;  ///< for the plan's stages
@@ -28,16 +28,17 @@ struct PlanProgress {
   std::string_view schedule;
 };
 
-/// How long and among what make_plan looks.
+/// Options of make_plan.
 struct PlanOptions {
   std::chrono::nanoseconds time_limit = std::chrono::seconds(5);
-  /// Rounds of each search for a schedule in the place of a time: the plan depends on the problem
+  /// Rounds of each search for a schedule, instead of a time. The plan then depends on the problem
   /// and the seed alone.
   std::optional<int64_t> rounds = std::nullopt;
   uint64_t seed = 1;
   SearchSpace space = {};
   Objective objective = Objective::kStep;
-  /// Microbatches of different sizes may run in a different order, which changes the order of sums.
+  /// Whether microbatches of different sizes may run in a different order. This changes the order
+  /// of sums.
   bool reorder = false;
   /// A built-in schedule is preferred to a synthesised one that is better by less than this share.
   double prefer_built_in = 0.005;
@@ -46,7 +47,7 @@ struct PlanOptions {
   const std::atomic<bool>* cancel = nullptr;
 };
 
-/// One row of a plan's table: a way to run the model, and what it takes.
+/// One row of a plan's table: a way to run the model, with its time and memory.
 struct PlanRow {
   PlanChoice choice = {};
   std::string schedule = {};  ///< "synthesised" or the name of a built-in schedule
@@ -55,7 +56,7 @@ struct PlanRow {
   double value = 0;  ///< of the objective
   Bound bound = {};  ///< for these stages
   bool built_in = false;
-  /// Of sharded parameters: how many stages each rank unshards ahead.
+  /// If parameters are sharded: how many stages each rank unshards ahead.
   std::vector<int32_t> lookahead = {};
 };
 
@@ -66,14 +67,14 @@ struct UnfitRow {
   std::string reason;
 };
 
-/// How a model is to be run, and how good that is.
+/// How a model is to be run, and the bounds to compare with.
 struct Plan {
   PlanProblem problem;
   Objective objective = Objective::kStep;
   PlanRow best;
   /// At level kCompute; with UNSHARD and RESHARD if parameters are sharded.
   Schedule schedule;
-  /// No split of this model for these ranks takes less.
+  /// A bound for all splits of this model for these ranks.
   AnySplitBound any_split;
   std::vector<PlanRow> rows = {};  ///< the best first; the chosen one is among them
   std::vector<UnfitRow> unfit = {};
@@ -81,30 +82,30 @@ struct Plan {
   double seconds = 0;
   bool interrupted = false;  ///< `cancel` ended the search
 
-  /// How far above the bound for its stages the plan is, as a share.
+  /// The distance of the plan from the bound for its stages, as a share of the bound.
   double gap() const { return best.bound.value > 0 ? best.value / best.bound.value - 1 : 0; }
   double any_split_gap() const {
     return any_split.value > 0 ? best.value / any_split.value - 1 : 0;
   }
-  /// The first layer of each stage but the first, by name or number.
+  /// The first layer of each stage except stage 0, by name or number.
   std::vector<std::string> boundary_names() const;
 };
 
-/// The best plan that is found in the time: where to split, stages to ranks, recompute, and the
-/// order of the actions. Every built-in schedule is a candidate. The plan's schedule was verified
-/// and simulated, and no rank is above its memory.
+/// Looks for the best plan within the time limit: split, placement, recompute, and the order of the
+/// actions. Every built-in schedule is a candidate. The plan's schedule was verified and simulated,
+/// and no rank is above its memory.
 ///
-/// Sharded parameters: orders are looked for without gathers, and compared with them. Where memory
-/// is limited, fewer active stages are tried, too. The lookahead of the plan is the smallest that
-/// costs no time.
+/// If parameters are sharded, orders are searched without gathers, and compared with gathers. If
+/// memory is limited, fewer active stages are tried, too. The lookahead of the plan is the smallest
+/// that costs no time.
 ///
 /// Ties are broken by memory, then by transfers, then by fewer stages a rank. DoesNotFit when no
 /// candidate fits; ArgumentError for a bad problem, for a space without a placement or number of
 /// stages, and for more stages than layers.
 Plan make_plan(const PlanProblem& problem, const PlanOptions& options = {});
 
-/// The best order of stages that are given: each layer of the problem is a stage, the placement is
-/// loop or v. Throws as make_plan.
+/// Looks for the best order for given stages: each layer of the problem is a stage, and the
+/// placement is loop or v. Throws as make_plan.
 Plan plan_schedule_only(const PlanProblem& problem, const PlanOptions& options = {});
 
 /// A point of the curve of time against memory.
@@ -117,8 +118,9 @@ struct CurvePoint {
   int32_t recomputed = 0;  ///< stages
 };
 
-/// Plans for several memories from the least that fits to the one beyond which nothing is gained,
-/// ascending, with a share of the time limit for each. All ranks get the same memory.
+/// Plans for several amounts of memory, ascending, from the least that fits to the amount beyond
+/// which nothing is gained. Each gets an equal share of the time limit. All ranks get the same
+/// memory.
 std::vector<CurvePoint> memory_curve(const PlanProblem& problem, const PlanOptions& options,
                                      std::size_t points = 8);
 

@@ -44,7 +44,7 @@ std::vector<CurvePoint> memory_curve(const PlanProblem& problem, const PlanOptio
     const auto steps = static_cast<double>(points - 1);
     for (std::size_t i = 0; i + 1 < points; ++i) {
       if (options.cancel != nullptr && options.cancel->load()) break;
-      // The least memory gets a little more: its sum is rounded.
+      // A tolerance is added to the least memory, because its sum is rounded.
       const double memory =
           i == 0 ? least->memory * (1 + 1e-9)
                  : least->memory * std::pow(most / least->memory, static_cast<double>(i) / steps);
@@ -56,7 +56,7 @@ std::vector<CurvePoint> memory_curve(const PlanProblem& problem, const PlanOptio
     }
   }
   curve.push_back(curve_point(most, free));
-  // A plan for less memory runs with more as well.
+  // A plan for less memory also fits into more memory, so it replaces a slower plan.
   for (std::size_t i = 1; i < curve.size(); ++i) {
     if (curve[i].value <= curve[i - 1].value) continue;
     const double memory = curve[i].memory;

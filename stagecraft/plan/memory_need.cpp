@@ -18,7 +18,7 @@
 namespace stagecraft {
 namespace {
 
-// Three significant digits, rounded up: enough memory whatever the digits that are left out.
+// Three significant digits, rounded up, so that the printed memory is enough.
 std::string memory_option(const PlanProblem& problem, double memory) {
   const double unit = problem.units.bytes ? 1e9 : 1;
   const double amount = memory / unit;
@@ -75,7 +75,7 @@ std::optional<std::string> explain_layer(const StageComposer& composer, const Se
   return std::nullopt;
 }
 
-// With the smallest memory that a rank has.
+// Says how many ranks with the smallest memory of a rank would be enough.
 std::optional<std::string> explain_more_ranks(const StageComposer& composer,
                                               const SearchSpace& space) {
   const PlanProblem& problem = composer.problem();

@@ -14,7 +14,7 @@ namespace stagecraft {
 /// No plan fits into the memory of the ranks.
 class DoesNotFit : public Error {
  public:
-  /// `lines`: what lacks and what would help, one sentence each.
+  /// `lines` say what is missing and what would help, one sentence each.
   explicit DoesNotFit(std::vector<std::string> lines);
 
   const std::vector<std::string>& lines() const { return lines_; }
@@ -31,19 +31,21 @@ struct LeastMemory {
   double memory = 0;
   PlanChoice choice = {};
 };
-/// Nothing if the model has fewer layers than stages are needed.
+/// Nothing if the model has fewer layers than stages.
 std::optional<LeastMemory> least_memory(const StageComposer& composer, const SearchSpace& space);
 
 /// The choice that comes closest to fitting into the ranks' own memories: the least need / memory
-/// of the fullest rank. Found like least_memory. Nothing without a limit on any rank, and as there.
+/// of the fullest rank. Found like least_memory. Nothing if no rank has a limit, and if the model
+/// has fewer layers than stages.
 std::optional<PlanChoice> choose_for_memory(const StageComposer& composer,
                                             const SearchSpace& space);
 
 /// The memory that each rank needs to run the microbatches of the choice one after the other.
 std::vector<double> memory_needs(const StageComposer& composer, const PlanChoice& choice);
 
-/// Sentences for a problem that nothing fits: the rank that lacks memory in the choice that lacks
-/// least, the layer that fits on no rank, the least memory, the number of ranks that would do.
+/// Sentences about a problem without a plan that fits: the rank that lacks memory in the choice
+/// that comes closest, a layer that fits on no rank, the least memory, the number of ranks that
+/// would be enough.
 std::vector<std::string> explain_unfit(const StageComposer& composer, const SearchSpace& space,
                                        const PlanChoice& nearest);
 

@@ -9,14 +9,14 @@
 namespace stagecraft::plan {
 namespace {
 
-/// An action of a rank: when it can start, how long it takes, what must follow it.
+/// An action of a rank: its earliest start, its time, and the time that must follow it.
 struct Job {
   double head = 0;
   double time = 0;
   double tail = 0;
 };
 
-/// The largest end + tail of jobs on one rank that may interrupt each other.
+/// Computes the largest end + tail of jobs on one rank, if jobs may interrupt each other.
 class JacksonOrder {
  public:
   double run(std::vector<Job>& jobs) {
@@ -113,7 +113,7 @@ class HeadsAndTails {
   void set_tails(int32_t m) {
     for (int32_t s = 0; s < in_.stages; ++s) {
       double& tail = tail_[kI][at(s, m)];
-      tail = (in_.microbatches - m) * in_.time[kW][s];  // W of this one and of the later ones
+      tail = (in_.microbatches - m) * in_.time[kW][s];  // W of microbatch m and of the later ones
       for (const int32_t e : in_.in(s)) {
         const Instance::Edge& edge = in_.edges[e];
         tail =

@@ -10,10 +10,10 @@
 namespace stagecraft::plan {
 namespace {
 
-/// Steps of the dynamic programming that are not too many.
+/// The most steps of the dynamic programming.
 constexpr int64_t kMostSteps = 60'000'000;
 
-/// What a stage needs for one microbatch of the largest size.
+/// The memory that a stage needs for one microbatch of the largest size.
 struct StageNeed {
   double fixed = 0;
   double gathered = 0;     // while the stage is unsharded
@@ -22,7 +22,7 @@ struct StageNeed {
   double forward = 0;      // peak of F
   double input = 0;        // peak of I or B
   double weight = 0;       // peak of W
-  double weight_peak = 0;  // what W needs beside what is held
+  double weight_peak = 0;  // what W needs in addition to what is held
 };
 
 StageNeed need_of(const StageComposer& composer, int32_t first, int32_t end, bool recompute) {
@@ -41,8 +41,9 @@ StageNeed need_of(const StageComposer& composer, int32_t first, int32_t end, boo
   return need;
 }
 
-/// One microbatch through an earlier stage `a` and a later stage `b` of a rank: W follows its I at
-/// once, or all W come last. `active`: how many of the two are unsharded at once.
+/// The memory for one microbatch that passes an earlier stage `a` and a later stage `b` of a rank,
+/// if each W follows its I directly, or if all W come last: the smaller of the two. `active` says
+/// how many of the two stages are unsharded at the same time.
 double need_of_pair(const StageNeed& a, const StageNeed& b, int32_t active) {
   const double first = std::max(a.forward, a.held + std::max(b.forward, b.input));
   const double at_once = std::max({first, a.held + b.weight, a.input, a.weight});
@@ -81,7 +82,7 @@ class PairedNeed {
 
   /// False if it takes too long.
   bool run() {
-    // In a loop the second lap begins at `middle`; a V has no such place.
+    // In a loop the second lap begins at `middle`. In a V, `middle` is the end of the layers.
     for (int32_t middle = is_v_ ? layers_ : ranks_; middle <= (is_v_ ? layers_ : layers_ - ranks_);
          ++middle) {
       middle_ = middle;
@@ -115,8 +116,8 @@ class PairedNeed {
     return static_cast<std::size_t>(i) * static_cast<std::size_t>(layers_ + 1) +
            static_cast<std::size_t>(j);
   }
-  // The fullest of the first `rank` ranks, which have the layers before `i` and, in a V, those from
-  // `j` on, in a loop those from the middle to `j`.
+  // The need of the fullest of the first `rank` ranks. These ranks have the layers before `i`. In a
+  // V they also have the layers from `j` on, in a loop the layers from the middle to `j`.
   double& value(int32_t rank, int32_t i, int32_t j) {
     return values_[static_cast<std::size_t>(rank) * cells() + cell(i, j)];
   }

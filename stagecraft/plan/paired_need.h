@@ -9,14 +9,14 @@
 
 namespace stagecraft::plan {
 
-/// Two stages a rank: the split and recompute whose fullest rank needs least, by its share of
-/// `shares`. By dynamic programming over the ends of both stages of each rank, so exact: a V is
-/// taken from both of its ends, a loop from the beginnings of both laps, for every place where the
-/// second lap begins.
+/// The split and recompute for two stages a rank that minimise the largest need / share of a rank.
+/// Exact, by dynamic programming over the ends of both stages of each rank. A V is built from both
+/// of its ends. A loop is built from the beginnings of both laps, for every place where the second
+/// lap can begin.
 ///
-/// `choice` says the placement. Nothing if no split needs less than `known`, for other than two
-/// stages a rank, and for models with more layers than it can examine in a second or two (about 200
-/// in a V, 90 in a loop).
+/// `choice` has the placement. Nothing if no split needs less than `known`, if the choice does not
+/// have two stages a rank, and for models with more layers than can be examined in a second or two
+/// (about 200 in a V, 90 in a loop).
 std::optional<LeastMemory> least_paired_need(const StageComposer& composer,
                                              const std::vector<double>& shares,
                                              RecomputeChoice recompute, const PlanChoice& choice,

@@ -17,7 +17,7 @@ struct Paths {
   std::vector<double> tail;        ///< from the end of its F to the end of all
   std::vector<double> tail_input;  ///< from the end of its I to the end of all
 
-  /// With kChain all differences are times between actions of one microbatch, too.
+  /// With kChain, differences between entries are also times between actions of one microbatch.
   Paths(const Instance& in, PathEdges edges);
 };
 

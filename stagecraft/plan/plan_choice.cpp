@@ -123,7 +123,8 @@ StageLoad StageComposer::stage(int32_t first, int32_t end, bool recompute,
       *load.backward += again;
       load.backward_input += again;
       load.peak_input += load.memory_forward;
-      // Its first forward keeps no activations: those of one layer at a time are there.
+      // The first forward of a recompute keeps no activations. While it runs, those of one layer at
+      // a time exist.
       load.peak_forward += largest_layer;
       load.memory_forward = problem_->bytes_before(static_cast<std::size_t>(first));
       load.memory_input = 0;

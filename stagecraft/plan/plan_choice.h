@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// How stages go to ranks.
+/// The pattern by which stages are placed on ranks.
 enum class PlacementStyle : uint8_t { kLoop, kV };
 /// "loop" or "v".
 std::string_view to_string(PlacementStyle style);
@@ -26,9 +26,10 @@ struct PlanChoice {
   std::vector<bool> recompute = {};  ///< by stage; such a stage has one B
   /// No stage has its backward split into I and W.
   bool whole_backward = false;
-  /// Of sharded parameters: the most stages of a rank that are unsharded at once; 0: all of them.
+  /// If parameters are sharded: the most stages of a rank that are unsharded at the same time. 0:
+  /// all of them.
   int32_t active_stages = 0;
-  /// The rank at each place of a lap; empty: 0, 1, 2, ... Only ranks that differ are reordered.
+  /// The rank at each place of a lap. Empty: 0, 1, 2, ... Set only if ranks differ.
   std::vector<int32_t> rank_order = {};
 
   int32_t num_stages() const { return static_cast<int32_t>(begins.size()); }
@@ -42,7 +43,7 @@ struct PlanChoice {
 /// The numbers of active stages (PlanChoice::active_stages) that are worth trying: all stages of a
 /// rank and, where memory is limited, fewer. {0} unless parameters are sharded.
 std::vector<int32_t> active_to_try(const PlanProblem& problem, int32_t stages_per_rank);
-/// That of them which needs least memory.
+/// The number of them that needs the least memory.
 int32_t least_active(const PlanProblem& problem, int32_t stages_per_rank);
 
 /// The rank of each stage. REQUIRES a choice for that number of ranks.
@@ -54,22 +55,23 @@ class StageComposer {
   /// REQUIRES a checked problem.
   explicit StageComposer(const PlanProblem& problem, Objective objective = Objective::kStep);
 
-  /// The stage of the layers [first, end). `recompute`: F runs again before a whole B.
+  /// The stage of the layers [first, end). With `recompute`, F runs again before a whole B.
   StageLoad stage(int32_t first, int32_t end, bool recompute, bool whole_backward) const;
   /// Weights, gradients and optimizer state of the layers, on a rank that has them as one stage.
   double fixed_memory(int32_t first, int32_t end) const { return sum(fixed_, first, end); }
-  /// The same in parts, as the problem's replicas divide them.
+  /// The same memory in parts, as the problem's replicas divide it.
   HeldMemory held(int32_t first, int32_t end) const;
   /// Time to gather the weights of the layers.
   double gather(int32_t first, int32_t end) const { return sum(gather_, first, end); }
-  /// By stage.
+  /// The memory of each stage, by stage.
   std::vector<HeldMemory> held_by_stage(const PlanChoice& choice) const;
-  /// All work of the layers for one microbatch of size 1; `recompute`: with the second forward.
+  /// The work of the layers for one microbatch of size 1. With `recompute`, it includes the second
+  /// forward.
   double work(int32_t first, int32_t end, bool recompute = false) const;
   double forward(int32_t first, int32_t end) const { return sum(forward_, first, end); }
   double backward_input(int32_t first, int32_t end) const { return sum(input_, first, end); }
 
-  /// The search for an order that remains when the choice is made.
+  /// The remaining problem when the choice is made: the order of the actions.
   ScheduleProblem compose(const PlanChoice& choice) const;
 
   const PlanProblem& problem() const { return *problem_; }
@@ -79,7 +81,7 @@ class StageComposer {
     return stage + 1 < choice.begins.size() ? choice.begins[stage + 1] : num_layers();
   }
   Objective objective() const { return objective_; }
-  /// Of all microbatches together.
+  /// The sum of the sizes of all microbatches.
   double total_size() const { return total_size_; }
   double smallest_size() const { return smallest_size_; }
   double largest_size() const { return largest_size_; }
@@ -103,7 +105,7 @@ class StageComposer {
   Sums memory_forward_;
   Sums memory_weight_;
   Sums fixed_;
-  // Of sharded parameters; empty otherwise.
+  // Sums for sharded parameters. Empty otherwise.
   Sums pieces_;
   Sums gathered_;
   Sums gradients_;

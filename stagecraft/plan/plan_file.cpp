@@ -29,7 +29,7 @@ using plan::plan_number;
 using plan::plan_whole;
 using plan::plan_word;
 constexpr int kPlanVersion = 1;
-/// Plans have at most this many stages, as layers are limited.
+/// The most stages of a plan: every stage has a layer.
 constexpr std::size_t kMostPlanStages = kMostLayers;
 
 LayerFile layer_file(const PlanProblem& problem) {
@@ -70,7 +70,7 @@ Ordered sharding_json(const SavedPlan& plan) {
   return json;
 }
 
-/// Nothing said: one replica.
+/// Reads "sharding". Without it, there is one replica.
 void read_sharding(const Json& json, PlanSharding& sharding) {
   if (!json.contains("sharding")) return;
   const Json& member = json["sharding"];
@@ -85,7 +85,7 @@ void read_sharding(const Json& json, PlanSharding& sharding) {
   sharding.kind = *found;
 }
 
-/// How the plan gathers weights.
+/// Reads how the plan gathers weights.
 void read_gathers(const Json& json, SavedPlan& plan) {
   if (!plan.problem.sharding.has_gathers()) return;
   const Json& member = json["sharding"];
@@ -184,7 +184,7 @@ void read_stages_of(const Json& json, SavedPlan& plan) {
   plan.choice.stages_per_rank = static_cast<int32_t>(stages.size() / ranks);
 }
 
-// The order of the ranks in a lap follows from where the first stages are.
+// Reads the placement. The order of the ranks in a lap follows from the ranks of the first stages.
 void read_placement_of(const Json& json, SavedPlan& plan) {
   const std::string style = plan_word(json, "placement");
   require<ArgumentError>(style == "loop" || style == "v",
@@ -226,7 +226,8 @@ Schedule read_schedule_of(const Json& json, int32_t ranks, int32_t microbatches)
   return schedule;
 }
 
-// An edited schedule or cost would make the numbers wrong.
+// Checks that time, memory and gathers are those of the schedule and the costs. If one was edited,
+// the numbers would be wrong.
 void check_prediction(const SavedPlan& plan) {
   const StageComposer composer(plan.problem, plan.objective);
   Evaluation result;
@@ -235,7 +236,7 @@ void check_prediction(const SavedPlan& plan) {
   } catch (const ScheduleError& error) {
     throw ArgumentError(fmt::format("\"schedule\": {}", error.what()));
   }
-  // A run adds them again, from the numbers.
+  // A run adds UNSHARD and RESHARD again, from the lookahead, so the schedule must have the same.
   require<ArgumentError>(
       !plan.problem.sharding.has_gathers() ||
           plan.schedule == shard_stages(without_unshards(plan.schedule), plan.choice.most_active(),

@@ -12,23 +12,23 @@
 
 namespace stagecraft {
 
-/// A layer: the smallest part of a model that a stage can consist of. Costs are of one microbatch
-/// on a rank of speed 1.
+/// A layer: the smallest part of a model that can be a stage. Costs are those of one microbatch on
+/// a rank of speed 1.
 struct PlanLayer {
   std::string name = {};
   /// F, I, W, the full backward, and the memory that F takes, I and W free. An I that takes memory
   /// frees a negative amount.
   StageCost cost = {};
-  /// Time to run F again for a recompute. Without it: F.
+  /// Time to run F again for a recompute. Without a value: the time of F.
   std::optional<double> recompute = std::nullopt;
-  double output_bytes = 0;  ///< of what the next layer reads, and of its gradient
+  double output_bytes = 0;  ///< of the values that the next layer reads, and of their gradients
   double weights = 0;       ///< memory of parameters and their gradients
   double state = 0;         ///< memory of the optimizer's state
   /// The part of `weights` that is gradients. Sharding them needs it.
   std::optional<double> gradients = std::nullopt;
   /// Time to gather the weights from all replicas (UNSHARD). Sharding parameters needs it.
   std::optional<double> gather = std::nullopt;
-  /// What F, I (or B) and W need beside that while they run.
+  /// Memory that F, I (or B) and W need in addition while they run.
   double peak_forward = 0;
   double peak_input = 0;
   double peak_weight = 0;
@@ -64,13 +64,13 @@ struct PlanProblem {
   std::vector<PlanLayer> layers = {};
   std::vector<PlanRank> ranks = {};
   LinkCost link = {};
-  std::vector<CostModel::PerLink> links = {};  ///< exceptions, by ranks
+  std::vector<CostModel::PerLink> links = {};  ///< exceptions for pairs of ranks
   int32_t microbatches = 1;
   /// Time and memory of each microbatch relative to the costs; empty: all 1.
   std::vector<double> sizes = {};
-  double input_bytes = 0;  ///< of what the first layer reads: a recompute keeps it
+  double input_bytes = 0;  ///< of the input of the first layer, which a recompute keeps
   /// Whether the model's inputs need gradients. If not, the first stage has no I: its whole
-  /// backward is W. So it is in the runtime.
+  /// backward is W, as in the runtime.
   bool input_gradient = true;
   PlanUnits units = {};
   PlanSharding sharding = {};
@@ -96,7 +96,7 @@ std::vector<PlanRank> same_ranks(int32_t ranks, std::optional<double> memory = s
 /// numbers that the kind of sharding needs.
 void check_problem(const PlanProblem& problem);
 
-/// What a file says: costs of layers, and whatever else of a problem it has.
+/// The contents of a cost file: costs of layers, and other parts of a problem that it has.
 struct LayerFile {
   std::vector<PlanLayer> layers = {};
   std::vector<PlanRank> ranks = {};  ///< empty without "ranks"

@@ -50,7 +50,8 @@ RankHeld held_by_rank(std::span<const HeldMemory> stages, int32_t active) {
   std::sort(gathered.begin(), gathered.end(), std::greater<>());
   const auto count = std::min(gathered.size(), static_cast<std::size_t>(active));
   for (std::size_t i = 0; i < count; ++i) held.most += gathered[i];
-  // One stage is unsharded; which one depends on the schedule.
+  // At least one stage is unsharded when the rank computes. Which one depends on the schedule, so
+  // the smallest counts.
   if (!gathered.empty()) held.least += gathered.back();
   held.least += gradients;
   return held;

@@ -11,12 +11,12 @@ namespace stagecraft {
 
 struct PlanLayer;
 
-/// What the replicas of a planned pipeline divide among themselves (docs/sharding.md).
+/// The tensors that the replicas of a planned pipeline divide among themselves (docs/sharding.md).
 struct PlanSharding {
   int32_t replicas = 1;
   ShardKind kind = ShardKind::kNone;
-  /// Of kParameters: how many stages of a rank are unsharded at once, and how far ahead. Nothing:
-  /// the planner chooses.
+  /// With kParameters: how many stages of a rank are unsharded at the same time, and how far ahead.
+  /// Without a value, the planner chooses.
   std::optional<int32_t> max_active_stages = std::nullopt;
   std::optional<UnshardLookahead> lookahead = std::nullopt;
 
@@ -25,10 +25,11 @@ struct PlanSharding {
   friend bool operator==(const PlanSharding&, const PlanSharding&) = default;
 };
 
-/// What a rank holds of the weights, gradients and optimizer state of a layer or a stage.
+/// The memory that a rank holds of the weights, gradients and optimizer state of a layer or a
+/// stage.
 struct HeldMemory {
-  /// All the time: the rank's pieces, and what is not divided. With kGradients whole gradients are
-  /// among it: nothing bounds when replicas have reduced them.
+  /// Held all the time: the rank's pieces, and the memory that is not divided. With kGradients this
+  /// includes whole gradients, because nothing bounds the time until replicas have reduced them.
   double pieces = 0;
   double gathered = 0;   ///< kParameters: whole weights, from UNSHARD to RESHARD
   double gradients = 0;  ///< kParameters: whole gradients, from the first backward until reduced
@@ -36,11 +37,11 @@ struct HeldMemory {
   double sum() const { return pieces + gathered + gradients; }
 };
 
-/// Frozen parameters, those of `weights` that no gradient belongs to, are whole with every kind.
-/// REQUIRES a layer that has what the kind needs.
+/// Frozen parameters, the part of `weights` without gradients, are whole with every kind. REQUIRES
+/// a layer with the numbers that the kind needs.
 HeldMemory held_memory(const PlanLayer& layer, const PlanSharding& sharding);
 
-/// What a rank holds of all its stages.
+/// The memory that a rank holds of all its stages.
 struct RankHeld {
   double most = 0;   ///< with the largest `active` stages unsharded, and all whole gradients
   double least = 0;  ///< whenever the rank computes, in any schedule

@@ -14,7 +14,7 @@ namespace stagecraft {
 namespace {
 
 std::string describe_layers(const PlanProblem& problem) {
-  // Layers that follow each other and have the same costs are told together.
+  // Layers that follow each other and have the same costs are named together.
   std::vector<std::string> parts;
   for (std::size_t i = 0; i < problem.layers.size();) {
     std::size_t next = i + 1;
@@ -161,7 +161,8 @@ std::string plan_unfit(const Plan& plan) {
 
 namespace {
 
-/// Of sharded parameters: what a stage holds all the time, and what it holds in addition.
+/// If parameters are sharded: adds the memory that a stage holds all the time, and the memory that
+/// it holds in addition.
 void add_gathers(const Plan& plan, const StageComposer& composer, PlanTable& table) {
   constexpr std::ptrdiff_t kWeights = 7;
   const PlanProblem& problem = plan.problem;

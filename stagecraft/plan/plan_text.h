@@ -8,8 +8,8 @@
 
 namespace stagecraft {
 
-/// A plan as text: the model and its even share, the table of ways to run it (the chosen one with
-/// a star), those that do not fit, the stages, and what the bounds rest on.
+/// A plan as text: the model and its even share, the table of ways to run it (the chosen one with a
+/// star), those that do not fit, the stages, and the arguments of the bounds.
 std::string to_text(const Plan& plan, std::size_t rows = 8);
 
 /// The parts of it. Each ends with a line end; empty if there is nothing to say.
@@ -19,7 +19,7 @@ std::string plan_unfit(const Plan& plan);
 std::string plan_stages(const Plan& plan);
 std::string plan_bounds(const Plan& plan);
 
-/// A sentence with what more memory would give and the least memory, or a table of the curve.
+/// A sentence about the gain of more memory and about the least memory, or a table of the curve.
 std::string curve_sentence(const Plan& plan, const std::vector<CurvePoint>& curve);
 std::string curve_table(const Plan& plan, const std::vector<CurvePoint>& curve);
 

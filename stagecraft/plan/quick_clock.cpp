@@ -42,7 +42,7 @@ bool QuickClock::change(const Words& words, int32_t rank, std::size_t place) {
   std::vector<double>& tried = ends_[1];
   tried = accepted;
   first_[1] = first_[0];
-  // Nothing that starts before the rank is free for the changed place can change.
+  // The time from which on ends can change: when the rank is free for the changed place.
   const double since = place > 0 ? accepted[id_of(words[rank][place - 1])] : 0;
   for (int32_t r = 0; r < in_.ranks; ++r) {
     const Word& word = words[r];
@@ -69,7 +69,7 @@ void QuickClock::accept() {
 
 bool QuickClock::run(const Words& words) {
   std::vector<double>& ends = ends_[1];
-  // Up and down through the ranks, as values go; a rank runs as far as it can.
+  // Goes up and down through the ranks, as values do. Each rank runs as far as it can.
   int32_t r = 0;
   int32_t step = 1;
   int32_t idle = 0;

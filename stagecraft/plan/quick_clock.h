@@ -19,12 +19,13 @@ class QuickClock {
   /// All times of the words. REQUIRES that on each rank F, I and W of a microbatch and stage are in
   /// this order. Returns false if ranks wait for each other.
   bool start(const Words& words);
-  /// The times of words that differ from the accepted ones on `rank`, from `place` on. Likewise.
+  /// The times of words that differ from the accepted ones on `rank`, from `place` on. REQUIRES and
+  /// returns the same as start().
   bool change(const Words& words, int32_t rank, std::size_t place);
   /// Makes the words of the last call the accepted ones.
   void accept();
 
-  /// Of the last call: the objective, and the same of each rank, on average.
+  /// The objective of the last call, and the mean over the ranks.
   double value() const { return value_; }
   double mean() const { return mean_; }
 

@@ -23,14 +23,16 @@ class Random {
   double uniform() { return static_cast<double>(next() >> 11U) * 0x1p-53; }
   double uniform(double low, double high) { return low + (high - low) * uniform(); }
   bool chance(double share) { return uniform() < share; }
-  /// About normal, of deviation 1: a sum of four uniform ones.
+  /// About normally distributed, with mean 0 and standard deviation 1: a scaled sum of four uniform
+  /// numbers.
   double normal() {
     return (uniform() + uniform() + uniform() + uniform() - 2) * 1.7320508075688772;
   }
-  /// About exponential, of mean 1.
+  /// About exponentially distributed, with mean 1.
   double exponential() { return -0.6931471805599453 * log2_of(1 - uniform()); }
 
-  /// 2^x, to five digits, without the mathematical library, whose last bits differ.
+  /// 2^x, to five digits. The mathematical library is not used, because its last bits differ
+  /// between platforms.
   static double exp2_of(double x) {
     const double whole = std::floor(x);
     const double f = (x - whole) * 0.6931471805599453;

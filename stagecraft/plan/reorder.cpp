@@ -12,11 +12,11 @@
 namespace stagecraft {
 namespace {
 
-/// Swaps to try: a fixed number where the result must not depend on time.
+/// The most swaps to try without a deadline (the result must not depend on time), and with one.
 constexpr int32_t kSwaps = 60;
 constexpr int32_t kMostSwaps = 5000;
 
-/// Small ones first and last, the largest in the middle.
+/// The order with small microbatches first and last, and the largest in the middle.
 std::vector<int32_t> hill(const std::vector<int32_t>& ascending) {
   std::vector<int32_t> front;
   std::vector<int32_t> back;

@@ -9,10 +9,10 @@
 
 namespace stagecraft {
 
-/// An order in which microbatches of different sizes run faster: entry k is the microbatch that
-/// comes k-th. Tries ascending and descending sizes and small ones at both ends, then swaps pairs
-/// while quick schedules get faster. At most a fixed number of schedules, so that the result
-/// depends on the seed alone where the limit has no deadline.
+/// An order in which microbatches of different sizes run faster. Entry k is the microbatch that
+/// comes k-th. Tries ascending sizes, descending sizes, and small ones at both ends, then swaps
+/// pairs while quick schedules get faster. The number of swaps is limited, so that the result
+/// depends on the problem and the seed alone if the limit has no deadline.
 std::vector<int32_t> order_microbatches(const StageComposer& composer, const PlanChoice& choice,
                                         uint64_t seed, const SearchLimit& limit);
 

@@ -6,7 +6,8 @@
 namespace stagecraft::plan {
 namespace {
 
-// The stretch [begin, begin + length); begin is the size of the word if there is none.
+// The part [begin, begin + length) of a word. `begin` is the size of the word if there is no
+// stretch.
 struct Stretch {
   std::size_t begin = 0;
   std::size_t length = 0;

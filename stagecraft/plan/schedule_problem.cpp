@@ -14,7 +14,8 @@ void check_amount(double value, std::string_view what, std::string_view where, s
                          value);
 }
 
-// What a rank needs for one microbatch of size 1 alone, W at once after I or after all I.
+// The memory that a rank needs for one microbatch of size 1 alone, with each W directly after its I
+// (`at_once`), or after all I.
 double sequential_peak(const ScheduleProblem& problem, Rank rank, bool at_once) {
   double held = 0;
   double peak = 0;
@@ -24,7 +25,7 @@ double sequential_peak(const ScheduleProblem& problem, Rank rank, bool at_once) 
     held += load.memory_forward;
     peak = std::max(peak, held + load.peak_forward);
   }
-  double weights = 0;  // peak of W where all I come first
+  double weights = 0;  // peak of W if all I come first
   for (std::size_t i = stages.size(); i-- > 0;) {
     const StageLoad& load = problem.stages[stages[i].position()];
     const double after = load.is_split ? load.memory_input : 0;

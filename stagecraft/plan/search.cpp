@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kPool = 12;
 constexpr double kNearForward = 1.04;  // seeds within this factor of the best are filled
 constexpr double kNearBackward = 1.08;
-constexpr int64_t kMostAnnealed = 2000;  // actions
+constexpr int64_t kMostAnnealed = 2000;  // actions of a problem that is annealed
 constexpr uint64_t kMostShaken = 8;      // actions that move at once
 constexpr double kWorse = .02;           // of the gap, which a step of try_shaken may lose
 
@@ -124,7 +124,8 @@ void Search::try_seed() {
 
 void Search::try_shaken() {
   ++rounds_;
-  // A little worse is good enough to go on from, now and then back to the best.
+  // Slightly worse words are accepted as a start for the next call. Sometimes the search returns to
+  // the best words.
   if (value_ < shaken_value_ || random_.chance(.02)) {
     shaken_ = best_;
     shaken_value_ = value_;

@@ -18,47 +18,48 @@
 
 namespace stagecraft::plan {
 
-/// The search of synthesise: a best of all words so far, and ways to find better ones.
+/// The search of synthesise: keeps the best words so far, and has several ways to find better ones.
 class Search {
  public:
   /// The arguments must outlive it. REQUIRES a feasible problem.
   Search(const ScheduleProblem& problem, const Instance& in, double bound,
          const SynthesisOptions& options);
 
-  /// All of it, within the limits of the options.
+  /// Runs the whole search, within the limits of the options.
   void run();
-  /// The sequential schedule, those that are known, then seeds: `rounds` of them.
+  /// Tries the sequential schedule, the built-in schedules, then `rounds` seeds.
   void run_seeds(int64_t rounds);
 
   const Words& words() const { return best_; }
   double value() const { return value_; }
   const std::string& found_by() const { return found_by_; }
   int64_t rounds() const { return rounds_; }
-  /// Nothing better exists.
+  /// Whether it is known that nothing better exists.
   bool is_optimal() const { return is_proved_ || is_at_bound(); }
   double seconds() const;
 
  private:
-  // At the bound, cancelled, or out of time or rounds.
+  // Whether the search is at the bound, cancelled, or out of time or rounds.
   bool is_over() const;
   bool is_at_bound() const { return value_ <= enough_; }
   // Keeps words that are better than the best; returns whether they were.
   bool take(const Words& words, double value, std::string_view how);
-  // Evaluates and takes words, fills them if they are near enough; returns their value.
+  // Evaluates and takes words, and fills them if their value is near enough to the best. Returns
+  // their value.
   double consider(Words& words, double nearness, std::string_view how);
   void try_known();
   void try_zero_bubble();
   void try_seed();
   // Disturbs good words a little and fills the gaps.
   void try_shaken();
-  // From the best, until the share `end` of the budget is spent.
+  // Anneals the best words, until the share `end` of the budget is spent.
   void anneal(double end);
   // Solves fewer microbatches and repeats the middle, until the share `end` of the budget is spent.
   void try_repetition(double end);
   void try_repeated(const Instance& small, const Words& words);
-  // All orders of a small problem, if that takes not too long.
+  // Tries all orders of a small problem, until the share `end` of the budget is spent.
   void go_through_all(double end);
-  // The share of rounds or time that is over.
+  // The share of rounds or time that is spent.
   double spent() const;
 
   const ScheduleProblem& problem_;
@@ -75,7 +76,7 @@ class Search {
   std::vector<DueDates> starts_;
   std::vector<std::pair<double, DueDates>> pool_;  // best first
   Words scratch_;
-  Words shaken_;  // what try_shaken goes on from
+  Words shaken_;  // the words that try_shaken starts from
   double shaken_value_ = kNever;
   Words best_;
   double value_ = kNever;

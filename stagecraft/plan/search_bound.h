@@ -5,7 +5,7 @@
 
 namespace stagecraft::plan {
 
-/// lower_bound and tight_bound of an instance that was made already.
+/// lower_bound and tight_bound of an existing instance.
 Bound lower_bound(const Instance& in);
 Bound tight_bound(const Instance& in);
 

@@ -7,7 +7,8 @@ namespace {
 
 constexpr double kUnknown = -1;
 
-// The event that comes first is on top; of two at a time that of the lower rank.
+// The order of the heap of events: the earliest event is on top. Of two events at the same time,
+// that of the lower rank is on top.
 template <typename Event>
 bool comes_later(const Event& a, const Event& b) {
   return a.time > b.time || (a.time == b.time && a.rank > b.rank);
@@ -20,7 +21,7 @@ Seeder::Seeder(const Instance& in)
       period_(in.most_work() / in.microbatches),
       longest_forward_(*std::max_element(in.time[kF].begin(), in.time[kF].end())),
       eps_(1e-11 * in.most_work()) {
-  // There and back along the stages, without regard to skip edges.
+  // Times of the way through the stages and back, without skip edges.
   const auto walk = [&](int32_t first_kind, int32_t second_kind, std::vector<double>* head) {
     double t = 0;
     const auto delay = [&](int32_t from, int direction) {
@@ -87,12 +88,12 @@ void Seeder::start(const DueDates& dates) {
   set_due_dates();
   const std::size_t pairs = in_.rank_of.size() * in_.size.size();
   for (std::vector<int32_t>& done : done_) done.assign(in_.rank_of.size(), 0);
-  const int first = dates.backwards ? 1 : 0;  // pass that starts at stage 0
+  const int first = dates.backwards ? 1 : 0;  // the pass that starts at stage 0
   for (int pass = 0; pass < 2; ++pass) {
     arrival_[pass].assign(pairs, kUnknown);
     missing_[pass].assign(pairs, 0);
     for (int32_t s = 0; s < in_.stages; ++s) {
-      // The second pass over a stage waits for the first one, too.
+      // In the second pass, a stage also waits for its own action of the first pass.
       const auto values =
           static_cast<int32_t>(pass == first ? in_.in(s).size() : in_.out(s).size() + 1);
       const std::size_t row = static_cast<std::size_t>(s) * in_.microbatches;
@@ -237,7 +238,7 @@ const Seeder::Candidate* Seeder::choose(int32_t rank, double now, double& wake) 
     const bool is_better =
         best == nullptr || c.due < best->due || (c.due == best->due && c.kind < best->kind);
     if (!is_better) continue;
-    double delayed = std::numeric_limits<double>::infinity();  // what comes first of all it delays
+    double delayed = std::numeric_limits<double>::infinity();  // the first arrival that it delays
     for (const Candidate& y : soon_) {
       if (y.due + eager_ < c.due && now + c.time > y.at + dates_.tolerance * c.time + eps_) {
         delayed = std::min(delayed, y.at);
@@ -257,7 +258,8 @@ const Seeder::Candidate* Seeder::choose(int32_t rank, double now, double& wake) 
 void Seeder::arrive(int32_t kind, int32_t stage, int32_t k, double at) {
   const std::size_t pair = static_cast<std::size_t>(stage) * in_.microbatches + k;
   double& arrival = arrival_[kind][pair];
-  // Until all values are there, the latest so far is kept as a number below kUnknown.
+  // Until all values have arrived, the latest arrival t is stored as -t - 2, which is below
+  // kUnknown.
   const double latest = std::max(at, arrival < kUnknown ? -arrival - 2 : 0.0);
   if (--missing_[kind][pair] > 0) {
     arrival = -latest - 2;

@@ -11,8 +11,8 @@
 
 namespace stagecraft::plan {
 
-/// When actions are due, and how strictly. Microbatch m is due when the work before it is done; T
-/// is the busiest rank's time for one microbatch.
+/// When actions are due, and how strictly. a(m) is the time when the work before microbatch m is
+/// done, and T the busiest rank's time for one microbatch.
 ///
 ///   F   a(m) + first_pass * head(s)
 ///   I   a(m) + first_pass * head(S-1) + turn T + second_pass * (head of I(s) - head(S-1))
@@ -27,35 +27,37 @@ struct DueDates {
   double weight_lag = 0;
   /// An action may delay one that is due earlier and known to come by this share of its own time.
   double tolerance = 0;
-  /// ... or one that is due not more than this much earlier, in units of the longest F.
+  /// An action may also delay one that is due earlier by at most this much, in units of the longest
+  /// F.
   double eager = 0;
-  /// Of the cap.
+  /// The share of the cap that may be used.
   double memory_share = 1;
-  /// A W may delay what it likes where waiting would make its rank the most idle of all.
+  /// A W may delay any action if waiting would make its rank the most idle of all.
   bool balance = false;
-  /// Stages that differ are due at times of their own: up to this many T earlier or later, by kind
-  /// and stage, as `jitter_seed` says.
+  /// The due dates of each kind and stage are shifted by a random time of up to this many T.
+  /// `jitter_seed` determines the times.
   double jitter = 0;
   uint64_t jitter_seed = 0;
 };
 
 /// The fixed starts of a search, best first by experience.
 std::vector<DueDates> fixed_starts(int32_t microbatches);
-/// Anything.
+/// Random due dates.
 DueDates random_dates(Random& random, int32_t microbatches);
-/// Near `dates`.
+/// Due dates near `dates`.
 DueDates mutated(const DueDates& dates, Random& random);
 
-/// List scheduling by due dates, in either direction of time. A free rank takes the action due
-/// first (i) whose memory fits together with all that is due earlier on the rank and takes memory,
-/// and (ii) that delays nothing due earlier which is known to come; else it waits.
+/// List scheduling by due dates, in either direction of time. A free rank takes the action with the
+/// earliest due date that satisfies two conditions: its memory fits together with that of all
+/// actions that are due earlier on the rank, and it delays no action that is due earlier and known
+/// to come. If there is none, the rank waits.
 class Seeder {
  public:
   /// `in` must outlive it.
   explicit Seeder(const Instance& in);
   ~Seeder();
 
-  /// Writes words that run; false if it got stuck for want of memory.
+  /// Writes words that run. Returns false if memory prevents every remaining action.
   bool build(const DueDates& dates, Words& words);
 
  private:
@@ -81,7 +83,8 @@ class Seeder {
   void collect_forward(int32_t rank, double now);
   void collect_backward(int32_t rank, double now);
   void offer(int32_t kind, int32_t stage, int32_t k, double at, double now);
-  // What F of other stages that are due before it take; more than `room` says only that.
+  // The memory of F of other stages that are due before an F. A value above `room` means only that
+  // it is above `room`.
   double reserved_forward(int32_t rank, int32_t stage, double due_date, double room) const;
   double reserved_backward(int32_t rank, double due_date, double room) const;
   double reserved_for_later(int32_t rank, int32_t after) const;
@@ -100,7 +103,7 @@ class Seeder {
   std::vector<double> base_[kKinds];
   std::vector<double> at_;
   std::vector<double> caps_;
-  std::vector<double> headroom_;       // by rank: what actions need while they run
+  std::vector<double> headroom_;       // by rank: memory that actions need while they run
   std::vector<int32_t> done_[kKinds];  // by stage
   std::vector<double> arrival_[2];     // F, I; by stage, then k
   std::vector<int32_t> missing_[2];    // values that have not been made

@@ -11,7 +11,7 @@
 namespace stagecraft {
 namespace {
 
-/// What the arguments for one stage share.
+/// The tables that the bounds of all stages share.
 struct Chain {
   const StageComposer* composer;
   // Entry l: the least gradient work on the path of a microbatch, over the layers before l.
@@ -23,8 +23,8 @@ struct Chain {
   bool alike = true;   // microbatches
   bool step = true;
 
-  // One microbatch, the smallest, forward through the layers before `layer`, over `hops`
-  // boundaries.
+  // The time of the smallest microbatch to go forward through the layers before `layer`, over
+  // `hops` boundaries.
   double head(int32_t layer, int32_t hops) const {
     return small * composer->forward(0, layer) / fastest + hops * hop;
   }
@@ -47,8 +47,8 @@ double cheapest_hop(const PlanProblem& problem) {
   return hop;
 }
 
-/// B1 to B3 of a stage of the layers [first, end) on a rank, one stage a rank; everything else of
-/// the model counts as cheaply as it can be.
+/// B1 to B3 of a stage of the layers [first, end) on a rank, with one stage a rank. The rest of the
+/// model counts with its least possible cost.
 double stage_bound(const Chain& chain, int32_t rank, int32_t first, int32_t end, bool recompute,
                    bool whole) {
   const StageComposer& composer = *chain.composer;
@@ -68,7 +68,8 @@ double stage_bound(const Chain& chain, int32_t rank, int32_t first, int32_t end,
       place.memory ? *place.memory - composer.fixed_memory(first, end) : plan::kUnlimited;
   if (room < chain.small * std::max(load.memory_forward, load.memory_input))
     return plan::kUnlimited;
-  // The sizes of the microbatches that memory holds, together. Unequal ones may fill it.
+  // The sum of the sizes of the microbatches that memory holds. Microbatches that differ may fill
+  // it completely.
   const auto holds = [&](double memory) {
     if (!(memory > 0) || !std::isfinite(room)) return chain.size;
     const double fit = room / memory * (1 + 1e-9);
@@ -77,7 +78,8 @@ double stage_bound(const Chain& chain, int32_t rank, int32_t first, int32_t end,
   const double in_flight = holds(load.memory_forward);
   const double waiting = load.is_split ? holds(load.memory_input) : 0;
   const double head = chain.step ? chain.head(first, rank) : 0;
-  // One microbatch from the start of F to the start of I: down the later stages and back.
+  // The time of one microbatch from the start of F to the start of I: through the later stages and
+  // back.
   const double later = (composer.forward(end, layers) + chain.back_between(end, layers)) *
                            chain.small / chain.fastest +
                        2.0 * (ranks - 1 - rank) * chain.hop;
@@ -86,7 +88,7 @@ double stage_bound(const Chain& chain, int32_t rank, int32_t first, int32_t end,
   const double work = chain.size * (f + i + w);
   double bound = head + idle + work;
   if (!chain.step) return bound;
-  // Back through the earlier stages. The first stage may have nothing in I.
+  // The way back through the earlier stages. The first stage may have no work in I.
   const double back_work = problem.input_gradient ? chain.back_between(0, first) : 0;
   const double back = chain.small * back_work / chain.fastest + rank * chain.hop;
   const bool more_than_fit = in_flight < chain.size * (1 - 1e-12);
@@ -142,7 +144,7 @@ AnySplitBound bound_any_split(const StageComposer& composer,
   chain.step = composer.objective() == Objective::kStep;
 
   AnySplitBound result;
-  // The least of all ways to do a layer: split, whole, and never with a recompute.
+  // The least work of a layer: with a split or a whole backward, without a recompute.
   double work = 0;
   double largest = 0;
   const double path =

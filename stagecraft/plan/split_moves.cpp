@@ -14,7 +14,8 @@ std::size_t index_of(int32_t number) {
   return static_cast<std::size_t>(number);
 }
 
-/// Compared in this order: lacking memory, bound, then how uneven the ranks' work is.
+/// The score of a choice. Compared in this order: lacking memory, bound, unevenness of the ranks'
+/// work.
 struct SplitScore {
   double lacks = 0;
   double bound = 0;
@@ -48,8 +49,8 @@ class LocalSearch {
   }
 
  private:
-  // The work of each rank bounds the step from below: if that is above the best bound already, the
-  // whole bound need not be computed.
+  // The work of each rank is a cheap lower bound of the step. If the choice does not beat `to_beat`
+  // with it, the whole bound is not computed.
   SplitScore score(const PlanChoice& choice, const SplitScore* to_beat) const {
     const ScheduleProblem problem = composer_.compose(choice);
     SplitScore result;

@@ -35,7 +35,7 @@ class SplitSearch {
       }
     }
     sort();
-    // What fits at all is found by its need alone.
+    // If no candidate fits, search for the choice that needs the least memory.
     if (!found_.empty() && !found_.front().fits) {
       if (std::optional<PlanChoice> choice = choose_for_memory(composer_, space_)) {
         if (plan::differ(composer_.problem().ranks)) {
@@ -61,7 +61,7 @@ class SplitSearch {
           space_.recompute == RecomputeChoice::kNone) {
         continue;
       }
-      // Limits on time do not stop the first start, so that there is a candidate.
+      // The first start is not stopped by the limit, so that there is at least one candidate.
       if (!found_.empty() && limit_.reached()) return;
       PlanChoice choice = plan::first_choice(composer_, per_rank, placement, weighing);
       choice.active_stages = active;
@@ -95,15 +95,16 @@ class SplitSearch {
     return quick_score(composer_.compose(choice)).value_or(plan::kUnlimited);
   }
 
-  // Whether caps cost the best candidate so much that bounds are too hopeful to compare by.
+  // Whether memory binds: the best candidate does not fit, or its bound is more than 3 % above the
+  // lowest bound without caps. Bounds are then too low to compare by.
   bool memory_binds() const {
     double free = plan::kUnlimited;
     for (const PlanCandidate& one : found_) free = std::min(free, one.free_bound);
     return !found_.front().fits || found_.front().bound > 1.03 * free;
   }
 
-  // Memory binds: patterns of recompute with boundaries of their own, compared by quick schedules;
-  // then the best ones are toggled stage by stage.
+  // If memory binds, adds patterns of recompute, each with its own boundaries. Then scores all
+  // candidates by quick schedules, and toggles recompute of the best ones stage by stage.
   void refine() {
     if (found_.empty() || !memory_binds()) return;
     std::vector<std::tuple<int32_t, PlacementStyle, int32_t>> kinds;
@@ -151,7 +152,8 @@ class SplitSearch {
           PlanCandidate tried = rate(composer_, std::move(choice));
           if (!tried.fits || tried.bound > now.score * (1 + kAsGood)) continue;
           tried.score = std::max(tried.bound, quick(tried.choice));
-          // Several ranks may have the most work: each one less is a step, if the time stays.
+          // Several ranks may have the most work. Reducing the work of one of them is accepted even
+          // if the time stays the same.
           const bool better = tried.score < now.score * (1 - 1e-9);
           const bool more_even =
               tried.score <= now.score * (1 + kAsGood) && tried.uneven < now.uneven * (1 - 1e-6);
@@ -165,7 +167,7 @@ class SplitSearch {
     }
   }
 
-  // Every stage with recompute toggled, and every boundary moved by a layer.
+  // All choices with the recompute of one stage toggled, or with one boundary moved by a layer.
   std::vector<PlanChoice> neighbours(const PlanChoice& choice) const {
     std::vector<PlanChoice> result;
     for (int32_t s = 0; s < choice.num_stages(); ++s) {

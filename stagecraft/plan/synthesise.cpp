@@ -14,7 +14,7 @@
 namespace stagecraft {
 namespace {
 
-// Nothing leaves the search that verify and simulate do not confirm.
+// Throws unless verify and simulate confirm the result of the search.
 void confirm(const ScheduleProblem& problem, const plan::Instance& in, Synthesis& result) {
   const StageGraph graph = stage_graph(problem);
   verify_or_throw(*result.schedule, graph, "synthesise", {.microbatches = problem.microbatches});
@@ -49,7 +49,7 @@ Synthesis synthesise(const ScheduleProblem& problem, const SynthesisOptions& opt
   result.makespan = score.makespan;
   result.span = score.span;
   result.value = score.value;
-  // Where the order is optimal, both are the same sum in a different order of rounding.
+  // If the order is optimal, bound and value are the same sum, rounded in a different order.
   if (result.bound.value <= result.value * (1 + 1e-9)) {
     result.bound.value = std::min(result.bound.value, result.value);
   }

@@ -15,7 +15,7 @@
 
 namespace stagecraft {
 
-/// Told whenever a better schedule was found.
+/// Passed to SynthesisOptions::progress whenever a better schedule was found.
 struct SynthesisProgress {
   double value = 0;  ///< of the objective
   double bound = 0;
@@ -25,10 +25,10 @@ struct SynthesisProgress {
   std::string_view found_by;
 };
 
-/// How long and how synthesise looks.
+/// Options of synthesise.
 struct SynthesisOptions {
   std::chrono::nanoseconds time_limit = std::chrono::seconds(5);
-  /// Rounds of the search in the place of a time: the result depends on the problem and the seed
+  /// Rounds of the search, instead of a time. The result then depends on the problem and the seed
   /// alone. A round costs about as much as building and filling one schedule.
   std::optional<int64_t> rounds = std::nullopt;
   uint64_t seed = 1;
@@ -39,24 +39,24 @@ struct SynthesisOptions {
 
 /// The result of synthesise.
 struct Synthesis {
-  /// At level kCompute, every kind of action of a stage in ascending order of microbatches; nothing
-  /// if the problem has no schedule (`shortfalls` says why).
+  /// At level kCompute, every kind of action of a stage in ascending order of microbatches; without
+  /// a value if the problem has no schedule (`shortfalls` says why).
   std::optional<Schedule> schedule;
   std::vector<Shortfall> shortfalls;
 
   double makespan = 0;
   double span = 0;
-  double value = 0;           ///< that of the two which is the objective
+  double value = 0;           ///< the makespan or the span: that of the objective
   std::vector<double> peaks;  ///< by rank, `fixed` and peaks of actions included
   Bound bound;
   std::string found_by;  ///< "due dates, backwards, filled", "1F1B", ...
   int64_t rounds = 0;
   double seconds = 0;
-  /// Nothing better exists: the bound was reached, or all orders of a small problem were tried. (Of
-  /// microbatches that differ, all that keep their order.)
+  /// Whether nothing better exists: the bound was reached, or all orders of a small problem were
+  /// tried. (If microbatches differ, all orders that keep their sequence.)
   bool is_optimal = false;
 
-  /// How far above the bound, as a share of it; 0 when the bound is 0.
+  /// The distance from the bound, as a share of it; 0 if the bound is 0.
   double gap() const { return bound.value > 0 ? value / bound.value - 1 : 0; }
 };
 
@@ -65,8 +65,9 @@ struct Synthesis {
 /// fits. ArgumentError as check_problem.
 Synthesis synthesise(const ScheduleProblem& problem, const SynthesisOptions& options = {});
 
-/// The objective of the best of a few seeds, about what synthesise finds in `rounds` rounds,
-/// without its checks; nothing for an infeasible problem. For comparing many problems.
+/// The objective of the best of a few seeds: about the value that synthesise finds in `rounds`
+/// rounds, but without its checks. Nothing for an infeasible problem. Used to compare many
+/// problems.
 std::optional<double> quick_score(const ScheduleProblem& problem, int64_t rounds = 6);
 
 }  // namespace stagecraft

@@ -4,7 +4,7 @@
 
 namespace stagecraft::plan {
 
-/// A memory without limit, a time that is never reached.
+/// An unlimited memory, or a time that is never reached.
 inline constexpr double kUnlimited = std::numeric_limits<double>::infinity();
 
 }  // namespace stagecraft::plan

@@ -12,10 +12,11 @@
 namespace stagecraft {
 namespace {
 
-/// Actions that are simulated to find a lookahead: about two seconds.
+/// The most actions that are simulated to find a lookahead, which takes about two seconds.
 constexpr int64_t kMostLookaheadSteps = 5'000'000;
 
-/// Numbers that are given may be for more active stages than the choice has.
+/// The lookahead of each rank. Given numbers are reduced to the active stages of the choice, which
+/// may be fewer.
 std::vector<int32_t> resolve(const UnshardLookahead& lookahead, int32_t ranks, int32_t active) {
   if (const auto* given = std::get_if<std::vector<int32_t>>(&lookahead)) {
     std::vector<int32_t> numbers = *given;

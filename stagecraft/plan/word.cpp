@@ -6,7 +6,7 @@
 namespace stagecraft::plan {
 namespace {
 
-// What a rank needs for one microbatch, W at once after I or after all I.
+// The most memory that a rank needs while it runs a word.
 double peak_of(const Instance& in, const Word& word) {
   double held = 0;
   double peak = 0;

@@ -23,20 +23,22 @@ struct Op {
 };
 static_assert(sizeof(Op) == 8);
 
-/// What a rank does, in order, and what all do. Since each kind of action of a stage takes the
-/// microbatches in ascending order, kinds and stages alone (a word) would say the same.
+/// The actions of a rank in order, and those of all ranks. Each kind of action of a stage takes the
+/// microbatches in ascending order, so the sequence of kinds and stages (a word) determines the
+/// microbatches.
 using Word = std::vector<Op>;
 using Words = std::vector<Word>;
 
 /// Numbers the microbatches of each kind and stage of a list from 0 on, in the order of the list.
 void renumber(const Instance& in, Word& word);
 
-/// Microbatch after microbatch: needs the least memory.
+/// Runs one microbatch after the other, which needs the least memory.
 Words sequential_words(const Instance& in);
 
 Schedule to_schedule(const ScheduleProblem& problem, const Words& words);
-/// A compute schedule as words, numbered anew; I and W for B of a split stage, and B for I of one
-/// that is not. Nothing for a schedule of other stages, ranks or microbatches.
+/// A compute schedule as words, with microbatches numbered again. The B of a split stage becomes I
+/// and W, and I and W of a stage that is not split become B. Nothing for a schedule with different
+/// stages, ranks or microbatches.
 std::optional<Words> to_words(const Instance& in, const Schedule& schedule);
 
 }  // namespace stagecraft::plan

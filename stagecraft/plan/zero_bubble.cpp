@@ -91,7 +91,8 @@ class ZeroBubbleRun {
     events_.emplace(at, in_.rank_of[stage]);
   }
 
-  // A W in the gap until `next`, or a wait. Without a W nothing happens until an event comes.
+  // Fills the gap until `next` with a W, or waits. If there is no W, the rank does nothing until
+  // the next event.
   bool wait(int32_t r, double now, double next) {
     const State& state = states_[r];
     if (state.done[kW] == state.done[kI] || !in_.is_split[state.stage]) return false;

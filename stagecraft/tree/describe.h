@@ -11,7 +11,7 @@ namespace stagecraft {
 
 /// A value in one line for error messages: `Tensor[4, 8] float32 grad`, `None`, `3`, `"text"`,
 /// `(Tensor[2] int64, {"mask": None})`. A device is named when it is not the CPU. Long strings and
-/// containers are cut short.
+/// containers are truncated.
 std::string describe(const c10::IValue& value);
 
 /// "float32", "int64", "bool", "bfloat16", ...

@@ -25,8 +25,8 @@ class Opaque : public torch::CustomClassHolder {
   /// leaf cannot be split, and every microbatch gets it whole.
   virtual std::optional<int64_t> max_chunks() const { return std::nullopt; }
   /// Splits the leaf along its batch into exactly `chunks` leaves. The sizes must be those of
-  /// at::tensor_split, because tensors beside the leaf are split like that: the first
-  /// size % chunks chunks have one member more. Called with 1 <= chunks <= max_chunks().
+  /// at::tensor_split, because the tensors of the same tree are split that way: the first size %
+  /// chunks chunks have one member more than the others. Called with 1 <= chunks <= max_chunks().
   virtual std::vector<c10::intrusive_ptr<Opaque>> split(int64_t /*chunks*/) const { return {}; }
   /// Merges the chunks of an output, in their order, into one leaf. Called on the first chunk.
   /// Null, the default: leaves of this class cannot be merged.

@@ -4,16 +4,16 @@
 
 namespace stagecraft {
 
-/// The backward of a body whose forward makes one autograd node that computes the gradients of the
-/// inputs, and that adds to the .grad of the parameters itself. A Stage calls it around its
-/// backwards:
+/// The backward of a stage body that computes the gradients of its parameters outside autograd. Its
+/// forward makes one autograd node, which computes the gradients of the inputs. The body adds the
+/// gradients of the parameters to their .grad. A Stage calls it around its backwards:
 ///
 ///   begin(true);   autograd pass;  take_weight_work()()       B
 ///   begin(false);  autograd pass;  work = take_weight_work()  I
 ///   work()                                                    W
 ///
-/// Everything that it does is work of the device, so a step can be captured as a graph. Called on
-/// the thread of the stage's rank.
+/// All of its work runs on the device, so a step can be captured as a graph. Called on the thread
+/// of the stage's rank.
 class OwnBackward {
  public:
   virtual ~OwnBackward() = default;

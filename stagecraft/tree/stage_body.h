@@ -29,7 +29,8 @@ struct StageBody {
   NamedTensors parameters = {};
   NamedTensors buffers = {};
   /// Whether a weight that autocast casts in one forward may serve the next forwards of the step,
-  /// so that it is cast once. Not if forward changes weights, or casts them without gradients.
+  /// so that it is cast once. Must be false if forward changes weights, or casts them without
+  /// gradients.
   bool shares_casts = false;
   /// Set if forward computes the gradients of its parameters outside autograd. It takes precedence
   /// over StageOptions::weight_work.

@@ -8,7 +8,8 @@
 namespace stagecraft {
 namespace {
 
-// Every dimension that is walked over has the same step in both; `numel == 0` walks over none.
+// Whether both strides reach the elements in the same way. The stride of a dimension of size 1 is
+// never used. A tensor without elements uses no stride.
 bool same_layout(const std::vector<int64_t>& shape, const std::vector<int64_t>& expected,
                  c10::IntArrayRef actual) {
   for (const int64_t size : shape) {

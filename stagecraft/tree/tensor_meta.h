@@ -29,13 +29,14 @@ struct TensorMeta {
 /// `Tensor[4, 8] float32 grad`; the stride is named where it is not that of a contiguous tensor,
 /// the device where it is not the CPU.
 std::string describe(const TensorMeta& meta);
-/// The same for any tensor; sparse and nested ones are called so.
+/// The same for any tensor. A sparse or nested tensor is described as `sparse` or `nested`, without
+/// a stride.
 std::string describe(const at::Tensor& tensor);
 
-/// Throws MetadataError unless `actual` has the shape, then the dtype, then the stride of
-/// `expected`; the first difference is the one reported: `<what>: shape mismatch: expected [4, 8],
-/// got [4]`. Device and requires_grad are not compared. The stride of a dimension with at most one
-/// element reaches nothing and is not compared.
+/// Throws MetadataError unless `actual` has the shape, dtype and stride of `expected`. They are
+/// compared in this order, and the first difference is reported: `<what>: shape mismatch: expected
+/// [4, 8], got [4]`. Device and requires_grad are not compared. The stride of a dimension with at
+/// most one element is not compared, because no element is reached through it.
 void validate(std::string_view what, const TensorMeta& expected, const at::Tensor& actual);
 
 /// The same for lists, after their lengths; value i is named `<what>: value i`.

@@ -67,9 +67,9 @@ class Flattener {
   std::vector<c10::IValue>& leaves_;
 };
 
-// The type of the elements if they are all tensors or all scalars of one kind, otherwise Any. (The
-// full type of a container would be that of one value only: it has the shapes of its tensors in
-// it.)
+// The type of the elements if they are all tensors or all scalars of one kind, otherwise Any.
+// (IValue::type() of a container would fit that one value only, because it contains the shapes of
+// its tensors.)
 c10::TypePtr common_type(const std::vector<c10::IValue>& elements) {
   const auto all = [&](auto is_kind) {
     return std::all_of(elements.begin(), elements.end(), is_kind);
@@ -86,14 +86,14 @@ c10::TypePtr common_type(const std::vector<c10::IValue>& elements) {
 bool conforms(const c10::IValue& value, const c10::Type& type) {
   if (type.kind() == c10::TypeKind::AnyType) return true;
   if (value.isTensor()) {
-    // The full type of a tensor names its shape; making it costs a microsecond.
+    // IValue::type() of a tensor would contain its shape, and takes a microsecond.
     const auto& any_tensor = c10::TensorType::get();
     return &type == any_tensor.get() || any_tensor->isSubtypeOf(type);
   }
   return value.type()->isSubtypeOf(type);
 }
 
-// `wanted` where all elements have it, otherwise what they have in common.
+// `wanted` if all elements have it, otherwise their common type.
 c10::TypePtr element_type(const c10::TypePtr& wanted, const std::vector<c10::IValue>& elements) {
   if (!wanted) return common_type(elements);
   for (const auto& element : elements) {
@@ -136,7 +136,7 @@ c10::IValue build(const TreeSpec& spec, c10::IValue*& leaf) {
   }
 }
 
-// Collects the leaves of `value` if it has the structure of `spec`; false where it has not.
+// Collects the leaves of `value` if it has the structure of `spec`, and returns whether it has.
 bool collect(const TreeSpec& spec, const c10::IValue& value, Sequences sequences,
              std::vector<c10::IValue>& leaves) {
   const auto children = spec.children();
@@ -186,13 +186,15 @@ bool has_elements_here(const at::Tensor& tensor) {
 bool tensor_equal(const at::Tensor& a, const at::Tensor& b) {
   if (a.is_same(b)) return true;
   if (!a.defined() || !b.defined()) return false;
-  // The elements of other tensors cannot be compared in one way: only identity counts.
+  // Sparse, nested and meta tensors are equal only if they are the same tensor, because at::equal
+  // does not compare the elements of all of them.
   if (!has_elements_here(a) || !has_elements_here(b)) return false;
   if (a.scalar_type() != b.scalar_type() || a.device() != b.device() || a.sizes() != b.sizes()) {
     return false;
   }
   if (!a.is_floating_point() && !a.is_complex()) return at::equal(a, b);
-  // Types of eight bits and less have no comparisons of their own; all their values are in float32.
+  // Floating-point dtypes of eight bits have no comparison operators in torch. float32 represents
+  // all of their values.
   const bool is_small = a.element_size() == 1;
   const at::Tensor x = is_small ? a.to(at::kFloat) : a;
   const at::Tensor y = is_small ? b.to(at::kFloat) : b;

@@ -28,8 +28,7 @@ std::optional<Difference> find_difference(const TreeSpec& expected, const TreeSp
 
 /// For each leaf of `expected`, the number of the leaf of `actual` at the same place. It is not the
 /// identity if the keys of a dict have a different order. Throws MetadataError that names the path
-/// of
-/// the first difference, starting with `root`: `args[1]["mask"]: expected tuple of 2, got leaf`.
+/// of the first difference, starting with `root`: `args[1]["mask"]: expected tuple of 2, got leaf`.
 std::vector<std::size_t> match(const TreeSpec& expected, const TreeSpec& actual,
                                std::string_view root, Sequences sequences = Sequences::kExact);
 

@@ -13,7 +13,7 @@
 namespace stagecraft {
 
 /// The structure of a value tree without its leaves: which tuples, lists and dicts it is made of.
-/// Immutable; a copy shares.
+/// Immutable. Copies share one structure.
 ///
 /// Two specs are equal when they nest the same kinds with the same sizes and names. The order of a
 /// dict's keys does not count, and neither do element types, which a spec only remembers so that

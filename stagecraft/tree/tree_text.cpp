@@ -51,7 +51,8 @@ class Parser {
   }
 
  private:
-  // Items separated by commas up to `close`; a comma after the last is fine. Whether there was one.
+  // Reads items separated by commas, and `close`. A comma after the last item is allowed. Returns
+  // whether there was one.
   template <typename F>
   bool read_items(std::string_view close, F&& read_item) {
     bool comma = false;

@@ -72,9 +72,8 @@ TEST(HostileProgram, NodesThatContradictEachOther) {
       {[](SmallArchive& a) { a.nodes()[0]["target"] = "torch.ops.aten"; },
        "expected namespace.name.overload, got 'aten'"},
       {[](SmallArchive& a) { a.nodes()[0]["target"] = "os.system"; },
-       "there is no such operator outside Python: os.system is a function of Python"},
-      {[](SmallArchive& a) { a.nodes()[0]["target"] = ""; },
-       "there is no such operator outside Python"},
+       "there is no operator for os.system, which is a function of Python"},
+      {[](SmallArchive& a) { a.nodes()[0]["target"] = ""; }, "there is no operator for "},
       {[](SmallArchive& a) { a.nodes()[0]["inputs"][0]["name"] = "weight"; },
        "the operator takes no argument 'weight', or it is given twice"},
       {[](SmallArchive& a) { a.nodes()[0]["inputs"] = Json::array(); },
@@ -209,7 +208,7 @@ TEST(HostileProgram, TextsThatAreNoUtf8) {
   }
   const TempFile file(zip_bytes(members));
   EXPECT_ERROR(load_exported(file.path()), FileError,
-               file.path() + ": models/model.json is no JSON: ");
+               file.path() + ": models/model.json is not JSON: ");
 }
 
 TEST(HostileProgram, TwoNamesForOneState) {

@@ -89,7 +89,7 @@ TEST(ParseJson, HandsOutElementsAndKeepsTheRest) {
 TEST(ParseJson, RefusesWhatIsNone) {
   for (const char* text : {"", "{", "[1,]", "{\"a\":}", "{\"a\":1", "nul", "[1]]", "{1:2}", "\"a",
                            "[1e999]", "\"\xff\"", "[\"\xc3(\"]", "\"\x01\"", "'a'"}) {
-    EXPECT_ERROR(parse_json(text, "the text"), FileError, "the text is no JSON: ") << text;
+    EXPECT_ERROR(parse_json(text, "the text"), FileError, "the text is not JSON: ") << text;
   }
   EXPECT_ERROR(parse_json(R"(["a\u0000b"])", "t"), FileError, "t: a text has a zero byte in it");
   EXPECT_ERROR(parse_json(R"({"\u0000": 1})", "t"), FileError, "t: a text has a zero byte in it");

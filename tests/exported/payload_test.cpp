@@ -130,9 +130,9 @@ TEST(Payload, RefusesWhatDoesNotLieInItsPiece) {
        "got 'Symbol('s0'"},
       {[](SmallArchive&, Json& m) { m["tensor_meta"]["sizes"].push_back(payload_field(1)); },
        "fc.weight: it has 3 sizes and 2 strides"},
-      {[](SmallArchive&, Json& m) { m["use_pickle"] = true; }, "only plain strided tensors"},
-      {[](SmallArchive&, Json& m) { m["tensor_meta"] = nullptr; }, "only plain strided tensors"},
-      {[](SmallArchive&, Json& m) { m["tensor_meta"]["layout"] = 1; }, "only plain strided"},
+      {[](SmallArchive&, Json& m) { m["use_pickle"] = true; }, "only strided tensors"},
+      {[](SmallArchive&, Json& m) { m["tensor_meta"] = nullptr; }, "only strided tensors"},
+      {[](SmallArchive&, Json& m) { m["tensor_meta"]["layout"] = 1; }, "only strided"},
       {[](SmallArchive&, Json& m) { m["path_name"] = "weight_9"; }, "has no data/weights/weight_9"},
       {[](SmallArchive&, Json& m) { m["path_name"] = "../../archive_format"; }, "has no data/"},
   };

@@ -39,9 +39,9 @@ TEST(ReadProgram, RefusesWhatIsNoJson) {
   const std::string text = SmallArchive::linear().model.dump();
   for (std::size_t size = 0; size < text.size(); size += 7) {
     EXPECT_ERROR(read_program(text.substr(0, size), "model.json"), FileError,
-                 "model.json is no JSON: ");
+                 "model.json is not JSON: ");
   }
-  EXPECT_ERROR(read_program(text + "}", "model.json"), FileError, "model.json is no JSON: ");
+  EXPECT_ERROR(read_program(text + "}", "model.json"), FileError, "model.json is not JSON: ");
   EXPECT_ERROR(read_program("[]", "model.json"), FileError,
                "model.json: expected an object, got array");
 }
@@ -191,7 +191,7 @@ TEST(ReadProgram, RefusesGraphsThatNestTooDeep) {
 
 TEST(ReadProgram, ReadsWhereWeightsAre) {
   EXPECT_EQ(read_payloads(SmallArchive::linear().weights.dump(), "w").size(), 2U);
-  EXPECT_ERROR(read_payloads("{", "w.json"), FileError, "w.json is no JSON: ");
+  EXPECT_ERROR(read_payloads("{", "w.json"), FileError, "w.json is not JSON: ");
   EXPECT_ERROR(read_payloads("{}", "w.json"), FileError, "w.json: expected a member 'config'");
   EXPECT_ERROR(read_payloads(R"({"config": {"a.b": {"path_name": 3}}})", "w.json"), FileError,
                "w.json.config.a.b.path_name: expected a text, got number");

@@ -137,7 +137,7 @@ TEST(SizeTable, SaysWhatItCannotRead) {
       {"LShift(s0, 62)", "there is no rule for LShift of 2"},
       {"FloatTrueDiv(s0, 2)", "there is no rule for FloatTrueDiv of 2"},
       {"sqrt(s0)", "there is no rule for sqrt of 1"},
-      {"Add()", "Add of nothing"},
+      {"Add()", "Add has no arguments"},
       {"Piecewise()", "expected pieces, got none"},
       {"s0 +", "expected a number or a symbol"},
       {"(s0", "expected"},

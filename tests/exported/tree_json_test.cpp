@@ -72,7 +72,7 @@ TEST(TreeJson, RefusesDictsWithoutKeys) {
 }
 
 TEST(TreeJson, NamesThePlaceOfWhatIsWrong) {
-  EXPECT_ERROR(read_tree("", "in_spec"), FileError, "in_spec is no JSON: ");
+  EXPECT_ERROR(read_tree("", "in_spec"), FileError, "in_spec is not JSON: ");
   EXPECT_ERROR(read_tree("{}", "in_spec"), FileError, "in_spec: expected a list, got object");
   EXPECT_ERROR(read_tree("[]", "in_spec"), FileError, "in_spec: expected at least 1 elements");
   EXPECT_ERROR(read_tree("[1]", "in_spec"), FileError, "in_spec: expected at least 2 elements");

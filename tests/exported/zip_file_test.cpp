@@ -203,7 +203,7 @@ TEST(ZipFile, RefusesAbsurdSizesOfEightBytes) {
   expect_zip_refused(zip64(5, 0, 0, UINT64_MAX), "entry 1 of its directory is invalid");
   std::string bytes = zip64(5, 0, 0);
   put<uint64_t>(bytes, bytes.size() - 22 - 12, UINT64_MAX - 3);
-  expect_zip_refused(bytes, "its directory is not where it should be");
+  expect_zip_refused(bytes, "its directory is not where its end record says");
 }
 
 }  // namespace

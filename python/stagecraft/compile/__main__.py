@@ -20,7 +20,7 @@ _EXAMPLES = """\
 FILE is an archive that torch.export.save has written (.pt2), a graph of save_graph, or a pipe of save_pipe. C++
 programs load the package with CompiledPipe::load, without Python.
 
-Exit status: 0 good, 1 what cannot be compiled, 2 bad usage.
+Exit status: 0 good, 1 the model cannot be compiled, 2 bad usage.
 
 examples:
   stagecraft compile gpt.pt2 --stages 4 -o gpt.scp
@@ -37,12 +37,12 @@ def _parser() -> argparse.ArgumentParser:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("file", metavar="FILE")
-    parser.add_argument("-o", "--output", metavar="FILE.scp", help="default: the name of FILE with .scp")
+    parser.add_argument("-o", "--output", metavar="FILE.scp", help="the package; default: the name of FILE with .scp")
     how = parser.add_argument_group("split").add_mutually_exclusive_group()
     how.add_argument("--stages", type=int, metavar="N", help="the best split into N; default: 1, or that of a pipe")
-    how.add_argument("--split", metavar="NAME,...", help="before these modules: layers.4,layers.8")
-    how.add_argument("--plan", metavar="FILE.plan", help="as this plan splits")
-    parser.add_argument("--program", metavar="NAME", help="of an archive that has several")
+    how.add_argument("--split", metavar="NAME,...", help="split before these modules: layers.4,layers.8")
+    how.add_argument("--plan", metavar="FILE.plan", help="split as in this plan")
+    parser.add_argument("--program", metavar="NAME", help="a program of an archive that has several")
     parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="default: cpu")
     types = parser.add_mutually_exclusive_group()
     types.add_argument("--bf16", action="store_true", help="autocast to bfloat16; weights keep their type")
@@ -53,11 +53,11 @@ def _parser() -> argparse.ArgumentParser:
         help="sizes with one value, that of the example if none is given; default: sizes that the model lets change may change",
     )
     parser.add_argument("--eval", action="store_true", help="one more program: a forward that saves nothing")
-    parser.add_argument("--memory-budget", type=float, metavar="SHARE", help="of what a forward would save, 0 to 1; the rest is recomputed")
-    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes side by side; default: 1")
-    parser.add_argument("--cache", metavar="FOLDER", help="default: STAGECRAFT_CACHE or ~/.cache/stagecraft/compiled")
-    parser.add_argument("--no-cache", action="store_true", help="compile again what was compiled before")
-    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE", help="that registers operators of the model, in Python")
+    parser.add_argument("--memory-budget", type=float, metavar="SHARE", help="share of the saved values that a forward may save, 0 to 1; the rest is recomputed")
+    parser.add_argument("--jobs", type=int, default=1, metavar="N", help="processes that compile at the same time; default: 1")
+    parser.add_argument("--cache", metavar="FOLDER", help="cache of programs; default: STAGECRAFT_CACHE or ~/.cache/stagecraft/compiled")
+    parser.add_argument("--no-cache", action="store_true", help="compile all programs again")
+    parser.add_argument("--import", dest="imports", action="append", default=[], metavar="MODULE", help="a Python module that registers operators of the model")
     parser.add_argument("--quiet", action="store_true", help="no progress")
     return parser
 
@@ -90,7 +90,7 @@ def _split_options(args: argparse.Namespace) -> list[str]:
 
 
 class _Terminated(BaseException):
-    """SIGTERM."""
+    """Raised by SIGTERM."""
 
 
 def _interrupt(*unused: object) -> None:
@@ -98,7 +98,7 @@ def _interrupt(*unused: object) -> None:
 
 
 def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
-    """Runs the command; returns its exit status. `workers`: processes that live longer; None: as many as --jobs."""
+    """Runs the command and returns its exit status. `workers`: existing processes; None: start --jobs processes."""
     parser = _parser()
     args = parser.parse_args(words)
     try:
@@ -126,7 +126,7 @@ def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
         if not args.quiet:
             print(line, file=sys.stderr, flush=True)
 
-    # torch takes seconds to import: not for a usage error.
+    # torch takes seconds to import, so it is imported after the check of the options.
     try:
         import torch
     except ImportError:
@@ -142,7 +142,7 @@ def main(words: list[str] | None = None, workers: Workers | None = None) -> int:
         device=args.device, autocast=autocast, with_eval=args.eval, memory_budget=args.memory_budget
     )
     cache = None if args.no_cache else Cache(Path(args.cache) if args.cache else default_folder())
-    # Whatever ends this process, its workers and folders do not stay behind.
+    # Workers and folders are removed for every way in which this process ends.
     is_main_thread = threading.current_thread() is threading.main_thread()
     before = signal.signal(signal.SIGTERM, _interrupt) if is_main_thread else None
     try:

@@ -1,4 +1,4 @@
-"""Compiles the programs of stages, here or in processes side by side."""
+"""Compiles the programs of stages, in this process or in several processes at the same time."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ class Job:
 
 def inductor_options(options: StageOptions) -> dict[str, Any]:
     """Settings of Inductor; part of the fingerprint."""
-    # Ranks are threads: the number of threads is that of the thread that calls, not that of this machine.
+    # Ranks may be threads, so a program must use the number of threads of the calling thread, not that of
+    # this machine.
     return {"cpp.dynamic_threads": True} if options.device == "cpu" else {}
 
 
@@ -53,7 +54,7 @@ def options_from_json(fields: dict[str, Any]) -> StageOptions:
 
 
 def compile_program(stage: int, name: str, programs: StagePrograms, options: StageOptions) -> list[str]:
-    """The files of one program. CompileError, in one sentence, for what Inductor cannot do."""
+    """The files of one program. CompileError, in one sentence, if Inductor cannot compile it."""
     module = programs.programs[name].module
     try:
         return private.aot_compile(module, inductor_options(options))
@@ -62,7 +63,7 @@ def compile_program(stage: int, name: str, programs: StagePrograms, options: Sta
 
 
 def explain(error: BaseException) -> str:
-    """What went wrong in Inductor, for a reader who does not know its inside."""
+    """The failure of Inductor, in words for users who do not know Inductor."""
     text = str(error)
     first = next((line.strip() for line in text.splitlines() if line.strip()), type(error).__name__)
     kinds = {type(each).__name__ for each in _causes(error)} | set(text.split("(")[0].split())
@@ -97,7 +98,8 @@ def compile_stages(
     progress: Progress,
     imports: list[str],
 ) -> dict[str, Path]:
-    """Packages by key. Workers compile one program at a time each; without any, this process compiles.
+    """Compiles programs and returns packages by key. Each worker compiles one program at a time.
+    Without workers, this process compiles.
 
     `imports`: modules that register operators.
     """
@@ -126,7 +128,7 @@ def _compile_beside(
     files: dict[str, dict[str, list[str]]],
     imports: list[str],
 ) -> None:
-    # Those that take longest begin first.
+    # The programs that take longest are compiled first.
     order = ["forward", "backward", "eval", "input_backward", "weight_backward", "prepare"]
     todo = [(job, name) for name in order for job in jobs if name in job.programs.programs]
 

@@ -1,4 +1,4 @@
-"""Compiled programs on disk, by a fingerprint of their graphs: nothing is compiled twice."""
+"""A cache of compiled programs on disk, keyed by a fingerprint of their graphs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def sha256_of(path: Path) -> str:
 
 
 class Cache:
-    """A folder of packages, each with its checksum. A damaged one counts as missing."""
+    """A folder of packages, each with its checksum. A damaged package counts as missing."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -43,7 +43,7 @@ class Cache:
             return None
 
     def problem(self) -> str | None:
-        """Why nothing can be put into it; None if it can. Makes the folder."""
+        """Makes the folder. Returns the reason if it cannot be written, otherwise None."""
         try:
             self.folder.mkdir(parents=True, exist_ok=True)
             with tempfile.TemporaryFile(dir=self.folder):
@@ -52,7 +52,8 @@ class Cache:
             return f"{self.folder}: the cache cannot be written: {error.strerror}"
 
     def put(self, key: str, package: Path) -> Path:
-        """Copies a package into the cache. It appears there only when it is complete. OSError."""
+        """Copies a package into the cache. It appears there only when it is complete. Raises
+        OSError."""
         self.folder.mkdir(parents=True, exist_ok=True)
         path = self.folder / f"{key}.pt2"
         handle, name = tempfile.mkstemp(dir=self.folder, prefix=key, suffix=".unfinished")

@@ -19,7 +19,8 @@ __all__ = ["Chain", "load_chain"]
 
 
 class Chain:
-    """`load`: gives a program by stage and name. `tensors`: of the stages, by name; the caller may change them in place."""
+    """`load` returns a program by stage and name. `tensors` has the tensors of the stages by name; the caller may
+    change them in place."""
 
     def __init__(
         self, pipe: PipeFile, stages: Sequence[Mapping[str, Any]], load: Callable[[int, str], Any], device: str
@@ -39,7 +40,8 @@ class Chain:
             self.runners.append(runner)
 
     def forward(self, args: Sequence[torch.Tensor], sizes: Mapping[str, int]) -> list[dict[int, torch.Tensor]]:
-        """The outputs of every stage. `args`: the model's positional arguments, all tensors."""
+        """The outputs of every stage. `args` has the model's positional arguments, which are
+        tensors."""
         made: list[dict[int, torch.Tensor]] = []
         for stage, runner in enumerate(self.runners):
             inputs = {
@@ -50,7 +52,8 @@ class Chain:
         return made
 
     def backward(self, made: list[dict[int, torch.Tensor]], halves: bool) -> None:
-        """Adds the gradients of parameters to those of the runners. Every output of the last stage gets the gradient 1."""
+        """Adds the gradients of parameters to those of the runners. The gradient of every output of the last stage is
+        1."""
         last = len(self.runners) - 1
         sums = {(last, i): torch.ones_like(made[last][i]) for i in self.stages[last]["output_grads"]}
         late = []
@@ -76,7 +79,7 @@ class Chain:
             runner.weight_backward()
 
     def step(self, args: Sequence[torch.Tensor], halves: bool, sizes: Mapping[str, int]) -> dict[int, torch.Tensor]:
-        """Forward and backward; the outputs of the last stage. Gradients are fresh."""
+        """Runs forward and backward with new gradients. Returns the outputs of the last stage."""
         with torch.no_grad():
             for runner in self.runners:
                 runner.grads.clear()
@@ -85,7 +88,7 @@ class Chain:
         return made[-1]
 
     def grads(self) -> dict[str, torch.Tensor]:
-        """Of parameters by name; those of copies of a tied weight are added."""
+        """The gradients of parameters by name. Gradients of copies of a tied weight are added."""
         result: dict[str, torch.Tensor] = {}
         for stage, runner in zip(self.stages, self.runners, strict=True):
             for index, grad in runner.grads.items():
@@ -97,7 +100,7 @@ class Chain:
 def load_chain(package: Path, device: str) -> Chain:
     """The stages of a package."""
     stages = read_description(package)["stages"]
-    # The loader of a program unpacks it, so the files are not needed any more.
+    # The loader of a program unpacks it, so the files are not needed afterwards.
     with tempfile.TemporaryDirectory(prefix="stagecraft-chain-") as folder:
         pipe = PipeFile(extract_member(package, "pipe", Path(folder) / "pipe"))
 

@@ -1,4 +1,4 @@
-"""From a pipe file to a package of compiled stages."""
+"""Compiles the stages of a pipe file and writes a package."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ __all__ = ["Result", "compile_pipe"]
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """What was done: programs compiled now, stages with code of their own, of them found in the cache."""
+    """The counts of a compilation: programs compiled now, stages with code of their own, and those of
+    them found in the cache."""
 
     compiled: int
     distinct: int
@@ -37,7 +38,8 @@ class Result:
 
 
 def _fix_sizes(pipe: PipeFile, options: StageOptions, fix: dict[str, int | None] | None) -> StageOptions:
-    """`fix`: sizes that get one value, None for the example's; None alone: all of them."""
+    """`fix` has the sizes that get one value; None means the example's value. If `fix` is None, all
+    sizes are fixed."""
     sizes: dict[str, GraphSize] = {}
     for stage in range(pipe.num_stages):
         graph = pipe.stage_graph(stage)
@@ -70,8 +72,9 @@ def compile_pipe(
 ) -> Result:
     """Compiles the stages of a pipe file and writes the package. CompileError.
 
-    `fix`: False keeps the sizes that may change, None fixes all at the example's values. `processes`: how many
-    compile, as workers; one alone is this process. `workers`: None for own ones.
+    `fix`: False keeps the sizes that may change, None fixes all at the example's values. `processes`: the
+    number of processes that compile; if it is 1, this process compiles. `workers`: existing workers; None:
+    starts its own.
     """
     start = time.monotonic()
     if options.device == "cuda" and not torch.cuda.is_available():

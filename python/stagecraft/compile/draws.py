@@ -1,7 +1,7 @@
 """Random operators as functions of a seed.
 
-Each random node of a stage has a seed of its own, which the caller derives from the step, the microbatch and the name of
-the node. So the numbers do not depend on where the model is split, and forward and backward see the same.
+Each random node of a stage has a seed of its own, which the caller derives from the step, the microbatch and the name
+of the node. So the numbers do not depend on the split, and forward and backward use the same numbers.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from .private import random_numbers, seed_at
 
 __all__ = ["Draw", "find_draw"]
 
-# Takes the arguments of the operator by name, and a function that makes numbers of a size: rand or randn.
+# A function that makes numbers of a given size: rand or randn.
 Numbers = Callable[[Any, str], torch.Tensor]
+# Draws the numbers of a node. Takes the arguments of the operator by name, and a function for numbers.
 Draw = Callable[[dict[str, Any], Numbers], Any]
 
 
@@ -110,7 +111,8 @@ def _normal_in_place(args: dict[str, Any], numbers: Numbers) -> Any:
 
 
 def _attention(args: dict[str, Any], numbers: Numbers) -> Any:
-    """With dropout: fused attention draws from the process's generator, so this is two products and a softmax."""
+    """Attention with dropout. It is two products and a softmax, because fused attention would draw from the
+    process's generator."""
     q, k, v = args["query"], args["key"], args["value"]
     mask = args.get("attn_mask")
     scale = args.get("scale")
@@ -147,14 +149,15 @@ _DRAWS: dict[str, Draw] = {
 
 
 def _is_off(args: dict[str, Any]) -> bool:
-    """Whether the arguments say that nothing is drawn."""
+    """Whether the operator draws nothing with these arguments."""
     if args.get("train") is False or args.get("training") is False:
         return True
     return any(name in args and args[name] == 0 for name in ("dropout_p", "dropout"))
 
 
 def find_draw(op: str, overload: Any, args: dict[str, Any], node: str) -> Draw | None:
-    """How a node draws; None for a node that draws nothing. `overload`: the operator of torch."""
+    """The function that draws for a node; None for a node that draws nothing. `overload` is the
+    operator of torch."""
     if torch.Tag.nondeterministic_seeded not in overload.tags or _is_off(args):
         return None
     if op not in _DRAWS:

@@ -6,4 +6,5 @@ __all__ = ["CompileError"]
 
 
 class CompileError(RuntimeError):
-    """What cannot be compiled, in one sentence: what was expected, what came, where."""
+    """The reason, in one sentence, why something cannot be compiled: what was expected, what came,
+    where."""

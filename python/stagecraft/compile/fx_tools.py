@@ -65,7 +65,7 @@ def output(module: fx.GraphModule) -> fx.Node:
 
 
 def hint(size: Any) -> int:
-    """The example's number."""
+    """The value of a size in the example."""
     if isinstance(size, int):
         return size
     node = size.node
@@ -76,7 +76,7 @@ def hint(size: Any) -> int:
 
 
 def nbytes(node: fx.Node) -> int:
-    """Of a tensor, at the example's sizes."""
+    """The bytes of a tensor at the example's sizes."""
     value = node.meta["val"]
     count = int(value.element_size())
     for size in value.shape:
@@ -85,7 +85,7 @@ def nbytes(node: fx.Node) -> int:
 
 
 def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
-    """The nodes and all that they are made of."""
+    """The nodes and all nodes that they depend on."""
     seen: set[fx.Node] = set()
     todo = list(nodes)
     while todo:
@@ -97,10 +97,11 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def extract(module: fx.GraphModule, inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]) -> fx.GraphModule:
-    """The part of a graph that makes `outputs` of `inputs`, which may be any of its nodes.
+    """The part of a graph that computes `outputs` from `inputs`. Both may be any nodes of the
+    graph.
 
-    Inputs that nothing reads stay. Nothing else does: an operator that may draw random numbers is left out, too, if
-    nothing reads it.
+    Inputs that nothing reads are kept. Other nodes that nothing reads are dropped, even if they may draw random
+    numbers.
     """
     graph = fx.Graph()
     copies: dict[fx.Node, fx.Node] = {}

@@ -274,7 +274,8 @@ class _Reader:
         return value
 
     def read_tree(self, leaf: Any, counts: list[int] | None = None) -> None:
-        """Leaves of nested tuples, lists and dicts. `counts`: of the leaves of each child of the root."""
+        """Reads the leaves of nested tuples, lists and dicts. `counts` gets the number of leaves of each
+        child of the root."""
         self.blanks()
         close = {"(": ")", "[": "]", "{": "}"}.get(self.peek())
         if close is None:
@@ -457,7 +458,7 @@ class _Reader:
         if word in ("True", "False"):
             return word == "True"
         if word in ("generator", "object"):
-            raise self.fail(f"a {word} of the caller, which no file holds")
+            raise self.fail(f"a {word} of the caller, which cannot be saved in a file")
         if word in ("inf", "nan"):
             return float(word)
         if word and not word[0].isdigit() and not any(size.name == word for size in self.graph.sizes):

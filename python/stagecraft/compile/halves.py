@@ -16,15 +16,16 @@ from .tensors_only import CARRIER, read_sizes_off_tensors
 
 __all__ = ["Divided", "divide", "split_backward"]
 
-# I makes a gradient if W would have to keep this many times its bytes for it (norms and biases).
+# I computes a gradient of a parameter if W would have to keep at least this many times its bytes
+# for it. (Norms and biases.)
 _SMALL = 4
-# Inputs that exist all the time: to read them again costs nothing.
+# Inputs that exist all the time. Reading them again costs no memory.
 _LASTING = {"parameter", "buffer", "prepared"}
 
 
 @dataclasses.dataclass
 class Divided:
-    """Forward and backward. `slots` has the inputs of the backward by name."""
+    """A forward and its backward. `slots` has the inputs of the backward by name."""
 
     forward: Program
     backward: Program
@@ -40,9 +41,10 @@ def divide(
     mode: Any,
     carriers: list[fx.Node],
 ) -> Divided:
-    """`outputs`: what the outputs of the joint graph are, the first `count` are the forward's.
+    """`outputs` describes the outputs of the joint graph. The first `count` are those of the
+    forward.
 
-    `carriers`: inputs that sizes may be read off.
+    `carriers` are inputs from whose shapes sizes may be read.
     """
     weights = [i for i, node in enumerate(placeholders(joint)) if slots[node.name].kind in _LASTING]
     forward, backward = partition(joint, mode, count, weights)
@@ -63,7 +65,7 @@ def divide(
         if node.op == "placeholder":
             slot = slots[node.name]
             if slot.kind != "buffer" or slot.index not in updated:
-                continue  # it comes in again
+                continue  # the backward gets this input again
             # The caller overwrites the buffer before the backward runs.
             original = node
             with forward.graph.inserting_before(output(forward)):
@@ -85,7 +87,7 @@ def divide(
     ]
     whole = extract(backward, placeholders(backward), [node for node, _ in made])
     _separate_convolutions(whole)
-    # The halves are made of a graph whose sizes still come in as they are.
+    # The halves are made from a graph whose inputs still include sizes.
     return Divided(
         Program(module, _inputs(module, known), described),
         Program(whole, [], [slot for _, slot in made]),
@@ -95,7 +97,7 @@ def divide(
 
 
 def carrier_slots(carriers: list[fx.Node], slots: dict[str, Slot]) -> dict[str, Slot]:
-    """What stands for an input that comes in for its sizes alone."""
+    """The slots of inputs that are passed for their sizes alone."""
     return {
         node.name + CARRIER: Slot("sizes") if slots[node.name].kind == "sizes" else Slot("sizes_of", slots[node.name].index)
         for node in carriers
@@ -117,7 +119,7 @@ def finish(program: Program, divided: Divided, kept: dict[str, Slot] | None = No
 def _make_views_again(
     forward: fx.GraphModule, backward: fx.GraphModule, count: int, slots: dict[str, Slot], outputs: list[Slot | None]
 ) -> None:
-    """A saved view of an input of the forward is made again of that input."""
+    """Saves the base instead of a view of a forward input. The backward makes the view again."""
     updated = {slot.index for slot in outputs if slot is not None and slot.kind == "buffer_update"}
     in_forward = {node.name: node for node in forward.graph.nodes}
     have = {node.name: node for node in placeholders(backward)}
@@ -158,7 +160,8 @@ def _make_views_again(
 
 
 def _separate_convolutions(backward: fx.GraphModule) -> None:
-    """A convolution's backward makes the gradients of input and weights in one node: one node for each."""
+    """Divides the backward of a convolution, which is one node, into a node for the gradient of the input
+    and one for those of the weights."""
     for node in list(backward.graph.nodes):
         if node.target is not torch.ops.aten.convolution_backward.default:
             continue
@@ -177,10 +180,11 @@ def _separate_convolutions(backward: fx.GraphModule) -> None:
 
 
 def split_backward(divided: Divided) -> tuple[Program, Program] | None:
-    """I ends in the gradients of inputs, W in those of weights. None if the stage has only one of them.
+    """Splits the backward: I computes the gradients of inputs, W those of weights. None if the stage
+    has only one of the two.
 
-    W reads `kept` values of I; views of them are made again. Gradients that would keep far more bytes than they have
-    are made by I.
+    W reads `kept` values of I, and makes views of them again. I computes the gradients for which W would have to
+    keep far more bytes than they have.
     """
     module = divided.backward.module
     nodes = divided.backward.output_nodes()
@@ -190,11 +194,11 @@ def split_backward(divided: Divided) -> tuple[Program, Program] | None:
     if not input_grads or not weight_grads:
         return None
     spine = {node for node in ancestors(node for node, _ in input_grads) if node.op != "placeholder"}
-    # A node with several results makes them all at once.
+    # A node with several results computes all of them at once.
     spine |= {node for node in module.graph.nodes if node.target is operator.getitem and node.args[0] in spine}
 
     def roots(grad: fx.Node) -> set[fx.Node]:
-        """The values of the spine, past views and sizes, that make a gradient."""
+        """The values of the spine that a gradient depends on, without views and sizes."""
         found: set[fx.Node] = set()
         seen: set[fx.Node] = set()
         todo = [grad]
@@ -226,7 +230,7 @@ def split_backward(divided: Divided) -> tuple[Program, Program] | None:
     for root, grads in readers.items():
         if sum(nbytes(grad) for grad in grads) * _SMALL < nbytes(root):
             early.update(grads)
-    # Nothing is gained where the values are kept for other gradients.
+    # Nothing is gained if the values are kept for other gradients anyway.
     kept_anyway = set().union(*(found for grad, found in needs.items() if grad not in early))
     early = {grad for grad in early if is_on_spine(grad) or not needs[grad] <= kept_anyway}
     late = [(node, slot) for node, slot in weight_grads if node not in early]

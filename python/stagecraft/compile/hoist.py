@@ -1,4 +1,5 @@
-"""Moves what depends on weights alone out of the programs of a microbatch, into one that runs after each update."""
+"""Moves operators that depend on weights alone out of the programs of a microbatch, into a program that runs after
+each update."""
 
 from __future__ import annotations
 
@@ -11,7 +12,8 @@ __all__ = ["hoist"]
 
 
 def hoist(joint: fx.GraphModule, slots: dict[str, Slot]) -> Program | None:
-    """Takes the casts of weights, and the like, out of a joint graph; returns the program that makes them.
+    """Removes casts of weights and similar operators from a joint graph, and returns the program that
+    computes them.
 
     Their results become inputs of the joint graph, of kind `prepared`; `slots` gets their names. Views stay where they
     are, because they cost nothing.
@@ -25,7 +27,7 @@ def hoist(joint: fx.GraphModule, slots: dict[str, Slot]) -> Program | None:
     made = {node for node in of_weights if node.op == "call_function" and node.target not in VIEWS}
 
     def is_read_outside(node: fx.Node) -> bool:
-        """By something that is not hoisted, also through views."""
+        """Whether a node that is not hoisted reads the node, directly or through views."""
         return any(user not in made and (user not in of_weights or is_read_outside(user)) for user in node.users)
 
     cut = [node for node in joint.graph.nodes if node in made and is_read_outside(node)]

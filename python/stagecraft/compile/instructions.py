@@ -6,7 +6,7 @@ from pathlib import Path
 
 __all__ = ["instructions_here", "instructions_of"]
 
-# How flags of x86_64 begin that name instruction sets. pni is SSE3, abm has lzcnt.
+# Beginnings of the flags of x86_64 that name instruction sets. "pni" is SSE3, "abm" includes lzcnt.
 _FAMILIES = (
     *("abm", "adx", "aes", "amx", "avx", "bmi", "cx16", "f16c", "fma", "gfni", "lahf_lm", "movbe"),
     *("pclmulqdq", "pni", "popcnt", "rdrand", "rdseed", "sha", "sse", "ssse3", "tbm", "vaes", "vpclmulqdq", "xop"),
@@ -16,8 +16,9 @@ _FAMILIES = (
 def instructions_of(cpuinfo: str) -> list[str]:
     """The instruction sets in a text of /proc/cpuinfo, sorted.
 
-    On aarch64 the words of "Features" but cpuid and evtstrm, which tell about the kernel; on x86_64 those words of "flags"
-    that name instruction sets. Empty for any other text. stagecraft/compiled/instructions.cpp has the same rule.
+    On aarch64 these are the words of "Features" except cpuid and evtstrm, which describe the kernel. On x86_64 these
+    are the words of "flags" that name instruction sets. Empty for any other text. stagecraft/compiled/instructions.cpp
+    has the same rule.
     """
     for line in cpuinfo.split("\n"):
         name, colon, words = line.partition(":")
@@ -29,7 +30,7 @@ def instructions_of(cpuinfo: str) -> list[str]:
 
 
 def instructions_here() -> list[str]:
-    """Those of this processor; empty if they cannot be found out."""
+    """The instruction sets of this processor; empty if they are not known."""
     try:
         return instructions_of(Path("/proc/cpuinfo").read_text(errors="replace"))
     except OSError:

@@ -1,4 +1,5 @@
-"""From a stage's graph to its programs: trace, Inductor's passes, hoisting, forward and backward, halves."""
+"""Makes the programs of a stage from its graph: trace, Inductor's passes, hoisting, forward and backward,
+halves."""
 
 from __future__ import annotations
 
@@ -28,7 +29,8 @@ __all__ = ["InputInfo", "StageOptions", "make_programs", "size_names"]
 
 @dataclasses.dataclass(frozen=True)
 class StageOptions:
-    """How stages are compiled. `fixed`: sizes that get one value; all others of the graph may change."""
+    """Options of the compilation of stages. `fixed` has the sizes that get one value. All other sizes of
+    the graph may change."""
 
     device: str = "cpu"
     autocast: torch.dtype | None = None
@@ -40,7 +42,8 @@ class StageOptions:
 
 @dataclasses.dataclass(frozen=True)
 class InputInfo:
-    """What a stage's graph does not say about an input. `dtype`: None if it is that of the graph.
+    """Properties of an input that are not in the graph of the stage. `dtype` is None if it is that
+    of the graph.
 
     Under autocast, a value between two stages may have a different dtype than in the graph.
     """
@@ -73,7 +76,7 @@ def size_names(graph: Graph) -> list[str]:
 
 
 def _hints(sizes: Sequence[GraphSize], attempt: int) -> list[int]:
-    """Numbers for sizes that may change: the example's, but not 0 or 1, which torch takes for constants."""
+    """Numbers for sizes that may change: the example's, except 0 and 1, which torch treats as constants."""
     hints: list[int] = []
     for size in sizes:
         wish = max(size.example, 2) + attempt
@@ -84,10 +87,10 @@ def _hints(sizes: Sequence[GraphSize], attempt: int) -> list[int]:
 
 
 def _limits(sizes: Sequence[GraphSize]) -> list[int]:
-    """The greatest value of each size. Those without one share 2**48 elements.
+    """The greatest value of each size. Sizes without a limit share 2**48 elements.
 
-    Inductor counts elements on a GPU in 32 bits where no size of a known range has more, and would go by the example
-    where there is no range.
+    On a GPU, Inductor counts elements in 32 bits if no size in its range needs more. Without a range, it would
+    decide by the example.
     """
     open_sizes = sum(size.greatest is None for size in sizes)
     share = 2 ** max(16, 48 // open_sizes) if open_sizes else 0
@@ -97,13 +100,15 @@ def _limits(sizes: Sequence[GraphSize]) -> list[int]:
 def make_programs(
     graph: Graph, states: Mapping[str, TensorInfo], options: StageOptions, inputs: Sequence[InputInfo]
 ) -> StagePrograms:
-    """The programs of a stage. `inputs`: one for each tensor among the graph's inputs. CompileError."""
+    """The programs of a stage. `inputs` has an entry for each tensor among the graph's inputs. Raises
+    CompileError."""
     for leaf in graph.inputs:
         if isinstance(leaf, ValueRef) and graph.values[leaf.name].is_open:
             raise CompileError(f"input {leaf.name} has a dimension that depends on elements; such stages cannot be compiled")
     names = [name for name in size_names(graph) if name not in dict(options.fixed)]
     error = None
-    # A number of the example may be equal to a constant of the model by chance.
+    # Try again with different numbers: a number of the example may be equal to a constant of the
+    # model by chance.
     for attempt in (0, 1, 5):
         try:
             return _make_programs(graph, states, options, inputs, names, attempt)
@@ -117,7 +122,7 @@ def make_programs(
 
 
 class _Specialised(Exception):
-    """A size that may change was found to be a constant."""
+    """Raised if the trace makes a size that may change a constant."""
 
 
 def _make_programs(

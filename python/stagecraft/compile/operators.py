@@ -1,11 +1,11 @@
-"""Operators that Inductor does not look into: one call in a compiled program each.
+"""Operators that Inductor does not decompose. Each is one call in a compiled program.
 
-`grouped_mm` is an operator of ours in graphs. `embedding_weights` keeps the gradient of an embedding's weights one call of
-torch's kernel: Inductor would add rows in the order in which threads come, and bits would differ from run to run.
+`grouped_mm` is an operator of ours in graphs. `embedding_weights` is the gradient of an embedding's weights as one call
+of torch's kernel. Inductor would add rows in the order in which threads arrive, and bits would differ from run to run.
 
-C++ has the same ones under the same names (stagecraft/compiled/compiled_operators.cpp). Here they serve the trace and the
-first run of new programs. The namespace is not that of the graph's operators, since `stagecraft._C` may have those in this
-process.
+C++ has the same operators under the same names (stagecraft/compiled/compiled_operators.cpp). Here they serve the trace
+and the first run of new programs. The namespace is not that of the graph's operators, because `stagecraft._C` may have
+registered those in this process.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ def grouped_mm_weights(input: torch.Tensor, grad: torch.Tensor, offs: torch.Tens
 def embedding_weights(
     grad: torch.Tensor, indices: torch.Tensor, num_weights: int, padding_idx: int, scale_grad_by_freq: bool
 ) -> torch.Tensor:
-    """The gradient of the weights of an embedding, by torch's own kernel."""
+    """The gradient of the weights of an embedding, computed by torch's own kernel."""
     kernel = torch.ops.aten.embedding_dense_backward.default
     made: torch.Tensor = kernel(grad, indices, num_weights, padding_idx, scale_grad_by_freq)
     return made
@@ -94,7 +94,7 @@ grouped_mm.register_autograd(_backward, setup_context=_save)
 
 
 def _cast_grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tensor) -> torch.Tensor:
-    # As autocast casts the arguments of other products.
+    # Cast the arguments, as autocast does for other products.
     if torch.is_autocast_enabled(input.device.type):
         dtype = torch.get_autocast_dtype(input.device.type)
         input, weight = input.to(dtype), weight.to(dtype)
@@ -103,7 +103,8 @@ def _cast_grouped_mm(input: torch.Tensor, weight: torch.Tensor, offs: torch.Tens
 
 
 def find_operator(name: str) -> tuple[Any, Any] | None:
-    """The operator for one of ours in a graph, and what calls it; None for all others."""
+    """The operator that replaces one of ours in a graph, and the function that calls it. None for
+    all other operators."""
     if name == "stagecraft::grouped_mm":
         return getattr(torch.ops, _SPACE).grouped_mm.default, _cast_grouped_mm
     return None

@@ -75,7 +75,7 @@ def describe_sizes(pipe: PipeFile, jobs: Sequence[Job]) -> dict[str, dict[str, i
 
 
 def describe(pipe: PipeFile, jobs: Sequence[Job], options: StageOptions) -> dict[str, Any]:
-    """All but the members and the checksum."""
+    """The description, without the members and the checksum."""
     described: dict[str, Any] = {
         "format": FORMAT,
         "torch": torch_version(),

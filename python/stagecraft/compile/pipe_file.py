@@ -1,4 +1,5 @@
-"""Reads a pipe file (stagecraft/partition/pipe_file.h): the graphs of its stages, who reads what, and its tensors."""
+"""Reads a pipe file (stagecraft/partition/pipe_file.h): the graphs of its stages, their connections, and its
+tensors."""
 
 from __future__ import annotations
 
@@ -97,7 +98,7 @@ class PipeFile:
         return {name: self.tensors[number] for name, number in self._json(f"stages/{stage}/states").items()}
 
     def tensor(self, info: TensorInfo) -> torch.Tensor:
-        """The elements, on the CPU."""
+        """The tensor with its elements, on the CPU."""
         data = bytearray(self._zip.read(f"{self._folder}/tensors/{info.number}"))
         result = torch.empty_strided(info.sizes, info.strides, dtype=info.dtype)
         if data:
@@ -110,7 +111,7 @@ class PipeFile:
 
 
 def checksum(data: bytes) -> int:
-    """That of stagecraft/base/checksum.h."""
+    """The checksum of stagecraft/base/checksum.h."""
     mask = (1 << 64) - 1
 
     def mix(state: int, word: int) -> int:

@@ -1,4 +1,5 @@
-"""Every interface of torch that is not public. They differ between torch 2.11, 2.13 and 2.15; nothing else here may.
+"""Every interface of torch that is not public. Only this file may depend on the differences between torch 2.11, 2.13
+and 2.15.
 
 A test calls each of them with the installed torch.
 """
@@ -59,7 +60,7 @@ def make_sizes(mode: Any, hints: Sequence[int], limits: Sequence[int]) -> tuple[
 
 
 def replacement(mode: Any, symbol: Any) -> Any:
-    """What torch has found a symbol to be equal to; the symbol itself if nothing."""
+    """The expression that torch found to be equal to a symbol, or the symbol itself."""
     return mode.shape_env.replace(symbol)
 
 
@@ -76,7 +77,7 @@ def is_known(condition: Any) -> bool:
 
 
 def is_composite(overload: Any) -> bool:
-    """Whether the operator is a function of other operators, for gradients too."""
+    """Whether the operator is composed of other operators, also for gradients."""
     return bool(overload.has_kernel_for_dispatch_key(torch._C.DispatchKey.CompositeImplicitAutograd))
 
 
@@ -94,7 +95,7 @@ def joint_graph(
 ) -> fx.GraphModule:
     """Forward and backward in one graph; its inputs and outputs carry descriptors.
 
-    `decompositions`: beside those of Inductor.
+    `decompositions` are used in addition to those of Inductor.
     """
     from torch._functorch.aot_autograd import aot_export_joint_with_descriptors
     from torch._inductor.decomposition import select_decomp_table
@@ -152,7 +153,7 @@ def partition(
 ) -> tuple[fx.GraphModule, fx.GraphModule]:
     """Forward and backward, with as few bytes between them as recomputing cheap operators allows.
 
-    `weights`: the positions of inputs that live as long as the model.
+    `weights` has the positions of inputs that exist as long as the model.
     """
     from torch._functorch import partitioners
     from torch._inductor.virtualized import V
@@ -172,7 +173,8 @@ def seed_at(seeds: torch.Tensor, number: int) -> torch.Tensor:
 
 
 def random_numbers(size: Sequence[Any], seed: torch.Tensor, kind: str) -> torch.Tensor:
-    """float32 from a seed; `kind`: rand or randn. Number i depends on the seed and i alone."""
+    """float32 numbers from a seed. `kind` is rand or randn. Number i depends on the seed and i
+    alone."""
     from torch._inductor import inductor_prims
 
     made: torch.Tensor = inductor_prims.random(list(size), seed, kind)
@@ -188,7 +190,8 @@ def sympy_nodes(expr: Any, symbols: dict[Any, fx.Proxy]) -> Any:
 
 
 def _check_headers_once() -> None:
-    """Inductor runs the preprocessor for every program to see whether its headers have changed. Once is enough here."""
+    """Makes Inductor run the preprocessor once. It would run it for every program, to check whether its headers have
+    changed."""
     from torch._inductor import codecache
 
     made: Any = codecache
@@ -234,7 +237,8 @@ def cpu_capability() -> str:
 
 @contextlib.contextmanager
 def memory_budget(share: float | None) -> Iterator[None]:
-    """How much a partition may save, as a share of what it would save without recomputing more; None: torch's own."""
+    """Sets the bytes that a partition may save, as a share of those that it would save without more recomputation.
+    None: torch's own setting."""
     if share is None:
         yield
         return

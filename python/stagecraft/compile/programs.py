@@ -1,4 +1,4 @@
-"""The programs of a stage as graphs, and what each of their inputs and outputs is."""
+"""The programs of a stage as graphs, with descriptions of their inputs and outputs."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .sizes import expr_text
 
 __all__ = ["Program", "Slot", "StagePrograms", "fingerprint"]
 
-# Inputs count where a later program reads them.
+# Values that a microbatch holds after its forward. Inputs count if a later program reads them.
 _AFTER_FORWARD = {"saved", "input"}
 
 
@@ -41,7 +41,8 @@ class Program:
 
 @dataclasses.dataclass
 class StagePrograms:
-    """All programs of a stage. `symbols`: torch's symbol of each size that may change; `ranges`: where they hold."""
+    """All programs of a stage. `symbols` has torch's symbol of each size that may change, `ranges` the range in
+    which the programs are valid."""
 
     programs: dict[str, Program]
     draws: list[str]
@@ -70,11 +71,12 @@ class StagePrograms:
         return described
 
     def bytes_after_forward(self) -> int:
-        """Of a microbatch, between its forward and its backward, at the example's sizes."""
+        """The bytes that a microbatch holds between its forward and its backward, at the example's
+        sizes."""
         return self._bytes_read(["backward", "input_backward", "weight_backward"], _AFTER_FORWARD)
 
     def bytes_after_input_backward(self) -> int:
-        """The same between the halves of the backward."""
+        """The bytes that a microbatch holds between the halves of its backward."""
         return self._bytes_read(["weight_backward"], _AFTER_FORWARD | {"kept"})
 
     def _bytes_read(self, readers: list[str], kinds: set[str]) -> int:
@@ -107,7 +109,8 @@ def _size_text(size: Any, symbols: Mapping[Any, str]) -> str:
 
 
 def fingerprint(stage: StagePrograms, more: str) -> str:
-    """40 hex digits that are the same for stages whose programs are the same. `more`: what else they depend on."""
+    """40 hexadecimal digits that are the same for stages with the same programs. `more` has the other properties
+    that the programs depend on."""
     import sympy  # type: ignore[import-untyped]
 
     text = [more]

@@ -1,4 +1,4 @@
-"""The range of each size in which a trace holds: torch may have decided by a comparison of sizes with numbers."""
+"""The range of each size in which a trace is valid: torch may have decided by comparing sizes with numbers."""
 
 from __future__ import annotations
 
@@ -11,10 +11,11 @@ _MOST = 2**31 - 1
 
 
 def ranges_of(guards: Iterable[Any], symbols: Mapping[str, Any], hints: Mapping[str, int]) -> dict[str, tuple[int, int | None]]:
-    """The least and greatest value of each size; None: no limit. At the `hints` all guards hold.
+    """The least and greatest value of each size; None means no limit. All guards must hold at the
+    `hints`.
 
-    Only comparisons of one size with a number count. That a size is not 0 or 1 is no condition: torch takes these for
-    special because strides of single elements are arbitrary.
+    Only comparisons of one size with a number count. The condition that a size is not 0 or 1 does not count: torch
+    adds it because strides of single elements are arbitrary.
     """
     import sympy  # type: ignore[import-untyped]
 
@@ -45,7 +46,7 @@ def ranges_of(guards: Iterable[Any], symbols: Mapping[str, Any], hints: Mapping[
 
 
 def _edge(holds: Any, good: int, bad: int) -> int:
-    """The last number from `good` towards `bad` at which it holds."""
+    """The last number from `good` towards `bad` at which the condition holds."""
     while abs(bad - good) > 1:
         middle = (good + bad) // 2
         if holds(middle):

@@ -30,7 +30,7 @@ def slot_sizes(slot: Mapping[str, Any], sizes: Mapping[str, int], field: str = "
 
 
 def example_tensor(slot: Mapping[str, Any], sizes: Mapping[str, int], device: str) -> torch.Tensor:
-    """Small random numbers; 0 where an integer might be an index."""
+    """A tensor of small random numbers. Integers are 0, because they might be indices."""
     dtype = dtype_of(slot["dtype"])
     assert dtype is not None
     shape, strides = slot_sizes(slot, sizes), slot_sizes(slot, sizes, "strides")
@@ -39,7 +39,8 @@ def example_tensor(slot: Mapping[str, Any], sizes: Mapping[str, int], device: st
 
 
 class StageRunner:
-    """One stage, one microbatch at a time. `stage`: its description in a package. `load`: gives a program by name."""
+    """One stage, one microbatch at a time. `stage` is its description in a package. `load` returns a program by
+    name."""
 
     def __init__(self, stage: Mapping[str, Any], load: Callable[[str], Any], device: str) -> None:
         self.stage = stage
@@ -51,7 +52,8 @@ class StageRunner:
         self.grads: dict[int, torch.Tensor] = {}
 
     def set_states(self, parameters: Mapping[int, torch.Tensor], buffers: Mapping[int, torch.Tensor]) -> None:
-        """Tensors by number. Runs `prepare`, which must run again when parameters have changed."""
+        """Sets the tensors, by number, and runs `prepare`. Call it again when parameters have
+        changed."""
         self._states = {("parameter", i): tensor for i, tensor in parameters.items()}
         self._states |= {("buffer", i): tensor for i, tensor in buffers.items()}
         self.prepare()
@@ -79,7 +81,8 @@ class StageRunner:
     def forward(
         self, inputs: Mapping[int, torch.Tensor], sizes: Mapping[str, int], seeds: torch.Tensor | None = None, name: str = "forward"
     ) -> dict[int, torch.Tensor]:
-        """Outputs by number. `seeds`: one for each draw of the stage; zeros without."""
+        """Runs a forward and returns outputs by number. `seeds` has one for each draw of the stage;
+        the default is zeros."""
         self._sizes = sizes
         self._values = {("input", i): tensor for i, tensor in inputs.items()}
         if self.stage["draws"]:
@@ -105,7 +108,8 @@ class StageRunner:
         return {index: tensor for (kind, index), tensor in made.items() if kind == "input_grad"}
 
     def backward(self, output_grads: Mapping[int, torch.Tensor]) -> dict[int, torch.Tensor]:
-        """Gradients of inputs by number; those of parameters are added to `grads`."""
+        """Runs a backward. Returns gradients of inputs by number, and adds those of parameters to
+        `grads`."""
         self._values |= {("output_grad", i): tensor for i, tensor in output_grads.items()}
         return self._take(self._run("backward"))
 
@@ -114,7 +118,7 @@ class StageRunner:
         return self._take(self._run("input_backward"))
 
     def weight_backward(self) -> None:
-        # What only the first half reads is released before.
+        # Values that only the first half reads are released before the second half runs.
         read = {(slot["kind"], slot.get("index")) for slot in self.stage["programs"]["weight_backward"]["inputs"]}
         self._values = {key: tensor for key, tensor in self._values.items() if key in read}
         self._take(self._run("weight_backward"))

@@ -1,4 +1,5 @@
-"""Operators that exist in Python only and are made of torch's: replaced with those before C++ splits the model."""
+"""Replaces operators that exist in Python only by the operators of torch that they are composed of, before C++
+splits the model."""
 
 from __future__ import annotations
 
@@ -16,10 +17,11 @@ __all__ = ["see_through"]
 
 
 def see_through(archive: Path, result: Path) -> list[str]:
-    """Writes the archive anew without operators that are made of others. Returns their names; without any, writes nothing.
+    """Writes a copy of the archive without operators that are composed of others. Returns their names. If there are
+    none, writes nothing.
 
-    An operator is made of others if it has a kernel for CompositeImplicitAutograd: it has no gradient of its own. The
-    modules that register the operators must have been imported.
+    An operator is composed of others if it has a kernel for CompositeImplicitAutograd: then it has no gradient of its
+    own. The modules that register the operators must have been imported.
     """
     try:
         program = torch.export.load(archive)
@@ -78,7 +80,7 @@ def _replace(program: Any, node: fx.Node) -> None:
 
 
 def _take_over(program: Any, node: fx.Node, other: fx.Node) -> None:
-    """`other` stands where `node` stood, also as an output of the model."""
+    """Replaces `node` by `other`, also among the outputs of the model."""
     node.replace_all_uses_with(other)
     for spec in program.graph_signature.output_specs:
         if getattr(spec.arg, "name", None) == node.name:

@@ -73,7 +73,8 @@ def _power(left: Any, right: Any) -> Any:
 
 
 def _truth(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
-    """1 or 0, where that is the same for all sizes: a program has one answer."""
+    """The result of a comparison, 1 or 0. It must be the same for all sizes, because a program
+    cannot have two results."""
 
     def apply(left: Any, right: Any) -> Any:
         held = compare(left, right)
@@ -141,11 +142,12 @@ class GraphSize:
     least: int = 1
     greatest: int | None = None
     rule: Rule | None = None
-    measured: str | None = None  # the value it is measured at
+    measured: str | None = None  # the value at which it is measured
 
 
 def resolve(sizes: list[GraphSize], given: Mapping[str, Any]) -> dict[str, Any]:
-    """All sizes, from those that the inputs determine. A size that is measured is left out, and so is what needs it."""
+    """All sizes, from those that the inputs determine. Sizes that are measured are left out, and sizes that depend on
+    them."""
     known = dict(given)
     for size in sizes:
         if size.rule is not None and size.rule.left.names | size.rule.right.names <= known.keys():
@@ -154,9 +156,10 @@ def resolve(sizes: list[GraphSize], given: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def expr_text(size: Any, names: Mapping[Any, str]) -> int | str | None:
-    """A size of a traced tensor as a number or an expression; None for what no expression can say.
+    """A size of a traced tensor as a number or an expression; None if no expression can represent
+    it.
 
-    `names`: of torch's symbols.
+    `names` has the names of torch's symbols.
     """
     if isinstance(size, int):
         return size

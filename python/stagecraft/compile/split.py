@@ -1,4 +1,4 @@
-"""Gets the pipe file of a model. C++ splits: this starts `stagecraft model`."""
+"""Makes the pipe file of a model. `stagecraft model`, a C++ program, splits the model."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ def find_program() -> list[str]:
 
 
 def split_model(model: Path, pipe: Path, how: list[str]) -> str:
-    """Writes the pipe file of a model. `how`: options of `stagecraft model`. Returns the table of the stages."""
+    """Writes the pipe file of a model. `how` has options of `stagecraft model`. Returns the table of the
+    stages."""
     environment = {**os.environ}
     environment["STAGECRAFT_PYTHON"] = environment.get("STAGECRAFT_PYTHON") or sys.executable
     done = subprocess.run(

@@ -25,11 +25,11 @@ class StageModule(nn.Module):
     """Runs the nodes of a graph, one after the other.
 
     Parameters are `p0`, `p1`, ..., buffers and constants `b0`, `b1`, ... in the order of the graph. A call takes the
-    tensors among the graph's inputs, then the seeds if the stage draws random numbers, then a tensor whose sizes are the
-    symbols `symbols` if there are any. It returns the tensors among the graph's outputs, laid out row by row, none of
-    which shares memory with another one or with an input.
+    tensors among the graph's inputs, then the seeds if the stage draws random numbers, then a tensor whose sizes are
+    the symbols `symbols` if there are any. It returns the tensors among the graph's outputs, laid out row by row. No
+    output shares memory with a different output or with an input.
 
-    `fixed`: sizes with one value.
+    `fixed` has the sizes with one value.
     """
 
     def __init__(
@@ -103,7 +103,7 @@ class StageModule(nn.Module):
 
 
 class _Call:
-    """One node, ready to run."""
+    """One node, prepared for runs."""
 
     def __init__(self, node: Node, device: torch.device) -> None:
         if node.has_branches:
@@ -121,7 +121,7 @@ class _Call:
             formal = formals.get(name)
             if formal is None:
                 raise CompileError(f"node {node.name}: {node.op} of this torch has no argument {name}")
-            # Without tensors the operator would use the default device.
+            # An operator without tensors would use the default device.
             if isinstance(argument, torch.device) or (argument is None and name == "device" and not has_tensors):
                 argument = device
             self.arguments.append((name, bool(formal.kwarg_only), _fixed(argument, str(formal.real_type))))
@@ -194,7 +194,7 @@ def _overload(node: Node) -> Any:
 
 
 def _fixed(argument: Any, formal: str) -> Any:
-    """Numbers that torch's Python wants as objects."""
+    """Converts numbers that torch's Python functions take as objects."""
     if isinstance(argument, int) and not isinstance(argument, bool):
         if "MemoryFormat" in formal:
             return _MEMORY_FORMATS[argument]
@@ -227,7 +227,8 @@ def _written_memory(graph: Graph) -> set[int]:
 
 
 def _outputs_to_copy(graph: Graph) -> set[int]:
-    """Positions of outputs, among the tensors, whose memory an input, a state or an output before them has."""
+    """Positions, among the tensors, of outputs that share memory with an input, a state or an earlier
+    output."""
     taken: set[Any] = {_identity(state.value) for state in graph.states}
     taken |= {_identity(graph.values[leaf.name]) for leaf in graph.inputs if isinstance(leaf, ValueRef)}
     copied = set()

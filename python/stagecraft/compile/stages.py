@@ -1,4 +1,5 @@
-"""The stages of a pipe, one after the other: what each takes from those before it, and its programs."""
+"""Traces the stages of a pipe, one after the other, with the inputs that each gets from earlier
+stages."""
 
 from __future__ import annotations
 
@@ -33,7 +34,7 @@ def torch_version() -> str:
 
 
 def stage_key(programs: StagePrograms, options: StageOptions) -> str:
-    """The same for stages with the same code."""
+    """A key that is the same for stages with the same code."""
     more = [
         torch_version(),
         platform.machine(),
@@ -63,7 +64,7 @@ def trace_stage(pipe: PipeFile, stage: int, options: StageOptions, inputs: Seque
 def trace_stages(
     pipe: PipeFile, options: StageOptions, report: Callable[[int], None] = lambda stage: None
 ) -> list[Job]:
-    """All stages. An input needs a gradient if the output that it comes from does."""
+    """Traces all stages. An input needs a gradient if the output that it reads does."""
     jobs: list[Job] = []
     outputs: list[dict[int, InputInfo]] = []
     for stage in range(pipe.num_stages):

@@ -1,4 +1,5 @@
-"""Programs take tensors only: sizes that would come in as ints are read off tensors instead."""
+"""Makes programs take tensors only: sizes that would be passed as ints are read from the shapes of
+tensors."""
 
 from __future__ import annotations
 
@@ -13,7 +14,7 @@ from .private import sympy_nodes
 
 __all__ = ["CARRIER", "read_sizes_off_tensors"]
 
-# What the name of the input for sizes ends with.
+# The end of the name of an input for sizes.
 CARRIER = "_sizes"
 
 
@@ -28,9 +29,10 @@ def _has_size(node: fx.Node, symbol: Any) -> bool:
 def read_sizes_off_tensors(module: fx.GraphModule, carriers: Sequence[fx.Node]) -> None:
     """Replaces inputs that are ints, and inputs that are read for their sizes alone.
 
-    A size is read off a tensor that comes in for its elements. Where none has it, one of the `carriers` comes in, for
-    its sizes alone: the caller gives a tensor without memory. So it does where a tensor has a product of sizes (rows
-    times length) and no tensor has a factor: Inductor must be able to read every size off a tensor.
+    A size is read from the shape of a tensor that is passed for its elements. If no such tensor has it, one of the
+    `carriers` is passed for its sizes alone: the caller passes a tensor without memory. The same is done if a tensor
+    has a product of sizes (rows times length) and no tensor has the factors, because Inductor must be able to read
+    every size from a shape.
     """
     graph = module.graph
     sizes: list[fx.Node] = []

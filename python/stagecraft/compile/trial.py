@@ -1,4 +1,4 @@
-"""Loads every program of new packages in a worker and runs it once, before anything else does."""
+"""Loads every program of new packages in a worker and runs it once."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ __all__ = ["run_once", "try_packages"]
 
 
 def try_packages(packages: Mapping[Path, Mapping[str, Any]], device: str, workers: Workers) -> None:
-    """`packages`: files, with the description of their stage. CompileError if a program does not run.
+    """`packages` has files, with the description of their stage. CompileError if a program does not
+    run.
 
-    A package that was linked wrongly ends the process that loads it.
+    A package that was linked wrongly ends the process that loads it, so a worker loads it first.
     """
     if not packages:
         return
@@ -40,7 +41,7 @@ def try_packages(packages: Mapping[Path, Mapping[str, Any]], device: str, worker
 
 
 def run_once(package: Path, stage: Mapping[str, Any], device: str, reach: Callable[[str], None]) -> None:
-    """Runs all programs of a stage. `reach`: is called with the name of each program before it is loaded."""
+    """Runs all programs of a stage. `reach` is called with the name of each program before it is loaded."""
     torch.manual_seed(0)
     sizes = {name: size["example"] for name, size in stage["symbols"].items()}
 

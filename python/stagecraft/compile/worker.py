@@ -1,4 +1,4 @@
-"""A process of `Workers`: python -m stagecraft.compile.worker. Requests come in as lines, answers go out so."""
+"""A process of `Workers`: python -m stagecraft.compile.worker. Requests and answers are lines."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .stages import inputs_from_json, stage_key, trace_stage
 from .trial import run_once
 from .workers import ANSWER, REACHED
 
-# Stages that were traced before, by their pipe file and key.
+# Traced stages, by their pipe file and key.
 Traced = dict[tuple[str, str], StagePrograms]
 
 

@@ -17,16 +17,17 @@ from typing import Any
 
 __all__ = ["ANSWER", "REACHED", "Answer", "Workers"]
 
-# How lines of a worker begin: an answer, and how far it has come.
+# The beginnings of a worker's lines: an answer, and the place that it has reached.
 ANSWER = "stagecraft answer "
 REACHED = "stagecraft reached "
-# No request takes longer.
+# The time limit of a request.
 _LIMIT_S = 6 * 3600
 
 
 @dataclasses.dataclass(frozen=True)
 class Answer:
-    """`value`, unless there was an `error`, or the process `died`. `reached`: how far it came."""
+    """The answer of a worker: `value`, or an `error`, or how the process `died`. `reached` is the
+    last place that it reported."""
 
     value: dict[str, Any] = dataclasses.field(default_factory=dict)
     error: str | None = None
@@ -37,7 +38,8 @@ class Answer:
 
 
 class Workers:
-    """Up to `count` processes, each for one request at a time. They start when they are needed, and live until `end`."""
+    """Up to `count` processes. Each handles one request at a time. They start when they are needed, and live until
+    `end`."""
 
     def __init__(self, count: int = 1) -> None:
         self.count = max(count, 1)
@@ -47,7 +49,7 @@ class Workers:
             self._places.put(None)
 
     def ask(self, request: dict[str, Any]) -> Answer:
-        """Waits for a free worker, then for its answer."""
+        """Waits for a free worker, sends it the request, and waits for its answer."""
         worker = self._places.get()
         try:
             if worker is None or worker.has_ended:
@@ -62,7 +64,7 @@ class Workers:
             self._places.put(worker)
 
     def end(self) -> None:
-        """Ends the processes, also in the middle of their work. A later request starts new ones."""
+        """Ends the processes, even in the middle of a request. A later request starts new ones."""
         for worker in self._started:
             worker.end()
         self._started.clear()
@@ -75,7 +77,7 @@ class Workers:
 
 
 def child_environment() -> dict[str, str]:
-    """In which a child finds this package."""
+    """The environment in which a child process finds this package."""
     root = str(Path(__file__).parents[2])
     others = os.environ.get("PYTHONPATH")
     return {**os.environ, "PYTHONPATH": f"{root}{os.pathsep}{others}" if others else root}

@@ -32,8 +32,9 @@ class Capture {
   }
 
   Graph run() {
-    // Destroyed last, so buffers are restored even if the capture fails.
-    SavedState saved;  // also what a model writes by pointer
+    // Destroyed last, so buffers are restored even if the capture fails. Restores buffers that the
+    // model writes by pointer, too.
+    SavedState saved;
     for (const auto& [name, buffer] : model_.buffers) {
       if (buffer.defined()) saved.save(buffer);
     }
@@ -63,8 +64,9 @@ class Capture {
   }
 
  private:
-  // The first run is not used, because a model may compute values once and keep them. Some
-  // operators refuse arguments that require gradients.
+  // The trace of the first run is dropped, because a model may compute values in its first call and
+  // keep them. If the run fails, it is repeated with arguments that do not require gradients,
+  // because some operators refuse those that do.
   void first_trace(const Sizes& sizes) {
     try {
       trace(model_, inputs_.at(sizes), options_);
@@ -122,7 +124,8 @@ class Capture {
     }
   }
 
-  // The smallest sizes at which the model still does what the graph does.
+  // Finds the smallest sizes at which the model still calls the operators of the graph: each size
+  // alone by bisection, then all together.
   void find_least(GraphParts& parts, const Sizes& sizes) const {
     Sizes all_least = sizes;
     for (std::size_t i = 0; i < sizes.size(); ++i) {

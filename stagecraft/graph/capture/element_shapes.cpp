@@ -22,14 +22,13 @@ namespace stagecraft {
 
 namespace {
 
-/// What the elements say.
-/// Different elements must be valid for their operator: lengths above 0 and in order, places within
-/// the tensor.
+/// How the elements determine the shape of the result. Different elements must be valid for their
+/// operator: lengths above 0 and in order, places within the tensor.
 enum class Meaning : uint8_t {
-  kChoice,   // which are taken: masks, and how often each is repeated
-  kValues,   // how many different ones there are, or how large the greatest is
-  kLengths,  // of sequences, the longest first
-  kPlaces,   // where to cut
+  kChoice,   // which elements are taken (masks), or how often each is repeated
+  kValues,   // by the number of different values, or by the largest value
+  kLengths,  // lengths of sequences, the longest first
+  kPlaces,   // where to split
 };
 
 struct Decider {

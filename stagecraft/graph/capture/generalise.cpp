@@ -38,7 +38,7 @@ bool is_same_argument(const Argument& a, const Argument& b) {
   return b.fixed_value() != nullptr && is_equal_fixed(*a.fixed_value(), *b.fixed_value());
 }
 
-/// Joins traces into one graph. Trace 0 is the model for the result.
+/// Joins traces into one graph. The result has the structure of trace 0.
 class Generaliser {
  public:
   explicit Generaliser(TraceSet traces) : traces_(std::move(traces)) {}

@@ -33,7 +33,8 @@ bool has_hooks(Node& node) {
          !node.pre_hooks().empty() || !node.post_hooks().empty();
 }
 
-/// Also those that were removed: their places stay.
+/// The number of hooks of a parameter. Removed hooks count, because torch keeps their places in the
+/// list.
 std::size_t num_hooks(const at::Tensor& parameter) {
   const auto* meta = torch::autograd::impl::get_autograd_meta(parameter);
   if (meta == nullptr || meta->cpp_hooks_list_ == nullptr) return 0;
@@ -61,7 +62,8 @@ std::optional<std::string> HistoryCheck::find_problem(Node& node, bool is_new) c
         "which is captured whole",
         function);
   }
-  // Parameters, whose nodes lead nowhere, may have hooks from before.
+  // Hooks on parameters are allowed, because they may be older than the capture. Nodes of
+  // parameters have no outputs.
   if (node.num_outputs() == 0 || !has_hooks(node)) return std::nullopt;
   return fmt::format(
       "a hook was registered on a result of {} inside the forward; a graph has no place for it",

@@ -36,16 +36,17 @@ struct NamedTensor {
   at::Tensor tensor;
 };
 
-/// The effects of a run.
+/// What a run returns and changes.
 struct Outcome {
   c10::IValue output;
   std::vector<NamedTensor> changed;
-  /// Undefined without a gradient; nothing if the backward failed.
+  /// A tensor is undefined if it has no gradient. Without a value, the backward failed.
   std::optional<std::vector<NamedTensor>> grads;
   std::string backward_problem;
 };
 
-/// All buffers, what else a run of the graph changes, and all generators that it may draw from.
+/// Saves all buffers, other states that a run of the graph changes, and all generators that it may
+/// draw from. Returns the buffers and states.
 std::vector<NamedTensor> save_what_changes(const Graph& graph, SavedState& saved) {
   const GraphParts& parts = graph.parts();
   saved.save_default_generator(c10::kCPU);
@@ -100,14 +101,14 @@ class Given {
     if (!leaf.isTensor() || !leaf.toTensor().defined()) return leaf;
     at::Tensor mine = leaf.toTensor().detach();
     const bool is_float = mine.is_floating_point() || mine.is_complex();
-    // Columns of integers may have different meanings.
+    // Only rows are reordered, because columns of integers may have different meanings.
     if (is_varied_ && mine.layout() == at::kStrided && mine.dim() > 0) mine = mine.flip(0);
     // 15/16 is exact in every floating-point type, and the values stay close to those of the
     // example.
     if (is_varied_ && is_float) mine = mine.mul(0.9375);
     if (!is_float || !has_grads_) return mine.clone(at::MemoryFormat::Preserve);
     leaves_.push_back({path, mine.clone(at::MemoryFormat::Preserve).requires_grad_()});
-    return leaves_.back().tensor.clone();  // no leaf, so that it may be changed in place
+    return leaves_.back().tensor.clone();  // a copy, because a leaf must not be changed in place
   }
 
   bool is_varied_;
@@ -166,7 +167,8 @@ class Replay {
  private:
   using Forward = std::function<c10::IValue(const Args& args, const Kwargs& kwargs)>;
 
-  // A model may fail on values that it never gets.
+  // A model may fail on varied values, because it never gets such values. It then runs on the
+  // original ones.
   Outcome run_model() {
     try {
       return run(model_.forward);
@@ -259,11 +261,11 @@ class Replay {
       }
       return fmt::format(
           "the graph does not give the model's gradient of {}: expected {}, got {}; does the model "
-          "change gradients behind the back of its operators, or cast a weight in several autocast "
+          "change gradients outside its operators, or cast a weight in several autocast "
           "regions?",
           name, theirs.defined() ? describe(theirs) : "none",
           !ours.defined()    ? "none"
-          : theirs.defined() ? "other elements"
+          : theirs.defined() ? "different elements"
                              : describe(ours));
     }
     return {};
@@ -284,8 +286,8 @@ class Replay {
 void check_replay(const StageBody& model, const Graph& graph, const Arguments& arguments,
                   bool has_input_grads) {
   const c10::AutoGradMode with_grad(true);
-  // A RandomScope around the capture: both runs draw from the default generators, which are put
-  // back.
+  // Both runs must draw from the default generators, which are restored. A RandomScope around the
+  // capture would replace them, so its dispatch key is excluded.
   const c10::impl::ExcludeDispatchKeyGuard no_scope(c10::DispatchKey::DeferredInit);
   Replay(model, graph, arguments, has_input_grads).check();
 }

@@ -31,8 +31,9 @@ namespace stagecraft {
 
 namespace {
 
-/// Operators that return something different from tensors and read no elements.
-/// A list, because schemas do not tell such operators from item(), which reads an element.
+/// Operators whose results are not tensors and do not depend on elements. They are called and not
+/// recorded. This is a list, because schemas do not tell such operators from item(), which reads an
+/// element.
 constexpr std::array<std::string_view, 26> kMetadataOperators = {
     "aten::is_same_size",   "aten::result_type",
     "aten::can_cast",       "aten::is_floating_point",
@@ -207,7 +208,7 @@ class OperatorRecorder final : public Tracer {
     // they are. The strides stay, because they decide which kernels run.
     at::Tensor mine = leaf.toTensor().detach().clone(at::MemoryFormat::Preserve);
     if (options_.has_input_grads && (mine.is_floating_point() || mine.is_complex())) {
-      // Not a leaf, so that it may be changed in place.
+      // A copy of the leaf, because a leaf must not be changed in place.
       mine = mine.requires_grad_().clone(at::MemoryFormat::Preserve);
     }
     if (!mine.is_cpu()) values_.saved().save_default_generator(mine.device());
@@ -218,7 +219,7 @@ class OperatorRecorder final : public Tracer {
     return mine;
   }
 
-  /// arg0["mask"][1] to arg0.mask.1
+  /// Turns arg0["mask"][1] into arg0.mask.1.
   static std::string readable(const std::string& path) {
     std::string name;
     for (const char c : path) {
@@ -230,7 +231,8 @@ class OperatorRecorder final : public Tracer {
 
   // Calls -----------------------------------------------------------------------------------------
 
-  // Attention of torch::nn asks whether query, key and value are one tensor.
+  // torch::nn's attention calls at::equal to find out whether query, key and value are one tensor.
+  // Returns whether the call was answered without reading elements.
   bool answer_equal(torch::jit::Stack& stack) const {
     const at::Tensor& a = stack[stack.size() - 2].toTensor();
     const at::Tensor& b = stack[stack.size() - 1].toTensor();
@@ -256,7 +258,7 @@ class OperatorRecorder final : public Tracer {
       op.callBoxed(stack);
     } catch (...) {
       // The arguments show whether the model has read the different number before it failed.
-      parts_.nodes.push_back(node);  // with what it was called
+      parts_.nodes.push_back(node);
       throw;
     }
   }
@@ -319,7 +321,7 @@ class OperatorRecorder final : public Tracer {
     if (problem) fail(*problem);
   }
 
-  // A tensor that no operator made here.
+  // Makes a state or a value for a tensor that no recorded operator made.
   ValueId adopt(const at::Tensor& tensor) {
     const TracedValues::Storage* storage = values_.find_storage(tensor);
     if (storage != nullptr && storage->latest.value() >= 0)
@@ -348,7 +350,8 @@ class OperatorRecorder final : public Tracer {
     return value;
   }
 
-  // The same elements in a different tensor without history, as Tensor::data() returns it.
+  // Tensor::data() returns a different tensor with the same elements and without history, and calls
+  // no operator. It is recorded as a detach.
   ValueId detached(const at::Tensor& tensor, ValueId latest) {
     const std::optional<ValueId> same = values_.find_same(tensor);
     // Only a detach is known to make such a tensor.
@@ -370,8 +373,8 @@ class OperatorRecorder final : public Tracer {
 
   // Results ---------------------------------------------------------------------------------------
 
-  // A tensor that was allocated without elements was filled by pointer. Its elements become a
-  // constant.
+  // If a tensor was allocated without elements and no operator wrote to it, the model filled it by
+  // pointer. Its elements become a constant.
   void read_uninitialised(Argument& argument, const std::unordered_set<int32_t>& result_memory) {
     argument = map_values(argument, [&](ValueId value) -> Argument {
       const int32_t shared = values_.memory(value);
@@ -403,7 +406,7 @@ class OperatorRecorder final : public Tracer {
   std::optional<ElementChange> change_;
   std::vector<std::string> scopes_;
   std::string where_;
-  std::optional<std::string> last_module_;  // empty for the outermost
+  std::optional<std::string> last_module_;  // empty for the model itself
 };
 
 }  // namespace

@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// How many elements are chosen, where the shape of a result depends on elements.
+/// How many elements are chosen by an operator whose result shape depends on elements.
 enum class ElementChange : uint8_t { kOne, kNone, kAll };
 
 /// Options of a trace.

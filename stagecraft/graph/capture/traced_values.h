@@ -27,7 +27,7 @@ namespace stagecraft {
 /// strong reference would make torch::zeros and similar functions copy their tensor.
 class TracedValues {
  public:
-  /// What is known of a tensor.
+  /// What is known about a tensor.
   struct Entry {
     ValueId value;
     c10::weak_intrusive_ptr<c10::TensorImpl> alive;  ///< keeps the address from being used again
@@ -36,11 +36,11 @@ class TracedValues {
     std::vector<int64_t> strides = {};
     int64_t offset = 0;
   };
-  /// What is known of memory.
+  /// What is known about a storage.
   struct Storage {
     int32_t memory = 0;
     c10::weak_intrusive_ptr<c10::StorageImpl> alive;
-    bool is_outside = false;  ///< of a state or an input
+    bool is_outside = false;  ///< the storage belongs to a state or an input
     ValueId latest;
   };
 
@@ -75,8 +75,8 @@ class TracedValues {
   /// Saves the states that share memory with the tensors in `given`, before an operator changes
   /// them.
   void save_before_change(const c10::IValue& given);
-  /// An operator without work returns its argument, as to() does. A state that is returned like
-  /// that stays a state, so that every stage can hold it.
+  /// Some operators return their argument if there is nothing to do, as to() does. If the argument
+  /// is a state, the result stays that state, so that every stage can hold it.
   void rebind_states(const std::vector<c10::IValue>& given, const torch::jit::Stack& stack,
                      std::size_t first_result);
   /// Adds the numbers of the memory of the tensors in `value`.

@@ -18,8 +18,8 @@ class Tracer {
   virtual void leave_scope() = 0;
 };
 
-/// Switches a tracer on for this thread. Throws Error if one is on already, or if a different
-/// library uses its dispatch key.
+/// Switches a tracer on for this thread. Throws Error if a tracer is already on, or if a different
+/// library uses the tracer's dispatch key.
 class TracerScope {
  public:
   explicit TracerScope(Tracer& tracer);

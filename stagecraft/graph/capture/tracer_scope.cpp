@@ -12,6 +12,8 @@
 namespace stagecraft {
 
 namespace {
+// With this key a fallback sees operators before autograd and autocast, and composite operators
+// whole.
 
 // This key is handled before autograd and autocast, so the graph has the operators that the model
 // calls, and composite operators arrive whole.

@@ -14,7 +14,7 @@ namespace stagecraft {
 
 namespace {
 
-/// Operators that do something else in training, and the argument that says so.
+/// Operators that behave differently in training, and the argument that enables it.
 struct Switch {
   std::string_view op;
   std::string_view argument;
@@ -72,7 +72,8 @@ void switch_off(GraphNode& node) {
   }
 }
 
-// Batch normalisation counts the batches that it was trained on.
+// Batch normalisation counts the batches that it was trained on, by an addition to a buffer. The
+// pass makes this addition add 0.
 void stop_counting(GraphParts& parts) {
   std::set<ValueId> counts;
   for (const GraphState& state : parts.states) {

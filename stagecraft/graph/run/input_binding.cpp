@@ -16,7 +16,8 @@ namespace stagecraft {
 
 namespace {
 
-/// x, where expr is a + b x at the sizes that are known; nothing if no whole x gives `value`.
+/// Solves expr = value for the size number `size`, where expr is a + b * size at the sizes that are
+/// known. Returns nothing if there is no integer solution.
 std::optional<int64_t> solve(const SizeExpr& expr, int size, int64_t value,
                              std::vector<int64_t> sizes) {
   auto& x = sizes[static_cast<std::size_t>(size)];
@@ -155,7 +156,7 @@ std::vector<int64_t> InputBinding::sizes(std::span<const c10::IValue> leaves) co
   return result;
 }
 
-/// `args[0], dimension 1`; where that is the size itself, the path alone.
+/// `args[0], dimension 1`. If the input is the size itself, only its path.
 std::string InputBinding::dimension_of(const SizeStep& step) const {
   std::string path = leaf_path(step.leaf);
   if (!graph_.parts().is_exported || step.dim == SizeStep::kIsNumber) return path;

@@ -28,14 +28,14 @@ namespace stagecraft {
 
 namespace {
 
-/// One argument of a call, laid out.
+/// One argument of a call, prepared so that a run only fills in values and sizes.
 struct Operand {
   enum class Kind : uint8_t {
     kFixed,
     kValue,
     kLastValue,
     kSize,
-    kSizeTensor,  // a number where a tensor is taken
+    kSizeTensor,  // a number for an argument that is a tensor
     kInts,
     kTensors,
     kMaybeTensors,
@@ -46,11 +46,11 @@ struct Operand {
   c10::IValue fixed;
   std::size_t slot = 0;
   SizeExpr size;
-  bool is_truth = false;  // the size compares, and no int is taken
+  bool is_truth = false;  // the size is a comparison, and the operator does not take an int
   std::vector<Operand> elements;
 };
 
-/// Sizes that are known after a node.
+/// The sizes that become known after a node.
 struct Learned {
   struct Measure {
     std::size_t size = 0;
@@ -59,14 +59,14 @@ struct Learned {
   };
 
   std::vector<Measure> measures;
-  std::vector<std::size_t> rules;  // sizes that follow from what was measured
+  std::vector<std::size_t> rules;  // sizes that are computed from the measured sizes
 };
 
 struct Call {
   c10::OperatorHandle op;
   std::size_t node = 0;
   std::vector<Operand> operands;
-  std::vector<Operand> results;  // kValue, kTensors, or kFixed for results that are not read
+  std::vector<Operand> results;  // kValue, kTensors, or kFixed if the result is not read
   bool is_random = false;
   Learned learned = {};
   std::vector<GraphProgram> branches = {};
@@ -74,7 +74,7 @@ struct Call {
 
 using Kind = Operand::Kind;
 
-/// As Python passes a number for a tensor: it does not count for the dtype of the result.
+/// A number as a tensor, as Python passes it: it does not count for the dtype of the result.
 at::Tensor wrapped_number(const c10::Scalar& number) {
   at::Tensor tensor = c10::scalar_to_tensor(number);
   tensor.unsafeGetTensorImpl()->set_wrapped_number(true);
@@ -189,7 +189,7 @@ class GraphProgram::Impl {
     }
   }
 
-  // Where each measured size becomes known, and what follows from it.
+  // Finds the call after which each measured size is known, and the sizes that follow from it.
   void find_measures() {
     const GraphParts& parts = graph_.parts();
     std::unordered_map<std::size_t, std::vector<Learned::Measure>> by_slot;
@@ -273,7 +273,8 @@ class GraphProgram::Impl {
     return result;
   }
 
-  // The last reader takes a value out of its slot. A value that is not read is never stored.
+  // The last reader moves a value out of its slot, so that the tensor is released as early as
+  // possible. A value that is not read is never stored.
   void find_last_uses() {
     std::vector<bool> is_read(graph_.parts().values.size(), false);
     // From the end to the beginning: the first reader that is met is the last one that runs. That

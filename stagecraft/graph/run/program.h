@@ -14,8 +14,9 @@ namespace stagecraft {
 
 /// Options of one run of a program.
 struct RunOptions {
-  /// Is called around every operator that draws random numbers, to give each operator random
-  /// numbers of its own. If empty, operators are simply called.
+  /// Called instead of every operator that draws random numbers, and must call `call`, which runs
+  /// the operator. It can give each operator random numbers of its own. If empty, operators are
+  /// called directly.
   std::function<void(const GraphNode& node, const std::function<void()>& call)> around_random = {};
 };
 

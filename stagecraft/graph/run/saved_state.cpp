@@ -16,7 +16,7 @@ SavedState::~SavedState() {
   try {
     restore();
   } catch (const std::exception& error) {
-    log(LogLevel::kError, std::string("a tensor could not be put back: ") + error.what());
+    log(LogLevel::kError, std::string("a tensor could not be restored: ") + error.what());
   }
 }
 

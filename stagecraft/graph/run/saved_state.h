@@ -17,10 +17,10 @@ class SavedState {
   SavedState(const SavedState&) = delete;
   SavedState& operator=(const SavedState&) = delete;
 
-  /// Only the first call for a tensor counts.
+  /// Saves the tensor's elements. Further calls for the same tensor have no effect.
   void save(const at::Tensor& tensor);
   void save(const at::Generator& generator);
-  /// The default generator of the device.
+  /// Saves the state of the device's default generator.
   void save_default_generator(c10::Device device);
 
   /// Restores everything and forgets it.
