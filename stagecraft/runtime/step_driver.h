@@ -117,7 +117,7 @@ class StepDriver {
   /// The sharded parameters of the rank; null if they are whole.
   const std::shared_ptr<ParameterShards>& shards() const { return shards_; }
 
-  /// Releases tensors that the stages keep from step to step. REQUIRES that no step is running.
+  /// Releases tensors that the stages keep from step to step. REQUIRES that no stage computes.
   void release_kept();
 
   /// Called when the step is complete on all ranks: keeps its gradients and its measured memory.

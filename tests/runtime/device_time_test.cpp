@@ -65,6 +65,20 @@ TEST(DeviceTime, TimesWaitsAndCostsAreThoseOfTheDevice) {
   EXPECT_EQ(costs.microbatches[0].cost.backward, 70);
 }
 
+// A graph takes the values of all parts of an overlap at its begin.
+TEST(DeviceTime, AnOverlapWaitsForTheValuesOfItsParts) {
+  Recording recording = device_recording();
+  RankRecording& zero = recording.ranks[0];
+  recording.schedule = Schedule(
+      Level::kLowered, Placement::loop(2, 2),
+      {parse_actions("0F0,0SEND_F0,0RECV_B0,(0F1;0B0)OVERLAP_F_B"), recording.schedule.lists()[1]});
+  zero.actions.insert(zero.actions.end(), 2, {40 * kUs, 40 * kUs});
+  zero.device.insert(zero.device.end(), 2, {400 * kUs, -1, 400 * kUs});
+  const StepReport report = make_report(recording);
+  // Rank 1 sent at 325 what arrived at 330.
+  EXPECT_EQ(report.ranks[0].exposed_transfer, 5);
+}
+
 TEST(DeviceTime, AHostThatIsAheadIsNotLate) {
   const StepReport report = make_report(device_recording());
   ASSERT_TRUE(report.ranks[0].host);

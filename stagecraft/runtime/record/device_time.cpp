@@ -4,6 +4,7 @@
 #include <unordered_map>
 
 #include "stagecraft/base/assert.h"
+#include "stagecraft/schedule/slot.h"
 
 namespace stagecraft {
 namespace {
@@ -27,19 +28,28 @@ std::unordered_map<Action, int64_t> sends_of(const Recording& recording) {
   return sends;
 }
 
-/// When the last of the values that an action takes from other ranks was sent; `otherwise` if that
-/// is not known.
-int64_t sent_to(Action action, const StageGraph& graph,
+/// When the last of the values that a slot takes from other ranks was sent; `otherwise` if that is
+/// not known. A handler or a graph may take the values of all parts of an overlap at once.
+int64_t sent_to(const Slot& slot, const StageGraph& graph,
                 const std::unordered_map<Action, int64_t>& sends, int64_t otherwise) {
-  const bool is_forward = action.type() == ActionType::kForward;
-  const ActionType type = is_forward ? ActionType::kSendForward : ActionType::kSendBackward;
   int64_t sent = -1;
-  for (const StageId other :
-       is_forward ? graph.producers(action.stage()) : graph.consumers(action.stage())) {
-    const auto found = sends.find(Action(other, type, action.microbatch()));
-    if (found != sends.end()) sent = std::max(sent, found->second);
+  for (const Action part : slot.parts()) {
+    const bool is_forward = part.type() == ActionType::kForward;
+    if (!is_forward && !makes_input_gradients(part.type())) continue;
+    const ActionType type = is_forward ? ActionType::kSendForward : ActionType::kSendBackward;
+    for (const StageId other :
+         is_forward ? graph.producers(part.stage()) : graph.consumers(part.stage())) {
+      const auto found = sends.find(Action(other, type, part.microbatch()));
+      if (found != sends.end()) sent = std::max(sent, found->second);
+    }
   }
   return sent < 0 ? otherwise : sent;
+}
+
+/// The action at `offset`, or the overlap that begins there.
+Slot slot_of(std::span<const Action> list, std::size_t offset) {
+  const std::size_t length = 1 + static_cast<std::size_t>(list[offset].num_parts());
+  return {list.subspan(offset, length), 0, offset};
 }
 
 void take_device_times(RankRecording& rank) {
@@ -97,7 +107,7 @@ std::vector<RankRecording> in_device_time(const Recording& recording) {
                {.offset = i,
                 .begin = device.begin,
                 .end = device.ready,
-                .sent = sent_to(list[i], recording.graph, sends, device.ready)});
+                .sent = sent_to(slot_of(list, i), recording.graph, sends, device.ready)});
     }
   }
   return ranks;
