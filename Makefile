@@ -1,4 +1,4 @@
-# Every verb sets up what it needs first (scripts/bootstrap), builds what it needs, and says so.
+# Every target installs missing requirements (scripts/bootstrap), and builds what it needs.
 #
 #   make demo         trains a language model on four ranks, and shows what the pipeline did
 #   make test         everything CI checks
@@ -10,7 +10,7 @@
 #   make python-test  the tests of the Python package, which are part of make test
 #   make wheel        a wheel of it, in build/wheels
 #   make package      a tarball and a Debian package, in build/packages
-#   make docs         draws the pictures of docs/ anew
+#   make docs         draws the pictures of docs/ again
 #   make reference    the reference of the headers: build/reference/html/index.html
 #   make docs-test    compiles and runs the snippets of README.md and docs/
 #   make format lint  clang-format in place; clang-tidy
@@ -39,15 +39,15 @@ export NINJA_STATUS ?= [%f of %t, %e s]
 JOBS ?= $(shell nproc)
 VENV_PYTHON = .venv$(SUFFIX)/bin/python
 PYTHON = $(if $(STAGECRAFT_PYTHON),$(STAGECRAFT_PYTHON),$(if $(wildcard $(VENV_PYTHON)),$(VENV_PYTHON),python3))
-# The build folder of the preset `dev`, and that of another preset.
+# The build folder of the preset `dev`, and those of other presets.
 BUILD = build$(SUFFIX)
 build_of = $(if $(filter dev,$(1)),$(BUILD),build-$(1)$(SUFFIX))
 SOURCES = git ls-files --cached --others --exclude-standard '*.h' '*.cpp'
-# One test more than there are cores: many tests wait for processes.
+# One test more than there are cores, because many tests wait for processes.
 TEST_JOBS ?= $(shell expr $(JOBS) + 1)
 CTEST = ctest --output-on-failure --no-tests=error -j $(TEST_JOBS)
 WITH_TORCH = $(or $(STAGECRAFT_TORCH),ON)
-# What a build folder was once configured for, it stays configured for: `make demo` after `make test` keeps the tests.
+# A build folder keeps its configuration: after `make test`, `make demo` keeps the tests.
 configure = cmake --log-level=NOTICE --preset $(1) -B $(call build_of,$(1)) -DSTAGECRAFT_TORCH=$(WITH_TORCH) \
   -DSTAGECRAFT_PYTHON="$(if $(TORCH),$(VENV_PYTHON),$(STAGECRAFT_PYTHON))" $(2) >/dev/null
 WITH_TESTS = -DSTAGECRAFT_TESTS=ON -DSTAGECRAFT_BENCHMARKS=ON -DSTAGECRAFT_PYTHON_MODULE=ON
@@ -82,7 +82,8 @@ package:
 	@$(call build,$(BUILD),all)
 	cd $(BUILD) && cpack && ls packages/*.*
 
-# Everything that tests run, built. What only tests need is installed while the library is compiled.
+# Builds everything that tests run. Packages that only tests need are installed while the library is
+# compiled.
 tests:
 	@scripts/bootstrap demo
 	@$(call configure,dev)
@@ -92,7 +93,7 @@ tests:
 	@$(call configure,dev,$(WITH_TESTS))
 	@$(call build,$(BUILD),all checked)
 
-# Not $(MAKE), with which `make --dry-run test` would run the tests.
+# `make`, not $(MAKE): with the latter, `make --dry-run test` would run the tests.
 test:
 	@begin=$$(date +%s); make --no-print-directory tests || exit; built=$$(date +%s); \
 	(cd $(BUILD) && $(CTEST) -LE 'slow|gpu' --output-junit ctest.xml); result=$$?; \

@@ -1,12 +1,12 @@
 # Finds the libtorch inside a torch wheel and makes Libtorch::libtorch.
 #
-# The Python is STAGECRAFT_PYTHON (variable or environment), else .venv beside the sources. The wheel's
-# own find_package(Torch) is not used: with a CUDA wheel it demands a CUDA toolkit, which nothing here
-# needs. Sets Libtorch_VERSION, Libtorch_PREFIX and Libtorch_PYTHON.
+# The Python is STAGECRAFT_PYTHON (variable or environment), otherwise that of .venv next to the
+# sources. The wheel's own find_package(Torch) is not used: with a CUDA wheel it demands a CUDA
+# toolkit, which nothing here needs. Sets Libtorch_VERSION, Libtorch_PREFIX and Libtorch_PYTHON.
 
 include(FindPackageHandleStandardArgs)
 
-# Sets `out` to the Python to ask, as an absolute path: the build may be configured again from another folder.
+# Sets `out` to the absolute path of the Python: the build may be configured again from a different folder.
 function(_libtorch_python out)
   set(python "${STAGECRAFT_PYTHON}")
   if(NOT python AND DEFINED ENV{STAGECRAFT_PYTHON})
@@ -16,7 +16,8 @@ function(_libtorch_python out)
     set(python "${CMAKE_SOURCE_DIR}/.venv/bin/python")
   endif()
   if(python MATCHES "/")
-    # Links are kept: behind the link of a virtual environment is a Python that knows nothing of it.
+    # Links are not resolved: the link of a virtual environment leads to a Python that does not know
+    # the environment.
     cmake_path(ABSOLUTE_PATH python BASE_DIRECTORY "${CMAKE_SOURCE_DIR}" NORMALIZE)
   elseif(python)
     find_program(program NAMES "${python}" NO_CACHE)
@@ -25,7 +26,8 @@ function(_libtorch_python out)
   set(${out} "${python}" PARENT_SCOPE)
 endfunction()
 
-# Asks it for the place and the version of its torch, without importing it, which would take seconds.
+# Asks the Python for the place and the version of its torch. torch is not imported, because this
+# would take seconds.
 function(_libtorch_ask python)
   set(reason "no Python with torch is known: run scripts/bootstrap, or give -DSTAGECRAFT_PYTHON=PATH (torch 2.11 to 2.15), or build without it: -DSTAGECRAFT_TORCH=OFF")
   if(python)

@@ -1,11 +1,11 @@
-# What holds for every target: language level, warnings, visibility, ccache, sanitizers, clang-tidy.
+# Settings of all targets: language level, warnings, visibility, ccache, sanitizers, clang-tidy.
 
 set(CMAKE_CXX_STANDARD 20)
 set(CMAKE_CXX_STANDARD_REQUIRED ON)
 set(CMAKE_CXX_EXTENSIONS OFF)
 set(CMAKE_CXX_VISIBILITY_PRESET hidden)
 set(CMAKE_VISIBILITY_INLINES_HIDDEN ON)
-# The same code model for libraries and programs, or they could not share a precompiled header.
+# Libraries and programs need the same code model to share a precompiled header.
 add_compile_options(-fPIC)
 set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${PROJECT_BINARY_DIR}/bin")
 
@@ -25,13 +25,13 @@ target_compile_options(sc_flags INTERFACE
 target_compile_definitions(sc_flags INTERFACE $<$<BOOL:${STAGECRAFT_ASSERTIONS}>:STAGECRAFT_ASSERTIONS>)
 
 if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU" AND CMAKE_CXX_COMPILER_VERSION VERSION_LESS 13 AND NOT STAGECRAFT_TIDY)
-  # g++ 12 sees overlapping copies in std::string where there are none (its bug 105651).
+  # g++ 12 warns of overlapping copies in std::string that do not exist (its bug 105651).
   target_compile_options(sc_flags INTERFACE -Wno-restrict)
 endif()
 
-# The presets of the sanitizers switch STAGECRAFT_WERROR off: their instrumentation makes g++ 12 warn of standard
-# headers. The plain build has judged the same sources.
-# Of some of its types the x86_64 wheel hides what `vptr` compares.
+# The presets of the sanitizers disable STAGECRAFT_WERROR, because their instrumentation makes g++ 12 warn of
+# standard headers. The plain build checks the same sources. `vptr` is disabled: for some types, the x86_64
+# wheel hides the data that it compares.
 if(STAGECRAFT_SANITIZE)
   add_compile_options(-fsanitize=${STAGECRAFT_SANITIZE} -fno-sanitize=vptr -fno-omit-frame-pointer
                       -fno-sanitize-recover=all)
@@ -40,9 +40,9 @@ endif()
 
 find_program(STAGECRAFT_CCACHE ccache)
 if(STAGECRAFT_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER AND NOT STAGECRAFT_TIDY)
-  # Without this sloppiness ccache refuses every file that uses a precompiled header. Clones in other places have the
-  # same sources, so they share what was compiled. It learns from the compiler what was included (CCACHE_DEPEND), which
-  # saves it from preprocessing every source itself.
+  # Without this sloppiness ccache refuses every file that uses a precompiled header. Clones in different folders share
+  # compiled objects. With CCACHE_DEPEND, ccache learns from the compiler which files were included, and need not
+  # preprocess every source itself.
   set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND}" -E env CCACHE_DEPEND=1
       CCACHE_SLOPPINESS=pch_defines,time_macros,include_file_mtime,include_file_ctime
       "CCACHE_BASEDIR=${PROJECT_SOURCE_DIR}" CCACHE_NOHASHDIR=1 "${STAGECRAFT_CCACHE}")

@@ -1,8 +1,9 @@
-# Decides whether the part that needs CUDA's headers is built: sets STAGECRAFT_CUDA to ON or OFF in this scope, and
-# Libtorch_CUDA_INCLUDE to the folders of the headers.
+# Decides whether the sources that need CUDA's headers are built. Sets STAGECRAFT_CUDA to ON or OFF in this scope,
+# and Libtorch_CUDA_INCLUDE to the folders of the headers.
 #
-# The headers are those of a toolkit (CUDA_HOME, /usr/local/cuda*), else those of the CUDA libraries beside a CUDA wheel of
-# torch. The wheels have all but the folder crt; torch's Triton has that. Nothing of CUDA is linked: torch's libraries do.
+# The headers are those of a toolkit (CUDA_HOME, /usr/local/cuda*), otherwise those of the CUDA libraries next to a CUDA
+# wheel of torch. These wheels lack the folder crt, which torch's Triton has. CUDA is not linked, because torch's libraries
+# link it.
 
 set(_cuda_folders)
 if(DEFINED ENV{CUDA_HOME})

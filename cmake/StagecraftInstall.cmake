@@ -13,7 +13,7 @@ write_basic_package_version_file("${PROJECT_BINARY_DIR}/StagecraftConfigVersion.
 install(FILES "${PROJECT_BINARY_DIR}/StagecraftConfig.cmake"
               "${PROJECT_BINARY_DIR}/StagecraftConfigVersion.cmake" cmake/FindLibtorch.cmake
         DESTINATION ${_package_dir})
-# Where Debian has it, and under its name.
+# The place and the name that Debian uses for licences.
 set(_doc_dir "${CMAKE_INSTALL_DATADIR}/doc/stagecraft")
 install(FILES LICENSE DESTINATION ${_doc_dir} RENAME copyright)
 if(STAGECRAFT_TORCH)

@@ -1,7 +1,8 @@
-# cpack, from a build tree: a tarball and a Debian package of what cmake --install installs, stripped.
+# cpack, from a build tree: a tarball and a Debian package of the installed files, stripped.
 #
-# libtorch is in neither: it comes from the torch wheel, of which Debian has no package. The tool works without it;
-# `stagecraft train` finds it when it starts (cli/torch_libraries.h), and find_package(Stagecraft) through a Python.
+# The packages do not contain libtorch: it comes from the torch wheel, which is not a Debian package. The tool works
+# without it; `stagecraft train` finds it when it starts (cli/torch_libraries.h), and find_package(Stagecraft)
+# through a Python.
 
 string(REGEX MATCH "^[0-9]+\\.[0-9]+" _torch "${Libtorch_VERSION}")
 set(CPACK_GENERATOR TGZ)
@@ -28,15 +29,15 @@ set(CPACK_STRIP_FILES ON)
 # The line above strips programs only.
 set(CPACK_PRE_BUILD_SCRIPTS "${PROJECT_SOURCE_DIR}/cmake/strip_archives.cmake")
 set(CPACK_STAGECRAFT_STRIP "${CMAKE_STRIP}")
-# Folders have the rights that Debian wants, whatever the umask of whoever builds.
+# Folders get the permissions that Debian requires, independent of the umask of the build.
 set(CPACK_INSTALL_DEFAULT_DIRECTORY_PERMISSIONS
     OWNER_READ OWNER_WRITE OWNER_EXECUTE GROUP_READ GROUP_EXECUTE WORLD_READ WORLD_EXECUTE)
 
 set(CPACK_DEBIAN_FILE_NAME DEB-DEFAULT)
 set(CPACK_DEBIAN_PACKAGE_SECTION science)
 set(CPACK_DEBIAN_PACKAGE_SUGGESTS "g++, cmake, python3, openmpi-bin, mpich")
-# dpkg-shlibdeps would ask for a package of libtorch, and needs to be installed. What was built needs no newer C and C++
-# libraries than those that it was built with.
+# dpkg-shlibdeps is not used: it would require a package of libtorch, and it may not be installed. The packages need C
+# and C++ libraries that are at least as new as those of the build.
 execute_process(COMMAND getconf GNU_LIBC_VERSION OUTPUT_VARIABLE _libc ERROR_QUIET)
 set(CPACK_DEBIAN_PACKAGE_DEPENDS "libc6, libgcc-s1, libstdc++6")
 if(_libc MATCHES "glibc ([0-9]+\\.[0-9]+)")

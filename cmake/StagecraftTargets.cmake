@@ -1,7 +1,7 @@
-# sc_library(NAME SRCS HDRS DEPS), sc_program, sc_test: one library target a folder.
+# sc_library(NAME SRCS HDRS DEPS), sc_program, sc_test: one library target for each folder.
 
-# Compiles the sources of a target several to a translation unit, so that what they all include is read once
-# (STAGECRAFT_UNITY). scripts/check_unity.py finds the names that would clash, so it always can be done.
+# Compiles several sources of a target as one translation unit, so that their common headers are read once
+# (STAGECRAFT_UNITY). scripts/check_unity.py finds names that would clash.
 function(_sc_unity TARGET)
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${STAGECRAFT_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   get_target_property(sources ${TARGET} SOURCES)
@@ -10,7 +10,7 @@ function(_sc_unity TARGET)
   list(JOIN sources "\n" sources)
   file(WRITE "${PROJECT_BINARY_DIR}/unity/${TARGET}.txt" "${sources}\n")
   if(STAGECRAFT_UNITY AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # In such a unit g++ takes the sources for headers, whose classes should have no members of unnamed namespaces.
+    # In a unit, g++ treats the sources as headers, and warns of classes that have members from unnamed namespaces.
     target_compile_options(${TARGET} PRIVATE -Wno-subobject-linkage)
   endif()
 endfunction()
@@ -18,7 +18,8 @@ endfunction()
 # Compiles headers alone (see sc_library).
 add_custom_target(header_checks)
 
-# The wheel's headers come first: it has its own fmt, and one of another version may lie in a folder with GoogleTest or JSON.
+# The wheel's headers come first: it has its own fmt, and a different version of fmt may be in a folder with GoogleTest or
+# JSON.
 function(_sc_torch_headers_first TARGET)
   target_include_directories(${TARGET} SYSTEM BEFORE PRIVATE
     $<BUILD_INTERFACE:$<TARGET_PROPERTY:Libtorch::libtorch,INTERFACE_INCLUDE_DIRECTORIES>>)
@@ -39,12 +40,13 @@ function(_sc_pch NAME)
   target_compile_options(${NAME} PRIVATE ${SC_TEST_OPTIMISATION})
   target_precompile_headers(${NAME} PRIVATE ${ARGN})
   if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
-    # Keeps the include in the preprocessed text, so that ccache sees it.
+    # The include stays in the preprocessed text, so that ccache sees it.
     target_compile_options(${NAME} PRIVATE -fpch-preprocess)
   endif()
 endfunction()
 
-# Without fused multiply-add, which some processors have and others do not: simulations and drawings are the same on all.
+# Compiles without fused multiply-add, which not all processors have, so that simulations and drawings are the same on
+# all of them.
 function(_sc_without_torch TARGET)
   target_include_directories(${TARGET} SYSTEM PRIVATE $<TARGET_PROPERTY:fmt::fmt-header-only,INTERFACE_INCLUDE_DIRECTORIES>)
   target_link_libraries(${TARGET} PRIVATE $<BUILD_INTERFACE:sc_flags>)
@@ -52,9 +54,9 @@ function(_sc_without_torch TARGET)
   _sc_unity(${TARGET})
 endfunction()
 
-# Gives it a precompiled header: the library's, with what nearly every source includes anyway; below tests/ (SC_TEST_CODE) that
-# and GoogleTest; with USER that of programs as users write them, with the one header of Stagecraft. (With torch/torch.h it
-# would take longer to load than that takes to compile.)
+# Gives a target a precompiled header: that of the library, with headers that nearly every source includes; below tests/
+# (SC_TEST_CODE) the same with GoogleTest; with USER that of users' programs, with the header of the whole library.
+# (torch/torch.h is not in it, because loading it would take longer than compiling it.)
 function(_sc_use_torch TARGET)
   cmake_parse_arguments(ARG "USER" "" "" ${ARGN})
   _sc_torch_headers_first(${TARGET})
@@ -70,7 +72,7 @@ function(_sc_use_torch TARGET)
     elseif(SC_TEST_CODE)
       set(pch sc_test_pch)
       _sc_pch(${pch} ${common} <gmock/gmock.h> <gtest/gtest.h>)
-      # Both must see its definitions.
+      # The target and the precompiled header must have the same definitions.
       target_link_libraries(${pch} PRIVATE GTest::gmock)
       target_link_libraries(${TARGET} PRIVATE GTest::gmock)
     else()
@@ -86,10 +88,10 @@ endfunction()
 
 # sc_library(NAME base SRCS a.cpp HDRS a.h INTERNAL_HDRS b.h DEPS other [TORCH])
 #
-# Makes stagecraft_NAME (alias Stagecraft::NAME) from the current folder. HDRS are installed;
-# INTERNAL_HDRS are for this project only. DEPS are names of other folders. TORCH: needs libtorch.
-# Where sources are compiled alone (STAGECRAFT_UNITY=OFF), every header also gets a source that includes nothing else, so one
-# that does not compile alone breaks the build; an internal one only where no source of its name includes it first.
+# Makes stagecraft_NAME (alias Stagecraft::NAME) from the current folder. HDRS are installed; INTERNAL_HDRS are for this
+# project only. DEPS are names of other folders. TORCH: needs libtorch. If sources are compiled alone (STAGECRAFT_UNITY=OFF),
+# every header also gets a source that includes nothing else, so a header that does not compile alone breaks the build. An
+# internal header gets one only if no source of its name includes it first.
 function(sc_library)
   cmake_parse_arguments(ARG "TORCH" "NAME" "SRCS;HDRS;INTERNAL_HDRS;DEPS" ${ARGN})
   set(target stagecraft_${ARG_NAME})
@@ -129,7 +131,8 @@ function(sc_library)
     add_dependencies(header_checks ${target}_headers)
     target_link_libraries(${target}_headers PRIVATE ${target} sc_flags)
     if(ARG_TORCH)
-      # A precompiled header would lend it some of the standard library and of torch; `make single-files` has none.
+      # A precompiled header would add parts of the standard library and of torch, so `make single-files` uses
+      # none.
       _sc_use_torch(${target}_headers)
     endif()
   endif()
@@ -144,7 +147,8 @@ function(sc_library)
   endforeach()
 endfunction()
 
-# sc_program(NAME x SRCS x.cpp DEPS base [TORCH [USER]]). USER: as users write them, with stagecraft.h.
+# sc_program(NAME x SRCS x.cpp DEPS base [TORCH [USER]]). USER: a program as users write it, with
+# stagecraft.h.
 function(sc_program)
   cmake_parse_arguments(ARG "TORCH;USER" "NAME" "SRCS;DEPS;LIBRARIES" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SRCS})
@@ -174,13 +178,14 @@ macro(_sc_timeout)
   endif()
 endmacro()
 
-# Tests that hold a lock run one after another. ctest starts expensive tests first, so that this chain has the whole run.
+# Tests that hold a lock run one after the other. ctest starts expensive tests first, so that this chain has the whole
+# run.
 set(SC_LOCKED_COST 150)
 
 # sc_test(NAME tree_test SRCS tree_test.cpp DEPS tree LABELS unit [TORCH] [TIMEOUT s])
 #
-# A torch-linked binary is one ctest entry, since it takes half a second to start; a torch-free one is
-# discovered test by test.
+# A torch-linked binary is one ctest entry, because it takes half a second to start. A torch-free
+# binary is discovered test by test.
 function(sc_test)
   cmake_parse_arguments(ARG "TORCH" "NAME;TIMEOUT" "SRCS;DEPS;LABELS;LIBRARIES" ${ARGN})
   if(NOT ARG_LABELS)
@@ -198,8 +203,8 @@ function(sc_test)
     add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME})
     set_tests_properties(${ARG_NAME} PROPERTIES LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT}
                          ENVIRONMENT "${SC_TEST_ENVIRONMENT}")
-    # Several processes that watch each other's silence: one such test at a time, beside one that has a single process.
-    # (Those of MPI need the machine for themselves: they wait by looking again and again.)
+    # Tests of several processes that detect each other's silence. Only one such test runs at a time, together with
+    # tests of a single process. (Tests with MPI run alone, because their processes wait by polling.)
     if("multiproc" IN_LIST ARG_LABELS)
       set_tests_properties(${ARG_NAME} PROPERTIES RESOURCE_LOCK processes COST ${SC_LOCKED_COST}
                            ENVIRONMENT "${SC_SAME_BITS_ENVIRONMENT}")
@@ -210,8 +215,9 @@ function(sc_test)
   endif()
 endfunction()
 
-# sc_mpi_labels(OUT MPI): the labels of a test with one MPI. With the first that was found it is one of `make test`. With
-# others it is slow: they rarely differ where the conformance suite, which runs with all of them, finds no difference.
+# sc_mpi_labels(OUT MPI): the labels of a test with one MPI. With the first MPI that was found, the test is part of `make
+# test`. With other MPIs it is labelled slow: MPIs rarely differ if the conformance suite, which runs with all of them,
+# finds no difference.
 function(sc_mpi_labels OUT MPI)
   get_property(mpis GLOBAL PROPERTY SC_MPIS)
   list(GET mpis 0 first)
@@ -225,8 +231,7 @@ endfunction()
 # sc_mpi_test(NAME x_test PROCESSES 2 4 [SLOW_PROCESSES 3] SRCS x_test.cpp DEPS runtime [LIBRARIES l] [TIMEOUT s] [EVERY_MPI])
 #
 # A test program that mpirun starts (tests/support/mpi_main.cpp): an entry x_test.MPI.N for each MPI that was found and
-# each number of processes. An MPI that was not found has none. EVERY_MPI: it runs with all of them in `make test`
-# (sc_mpi_labels).
+# each number of processes. EVERY_MPI: `make test` runs it with all MPIs (sc_mpi_labels).
 function(sc_mpi_test)
   cmake_parse_arguments(ARG "EVERY_MPI" "NAME;TIMEOUT" "PROCESSES;SLOW_PROCESSES;SRCS;DEPS;LIBRARIES" ${ARGN})
   get_property(mpis GLOBAL PROPERTY SC_MPIS)
@@ -255,7 +260,8 @@ function(sc_mpi_test)
   endforeach()
 endfunction()
 
-# How Open MPI runs as root and with more processes than cores; MPICH does both unasked.
+# Allows Open MPI to run as root and with more processes than cores. MPICH needs no options for
+# this.
 set(SC_MPI_ENVIRONMENT OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1)
 function(sc_mpi_run OUT MPI)
   string(TOUPPER "STAGECRAFT_${MPI}_RUN" run)

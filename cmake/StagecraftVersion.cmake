@@ -1,4 +1,4 @@
-# Sets STAGECRAFT_VERSION from the one place where it is written: stagecraft/base/version.h.
+# Reads STAGECRAFT_VERSION from stagecraft/base/version.h, the only place that defines it.
 
 set(_header "${CMAKE_CURRENT_LIST_DIR}/../stagecraft/base/version.h")
 set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${_header}")

@@ -3,9 +3,10 @@
 
     scripts/check_includes.py [ROOT]
 
-The table says which folders of stagecraft/ a folder may include from; what those may use, it may use
-too. Folders in TORCH_FREE, or below one, may not include the tensor library, nor folders of ours that do.
-Headers that pull in the whole of libtorch are for examples, benchmarks and end-to-end tests only.
+The table names the folders of stagecraft/ from which a folder may include. The folder may also include
+from all folders that these may use. Folders in TORCH_FREE, and folders below them, may include neither
+the tensor library nor folders of ours that do. Headers that include the whole of libtorch are only for
+examples, benchmarks and end-to-end tests.
 """
 
 import pathlib
@@ -32,7 +33,7 @@ ALLOWED = {
     "report": ["runtime", "viz"],
     "train": ["runtime"],
 }
-# The same for the folders inside stagecraft/transport; "" is the folder itself.
+# The same table for the folders in stagecraft/transport. "" is the folder itself.
 TRANSPORT = {
     "core": [],
     "": ["core"],
@@ -44,7 +45,7 @@ TRANSPORT = {
     "nccl": ["gloo"],
     "world": ["local", "gloo", "mpi", "nccl"],
 }
-# Which top folders quoted includes of a top folder may name.
+# The top folders from which a top folder may include with quotes.
 QUOTED = {
     "stagecraft": ["stagecraft"],
     "cli": ["stagecraft", "cli"],
@@ -55,11 +56,12 @@ QUOTED = {
 }
 TORCH_FREE = {"stagecraft/base", "stagecraft/schedule", "stagecraft/sim", "stagecraft/plan", "stagecraft/viz", "stagecraft/transport/core",
               "stagecraft/runtime/record", "cli"}
-# The bindings of the Python module that uses no torch; those of the other may include everything.
+# The bindings of the Python module that uses no torch. Those of the other module may include
+# everything.
 TORCH_FREE_FILES = {f"python/bindings/{name}" for name in (
     "actions.cpp", "actions.h", "errors.cpp", "errors.h", "schedule.cpp", "schedule_module.cpp", "sim.cpp",
     "simulated.h", "viz.cpp")}
-# Below a folder of TORCH_FREE, and yet with torch: programs beside the tool.
+# Folders below one of TORCH_FREE that may use torch: programs that the tool starts.
 TORCH_ALLOWED = {"cli/model", "cli/train"}
 TORCH = re.compile(r"^(ATen|c10|torch|caffe2)/")
 UMBRELLAS = {"torch/torch.h", "torch/script.h", "torch/all.h", "torch/extension.h", "ATen/ATen.h", "ATen/Functions.h"}

@@ -2,11 +2,11 @@
 
     scripts/check_unity.py build/unity     a file TARGET.txt there names the sources of a target, a line each
 
-What one source keeps for itself (in an unnamed namespace, as a static function, as a macro) is seen by every source that
-follows it in the unit. So such a name may stand in one source of a target only. Two functions with the same name
-and other arguments count too: a call could silently take the wrong one. Aliases that say the same may be repeated.
+Private names of a source (in an unnamed namespace, static functions, macros) are visible to every source that follows it
+in the unit. So each such name may occur in one source of a target only. Two functions with the same name and different
+arguments are not allowed either: a call could silently use the wrong one. Identical aliases may be repeated.
 
-It reads text, not C++: it relies on the code being formatted by clang-format.
+The script reads text, not C++. It requires code that is formatted by clang-format.
 """
 
 import collections
@@ -30,7 +30,7 @@ def without_noise(text):
 
 
 def blank_angles(text):
-    """The text with what stands in template arguments and in square brackets replaced by blanks."""
+    """The text with blanks instead of template arguments and of the contents of square brackets."""
     out, depth = [], 0
     for i, c in enumerate(text):
         if c in "<[":
@@ -132,7 +132,7 @@ def main(folder):
         return 1
     for path in lists:
         sources = {pathlib.Path(line) for line in path.read_text().split("\n") if line}
-        # What the build generates is not there before it.
+        # Generated sources do not exist before the build.
         texts = {source.name: source.read_text() for source in sources if source.exists()}
         for name, places in clashes(texts):
             failed = True

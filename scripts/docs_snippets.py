@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""The code in the documentation, made to compile and run.
+"""Compiles and runs the code in the documentation.
 
     docs_snippets.py sources FOLDER PARTS PAGE.md...
                                                   writes the C++ of all pages as a program of PARTS sources (0: one for each

@@ -3,7 +3,8 @@
 
     reference.py DOXYGEN DOXYFILE FOLDER    writes FOLDER/html; Doxyfile's OUTPUT_DIRECTORY is FOLDER
 
-Exits with 1 and says why when Doxygen warns of anything, and when a class, struct or enum has no description.
+Exits with 1 and prints the reason if Doxygen prints a warning, or if a class, struct or enum has no
+description.
 """
 
 import pathlib
@@ -19,7 +20,7 @@ def has_text(node):
 
 
 def undescribed(xml):
-    """The public types of Doxygen's XML that nobody has described, and where they are."""
+    """The public types in Doxygen's XML that have no description, and their places."""
     found = []
     for path in sorted(xml.glob("*.xml")):
         for compound in ElementTree.parse(path).getroot().findall("compounddef"):

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Says where the time of a test run went, so that growth is seen.
+"""Prints the times of a test run, so that growth is noticed.
 
     scripts/test_times.py BUILD BEGIN BUILT     the build folder; when set-up and build began, and when the tests (seconds since 1970)
 
@@ -23,14 +23,15 @@ def slowest(junit, count):
 
 
 def objects(log, since):
-    """How many objects the log of ninja has, and how many of them it has made since then."""
+    """The number of objects in the log of ninja, and the number of those that were made since
+    then."""
     made = {}
     for line in pathlib.Path(log).read_text().splitlines():
         fields = line.split("\t")
         # begin and end in ms from the start of ninja, time of the file in ns, file, command
         if len(fields) == 5 and fields[3].endswith((".o", ".gch")):
             made[fields[3]] = int(fields[2]) / 1e9
-    # A restored object keeps no older time: ccache writes the file anew.
+    # The time of a restored object is new, too, because ccache writes the file again.
     return len(made), sum(when >= since for when in made.values())
 
 

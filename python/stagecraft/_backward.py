@@ -137,7 +137,7 @@ def stage_backward_weight(
 ) -> tuple[torch.Tensor | None, ...]:
     """The weight half: adds to the parameters' ``.grad`` and returns those gradients.
 
-    ``retain_graph=True`` keeps the graph for another call.
+    ``retain_graph=True`` keeps the graph for a further call.
     """
     work = []
     for group in param_groups:

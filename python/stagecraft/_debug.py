@@ -9,7 +9,7 @@ from torch.fx.node import map_aggregate
 
 
 def friendly_debug_info(v: object) -> str:
-    """What a value is, in a line: shape, gradient and type of a tensor."""
+    """A value in one line: shape, gradient and type of a tensor."""
     if isinstance(v, torch.Tensor):
         return f"Tensor({v.shape}, grad={v.requires_grad}, dtype={v.dtype})"
     return str(v)

@@ -130,7 +130,7 @@ class _TakeApart(torch.autograd.Function):
 
 
 class _PutTogether(torch.autograd.Function):
-    """The DTensor of a shard that came from another process."""
+    """The DTensor of a shard that came from a different process."""
 
     @staticmethod
     def forward(ctx: Any, local: torch.Tensor, tag: torch.Tensor, mesh: Any, placements: Any, shape: Any,

@@ -312,7 +312,7 @@ class _PipelineStageBase(TransferOps, ABC):
     def start_gradient_reduction(self) -> None:
         """Starts to reduce the gradients of an FSDP module; `wait_for_gradient_reduction` ends it."""
         if self._reduces:
-            raise RuntimeError(f"a reduction of stage {self.stage_index} is under way: wait for it first")
+            raise RuntimeError(f"a reduction of stage {self.stage_index} is in progress: wait for it first")
         if self._call.wrapper is None or self._call.wrapper.kind != "FSDPModule":
             raise RuntimeError(f"stage {self.stage_index} has no FSDP module, so it has no gradients to reduce")
         self._reduces = True

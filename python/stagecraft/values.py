@@ -128,7 +128,7 @@ class _Packer:
         if not _may_pickle:
             raise TypeError(
                 f"the output of a stage has a {type(value).__module__}.{type(value).__qualname__} at "
-                f"{path}, which cannot be sent to another process; call stagecraft.allow_pickle() in "
+                f"{path}, which cannot be sent to a different process; call stagecraft.allow_pickle() in "
                 "every process to send it by pickle"
             )
         data = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)

@@ -6,7 +6,7 @@
 
 namespace stagecraft {
 
-/// What a mask keeps of one block of the score matrix.
+/// How much of one block of the score matrix a mask keeps.
 enum class BlockKind : uint8_t {
   kEmpty,    ///< Nothing; no work is done for it.
   kPartial,  ///< Some elements; the mask function says which.

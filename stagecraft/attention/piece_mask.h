@@ -9,8 +9,8 @@
 
 namespace stagecraft::detail {
 
-/// What is masked in the partial blocks of a piece. All tensors are bool with four sizes, each 1 or
-/// that of [members, heads, queries, keys] of the slot and the piece.
+/// The masked scores in the partial blocks of a piece. All tensors are bool with four sizes, each 1
+/// or that of [members, heads, queries, keys] of the slot and the piece.
 struct PieceMask {
   /// One for each run of partial blocks: the scores that are not kept.
   struct Part {

@@ -61,7 +61,7 @@ ProgramFile::ProgramFile(std::span<const std::byte> bytes) {
   std::error_code error;
   const std::filesystem::path folder = std::filesystem::temp_directory_path(error);
   std::string path = ((error ? "/tmp" : folder) / "stagecraft-XXXXXX.pt2").string();
-  constexpr int kSuffix = 4;
+  constexpr int kSuffix = 4;  // the length of ".pt2"
   const int file = ::mkstemps(path.data(), kSuffix);
   if (file < 0) fail(path);
   path_ = std::move(path);

@@ -19,7 +19,7 @@ namespace stagecraft::exported {
 
 namespace {
 
-/// The largest depth of graphs inside graphs.
+/// The largest depth of graphs inside graphs. It limits the recursion for hostile files.
 constexpr int kMaxGraphDepth = 32;
 
 RawGraph graph_of(const JsonField& field, int depth);

@@ -16,6 +16,7 @@ namespace {
 
 using Op = SizeRule::Op;
 
+// A limit of the recursion, because the text may come from a hostile file.
 constexpr int kMaxSizeDepth = 200;
 
 /// Reads both forms of an expression by recursive descent.

@@ -23,7 +23,7 @@ namespace {
 // little-endian order.
 constexpr uint32_t kEnd = 0x06054b50;
 constexpr std::size_t kEndSize = 22;
-constexpr std::size_t kMaxComment = 0xffff;
+constexpr std::size_t kMaxComment = 0xffff;  // the end record has its length in two bytes
 constexpr uint32_t kEnd64Locator = 0x07064b50;
 constexpr std::size_t kEnd64LocatorSize = 20;
 constexpr uint32_t kEnd64 = 0x06064b50;

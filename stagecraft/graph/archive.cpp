@@ -26,6 +26,7 @@
 #include "stagecraft/graph/graph_text.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/tree/describe.h"
+#include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft {
 

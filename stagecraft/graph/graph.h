@@ -113,7 +113,7 @@ struct GraphNode {
 
 /// A tensor that the graph holds.
 struct GraphState {
-  /// What a tensor is to the model.
+  /// The role of a tensor in the model.
   enum class Kind : uint8_t { kParameter, kBuffer, kConstant };
 
   Kind kind = Kind::kParameter;

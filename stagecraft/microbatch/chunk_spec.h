@@ -44,7 +44,7 @@ struct LossReducer {};
 /// No spec: splitting refuses the leaf, merging treats it as Replicate.
 struct NoSpec {};
 
-/// What becomes of one leaf.
+/// How one leaf is split or merged.
 using LeafSpec = std::variant<NoSpec, TensorChunkSpec, Replicate, CustomReducer, LossReducer>;
 
 /// Says for each leaf of a tree how it is split into microbatches or merged from them. It is a leaf

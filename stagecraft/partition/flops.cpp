@@ -95,6 +95,7 @@ int64_t attention(const Shapes& shapes) {
   const Shape query = shapes.tensor(0);
   const Shape key = shapes.tensor(1);
   if (query.size() < 2 || key.size() < 2) return product(shapes.result());
+  // Two matrix products: query and key, scores and value. The value counts as wide as the query.
   return 4 * product(query) * key[key.size() - 2];
 }
 

@@ -16,7 +16,7 @@
 
 namespace stagecraft {
 
-/// What a stage takes and sends.
+/// The inputs and outputs of a stage.
 struct StageDraft {
   std::set<ValueId> needs;          ///< values that other stages make
   std::set<int32_t> arguments;      ///< positional arguments of the model

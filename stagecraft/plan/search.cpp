@@ -12,9 +12,9 @@
 namespace stagecraft::plan {
 namespace {
 
-constexpr std::size_t kPool = 12;
-constexpr double kNearForward = 1.04;  // seeds within this factor of the best are filled
-constexpr double kNearBackward = 1.08;
+constexpr std::size_t kPool = 12;        // best due dates that are kept, for mutations
+constexpr double kNearForward = 1.04;    // seeds within this factor of the best are filled
+constexpr double kNearBackward = 1.08;   // the same for seeds backwards in time and repeated words
 constexpr int64_t kMostAnnealed = 2000;  // actions of a problem that is annealed
 constexpr uint64_t kMostShaken = 8;      // actions that move at once
 constexpr double kWorse = .02;           // of the gap, which a step of try_shaken may lose

@@ -34,7 +34,7 @@ class Search {
   double value() const { return value_; }
   const std::string& found_by() const { return found_by_; }
   int64_t rounds() const { return rounds_; }
-  /// Whether it is known that nothing better exists.
+  /// Whether the best words are known to be optimal.
   bool is_optimal() const { return is_proved_ || is_at_bound(); }
   double seconds() const;
 

@@ -139,7 +139,7 @@ class SplitSearch {
   void toggle_best() {
     constexpr std::size_t kMost = 3;
     constexpr int32_t kPasses = 8;
-    constexpr double kAsGood = 5e-4;
+    constexpr double kAsGood = 5e-4;  // scores that differ by less count as equal
     const std::size_t count = std::min(kMost, found_.size());
     for (std::size_t i = 0; i < count && found_[i].fits; ++i) {
       PlanCandidate now = found_[i];

@@ -16,8 +16,9 @@ namespace stagecraft {
 /// Tensors and their names, in order.
 using NamedTensors = std::vector<std::pair<std::string, at::Tensor>>;
 
-/// What a stage, or a model that is captured, computes and trains. `stage_body(...)` of
-/// stage/callable.h makes one from a module or from a function with ordinary parameters.
+/// The computation of a stage, or of a model that is captured, and the tensors that it trains.
+/// `stage_body(...)` of stage/callable.h makes one from a module or from a function with ordinary
+/// parameters.
 struct StageBody {
   /// Returns the output: one value, or a tuple or list of values. Each value of a tuple or list is
   /// an output that other stages can read. A stage calls it on the thread of its rank, once for

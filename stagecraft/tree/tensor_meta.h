@@ -12,7 +12,7 @@
 
 namespace stagecraft {
 
-/// What is known of a tensor without its elements.
+/// The description of a tensor without its elements.
 struct TensorMeta {
   std::vector<int64_t> shape;
   c10::ScalarType dtype = c10::ScalarType::Float;

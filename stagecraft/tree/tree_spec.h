@@ -22,11 +22,11 @@ namespace stagecraft {
 /// data race).
 class TreeSpec {
  public:
-  /// What a node of a tree is.
+  /// The kind of a node of a tree.
   enum class Kind : uint8_t { kLeaf, kTuple, kList, kDict };
 
-  /// What unflatten restores beyond the structure. Empty for specs that did not come from a value:
-  /// then element types are inferred from the leaves.
+  /// The types that unflatten restores in addition to the structure. Empty for specs that did not
+  /// come from a value: then element types are inferred from the leaves.
   struct Origin {
     c10::TypePtr key_type;
     c10::TypePtr element_type;
