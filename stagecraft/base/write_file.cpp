@@ -23,7 +23,7 @@ struct CloseFile {
 using File = std::unique_ptr<std::FILE, CloseFile>;
 
 [[noreturn]] void fail(const std::string& path, int error) {
-  throw Error(fmt::format("cannot write {}: {}", path, std::strerror(error)));
+  throw FileError(fmt::format("cannot write {}: {}", path, std::strerror(error)));
 }
 
 /// The errno of the failure; 0 if there was none.

@@ -145,9 +145,9 @@ std::vector<std::string> layer_names(const Graph& graph, std::size_t most) {
                      [](const std::string& name) { return !name.ends_with(kModuleEnd); });
     if (begins != boundary.names.end()) names.push_back(*begins);
   }
-  if (names.size() < most) return names;
+  if (names.size() <= most) return names;
   std::vector<std::string> fewer;
-  const std::size_t step = names.size() / most + 1;
+  const std::size_t step = (names.size() + most - 1) / most;
   for (std::size_t i = 0; i < names.size(); i += step) fewer.push_back(names[i]);
   return fewer;
 }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/error.h"
 #include "stagecraft/plan/correct_layers.h"
 #include "stagecraft/plan/evaluate_schedule.h"
 #include "stagecraft/plan/synthesise.h"
@@ -226,9 +227,10 @@ class MeasuredPlanner {
     if (is_first_rank()) {
       try {
         text = to_plan_file(make());
-      } catch (const Error& caught) {
-        failure = caught.what();
+      } catch (...) {
+        // Any failure, or the other ranks would wait for a plan that does not come.
         error = std::current_exception();
+        failure = describe(error);
       }
     }
     // The other ranks may have to wait for a whole search.

@@ -118,6 +118,7 @@ at::Tensor DeviceUpdate::run(double learning_rate) {
     } catch (const std::exception&) {
       announce("the update of the weights cannot be captured as a graph and is run instead: " +
                stagecraft::describe(std::current_exception()));
+      graphs_.clear();  // a graph must not outlive its device
       graph_device_.reset();
       return compute();
     }

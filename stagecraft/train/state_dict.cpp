@@ -1,5 +1,6 @@
 #include "stagecraft/train/state_dict.h"
 
+#include <cstring>
 #include <filesystem>
 #include <map>
 #include <set>
@@ -10,7 +11,6 @@
 #include <fmt/format.h>
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/equal.h>
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/error.h"
@@ -28,6 +28,13 @@ std::vector<std::string> names_of(const Pipe& pipe, const ModelState& state) {
   const GraphState* whole = pipe.graph().find_state(state.name);
   names.insert(names.end(), whole->other_names.begin(), whole->other_names.end());
   return names;
+}
+
+/// For tensors of one shape and dtype on the CPU. Unlike at::equal, NaN is the same as NaN.
+bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {
+  const at::Tensor left = a.contiguous();
+  const at::Tensor right = b.contiguous();
+  return std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 
 }  // namespace
@@ -66,7 +73,7 @@ void load_state_dict(const Pipe& pipe, const std::string& path) {
                              "{}: expected {}, {} has {}", name, describe(to), path,
                              describe(from));
       known.insert(name);
-      require<MetadataError>(at::equal(from, given.at(state.name)),
+      require<MetadataError>(have_same_bytes(from, given.at(state.name)),
                              "{} and {} are the same tensor, but {} has two values for it",
                              state.name, name, path);
       for (const at::Tensor& copy : state.copies) copies.emplace_back(copy, from);

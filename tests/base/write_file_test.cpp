@@ -55,7 +55,7 @@ TEST_F(WriteFile, SaysWhichFileAndWhy) {
   try {
     write_file(nowhere, "text");
     FAIL() << "it was written";
-  } catch (const Error& error) {
+  } catch (const FileError& error) {
     EXPECT_EQ(std::string(error.what()), "cannot write " + nowhere + ": No such file or directory");
   }
   EXPECT_EQ(std::distance(fs::directory_iterator(folder_), {}), 0);

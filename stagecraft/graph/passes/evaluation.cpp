@@ -19,7 +19,7 @@ struct Switch {
   std::string_view op;
   std::string_view argument;
 };
-constexpr std::array<Switch, 24> kSwitches = {{
+constexpr std::array<Switch, 26> kSwitches = {{
     {"aten::dropout", "train"},
     {"aten::dropout_", "train"},
     {"aten::native_dropout", "train"},
@@ -32,6 +32,8 @@ constexpr std::array<Switch, 24> kSwitches = {{
     {"aten::batch_norm", "training"},
     {"aten::native_batch_norm", "training"},
     {"aten::cudnn_batch_norm", "training"},
+    {"aten::miopen_batch_norm", "training"},
+    {"aten::_batch_norm_impl_index", "training"},
     {"aten::_native_batch_norm_legit", "training"},
     {"aten::_native_batch_norm_legit_functional", "training"},
     {"aten::rrelu", "training"},

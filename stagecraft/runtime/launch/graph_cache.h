@@ -43,6 +43,8 @@ class GraphCache {
     std::erase_if(entries_, [&](const auto& each) { return each->key == key; });
   }
 
+  void clear() { entries_.clear(); }
+
   std::size_t size() const { return entries_.size(); }
 
  private:

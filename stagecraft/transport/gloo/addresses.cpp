@@ -104,11 +104,13 @@ bool wait_for_listener(const std::string& host, uint16_t port, Deadline deadline
     if (answer == 0) return true;
     if (errno == EINPROGRESS) {
       pollfd entry{probe.get(), POLLOUT, 0};
-      const auto left =
-          std::chrono::ceil<std::chrono::milliseconds>(deadline.at() - Deadline::Clock::now());
+      // poll takes an int. After a minute the loop tries again.
+      const auto left = std::clamp(
+          std::chrono::ceil<std::chrono::milliseconds>(deadline.at() - Deadline::Clock::now()),
+          std::chrono::milliseconds(0), std::chrono::milliseconds(60'000));
       int problem = 0;
       socklen_t size = sizeof(problem);
-      if (poll(&entry, 1, static_cast<int>(std::max<int64_t>(left.count(), 0))) == 1 &&
+      if (poll(&entry, 1, static_cast<int>(left.count())) == 1 &&
           getsockopt(probe.get(), SOL_SOCKET, SO_ERROR, &problem, &size) == 0 && problem == 0) {
         return true;
       }

@@ -1,6 +1,7 @@
 #include "stagecraft/transport/gloo/join.h"
 
 #include <algorithm>
+#include <charconv>
 #include <exception>
 #include <map>
 #include <memory>
@@ -298,19 +299,26 @@ class Joining {
       ByteReader in(std::string_view(*text).substr(kSignBytes + kSaltBytes));
       auto foreign = read_magic(in, fingerprint);
       by_rank.push_back(foreign ? std::move(*foreign) : read_fingerprint(in));
-      // A rank that expects more ranks than the others may wait for ranks that do not exist.
-      if (rank + 1 == known_ranks(by_rank)) require_same_fingerprints(by_rank);
+      // A rank that expects more ranks than the others may wait for ranks that do not exist. If a
+      // rank is missing, positions in the list are no longer ranks, and the missing rank is named.
+      if (missing.empty() && rank + 1 == known_ranks(by_rank)) require_same_fingerprints(by_rank);
     }
     if (!missing.empty()) throw_missing(missing, "at " + where());
     require_same_fingerprints(by_rank);
   }
 
-  // The smallest number of ranks that a rank has named.
+  // The smallest number of ranks that a rank has named. A rank may have put other text in place of
+  // the number (JoinOptions::fingerprint); the comparison of all ranks reports that.
   static int32_t known_ranks(const std::vector<Fingerprint>& by_rank) {
     int32_t smallest = std::numeric_limits<int32_t>::max();
     for (const auto& fingerprint : by_rank) {
       for (const auto& [name, value] : fingerprint) {
-        if (name == "number of ranks") smallest = std::min(smallest, std::stoi(value));
+        if (name != "number of ranks") continue;
+        int32_t ranks = 0;
+        const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), ranks);
+        if (error == std::errc() && end == value.data() + value.size()) {
+          smallest = std::min(smallest, ranks);
+        }
       }
     }
     return smallest;

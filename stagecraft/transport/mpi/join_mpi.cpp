@@ -192,19 +192,32 @@ class Joining {
     for (int32_t other = 0; other < num_ranks_; ++other) {
       if (other != me_) awaited.push_back(listen(other));
     }
+    // A receive that stays posted would take the first message of the next attempt to join.
+    const auto stop_listening = [&] {
+      for (const auto& talk : awaited) {
+        if (talk.work->is_over()) continue;
+        progress_.run_here([&] { progress_.plugin().cancel(talk.work.get()); });
+      }
+    };
     for (bool is_last = false; !awaited.empty() && !is_last;) {
       // Messages that have arrived by the deadline count, even if this thread was delayed.
       is_last = deadline.has_passed();
       progress_.advance();
-      std::erase_if(awaited, [&](Talk& talk) { return take(talk, word); });
+      try {
+        std::vector<Talk> later;
+        for (Talk& talk : awaited) {
+          if (!take(talk, word)) later.push_back(talk);
+        }
+        awaited = std::move(later);
+      } catch (...) {
+        stop_listening();
+        throw;
+      }
       if (!awaited.empty() && !is_last) std::this_thread::sleep_for(kLook);
     }
+    stop_listening();
     std::vector<Rank> silent;
-    for (const auto& talk : awaited) {
-      // A receive that stays posted would take the first message of the next attempt to join.
-      progress_.run_here([&] { progress_.plugin().cancel(talk.work.get()); });
-      silent.emplace_back(talk.other);
-    }
+    for (const auto& talk : awaited) silent.emplace_back(talk.other);
     return silent;
   }
 

@@ -192,7 +192,8 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
     auto lock = sends_.lock();
     sends_.wait(lock, deadline, [&] { return wire->is_done() || world().is_aborted(); });
     lock.unlock();
-    world().throw_if_aborted();
+    // The thread that could not send fails the send first, and then aborts the world.
+    if (wire->failure().empty()) world().throw_if_aborted();
     if (!wire->is_done()) {
       throw_timeout(
           rank_, Deadline::Clock::now() - begin,
