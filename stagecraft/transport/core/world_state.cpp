@@ -12,9 +12,9 @@ uint64_t next_number() {
   return ++last;
 }
 
-std::size_t checked_size(int32_t ranks) {
+int32_t checked_size(int32_t ranks) {
   require<ArgumentError>(ranks >= 1, "a world needs at least one rank, got {}", ranks);
-  return static_cast<std::size_t>(ranks);
+  return ranks;
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ std::vector<Rank> WorldState::ranks_that_left() const {
 }
 
 void WorldState::leave(Rank rank) {
-  left_[rank.position()].store(true);
+  left_[rank].store(true);
   anyone_left_.store(true);
 }
 
