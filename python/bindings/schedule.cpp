@@ -229,8 +229,11 @@ void bind_schedule(py::module_& module) {
       .def_property_readonly("num_actions", &Schedule::num_actions)
       .def_property_readonly("ranks",
                              [](const Schedule& self) {
-                               const auto ranks = self.placement().ranks();
-                               return std::vector<int32_t>(ranks.begin(), ranks.end());
+                               std::vector<int32_t> ranks;
+                               for (const Rank rank : self.placement().ranks()) {
+                                 ranks.push_back(rank.value());
+                               }
+                               return ranks;
                              })
       .def("lists", [](const Schedule& self) { return to_python(self.lists()); })
       .def("to_csv", [](const Schedule& self) { return to_csv(self); })

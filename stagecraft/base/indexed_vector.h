@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 #include <vector>
 
 #include "stagecraft/base/assert.h"
@@ -13,6 +14,7 @@ namespace stagecraft {
 ///   IndexedVector<StageId, double> cost(stages);
 ///   cost[StageId(3)] = 1;
 ///   cost[Rank(3)];           // does not compile
+///   const StageId last = cost.push_back(2);
 ///
 /// `operator[]` REQUIRES contains(index).
 template <typename Index, typename T>
@@ -20,12 +22,19 @@ class IndexedVector {
  public:
   IndexedVector() = default;
   /// REQUIRES size >= 0.
-  explicit IndexedVector(int32_t size, const T& value = T()) {
-    SC_ASSERT(size >= 0);
-    values_.assign(static_cast<std::size_t>(size), value);
+  explicit IndexedVector(int32_t size) : values_(to_size(size)) {}
+  IndexedVector(int32_t size, const T& value) : values_(to_size(size), value) {}
+  /// The elements of Index(0), Index(1) ...
+  explicit IndexedVector(std::vector<T> values) : values_(std::move(values)) {}
+
+  /// Returns the index of the new element.
+  Index push_back(T value) {
+    values_.push_back(std::move(value));
+    return Index(size() - 1);
   }
 
   int32_t size() const { return static_cast<int32_t>(values_.size()); }
+  bool empty() const { return values_.empty(); }
   bool contains(Index index) const { return index.value() >= 0 && index.value() < size(); }
 
   decltype(auto) operator[](Index index) {
@@ -42,7 +51,14 @@ class IndexedVector {
   auto begin() const { return values_.begin(); }
   auto end() const { return values_.end(); }
 
+  friend bool operator==(const IndexedVector&, const IndexedVector&) = default;
+
  private:
+  static std::size_t to_size(int32_t size) {
+    SC_ASSERT(size >= 0);
+    return static_cast<std::size_t>(size);
+  }
+
   std::vector<T> values_;
 };
 

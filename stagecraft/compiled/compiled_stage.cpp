@@ -149,7 +149,7 @@ Graph with_dtypes(const Graph& graph, const CompiledStageInfo& info) {
     if (leaf.value() == nullptr) continue;
     const ProgramSlot* slot = detail::find_slot(info, Kind::kInput, number++);
     if (slot == nullptr) continue;
-    GraphValue& value = parts.values[leaf.value()->position()];
+    GraphValue& value = parts.values[*leaf.value()];
     is_changed = is_changed || value.dtype != slot->dtype;
     value.dtype = slot->dtype;
   }

@@ -109,7 +109,7 @@ void NodeBuilder::give_floats_the_dtype(const RawNode& node, GraphNode& made, co
   if (!has_floats || node.outputs.size() != 1 || node.outputs[0].name() == nullptr) return;
   for (const Argument& argument : made.arguments) {
     for_each_value(argument, [&](ValueId value) {
-      const GraphValue& info = parts_.values[value.position()];
+      const GraphValue& info = parts_.values[value];
       const bool decides = c10::isFloatingType(info.dtype) || c10::isComplexType(info.dtype);
       has_dimensions = has_dimensions || (decides && !info.shape.empty());
     });
@@ -122,7 +122,7 @@ void NodeBuilder::give_floats_the_dtype(const RawNode& node, GraphNode& made, co
     if (value == nullptr || !floats_.contains(value->value())) continue;
     const ValueId cast =
         add_float(node, {"aten::to", "dtype"}, {*value, Argument::fixed(dtype)}, mode);
-    parts_.values[cast.position()].dtype = meta->second.dtype;
+    parts_.values[cast].dtype = meta->second.dtype;
     argument = cast;
   }
 }

@@ -46,7 +46,7 @@ class InputWords {
     if (!in.accept(".size()[") || input.value() == nullptr) start.fail("it is not a size");
     const auto dim = static_cast<std::size_t>(in.read_integer());
     in.expect("]");
-    const GraphValue& value = parts_.values[input.value()->position()];
+    const GraphValue& value = parts_.values[*input.value()];
     if (dim >= value.shape.size() || (dim < 32 && (value.open_dims >> dim & 1) != 0)) {
       start.fail("it has no such size");
     }

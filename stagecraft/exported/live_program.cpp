@@ -48,14 +48,14 @@ LiveProgram read_live_program(std::string_view json,
 Graph with_tensors(const Graph& graph, const std::map<std::string, at::Tensor>& tensors) {
   GraphParts parts = graph.parts();
   for (GraphState& state : parts.states) {
-    const auto found = tensors.find(parts.values[state.value.position()].name);
+    const auto found = tensors.find(parts.values[state.value].name);
     if (found == tensors.end()) continue;
     require<GraphError>(found->second.sizes() == state.tensor.sizes() &&
                             found->second.scalar_type() == state.tensor.scalar_type(),
                         "{}: the graph was made for {}, got {}", found->first,
                         describe(state.tensor), describe(found->second));
     state.tensor = found->second;
-    parts.values[state.value.position()].device = found->second.device();
+    parts.values[state.value].device = found->second.device();
   }
   return Graph(std::move(parts));
 }

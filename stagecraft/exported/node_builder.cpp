@@ -74,7 +74,6 @@ NodeBuilder::NodeBuilder(GraphParts& parts, SizeTable& sizes, UniqueNames& names
 }
 
 ValueId NodeBuilder::add_value(const std::string& name, const RawTensor& meta) {
-  const ValueId id(static_cast<int32_t>(parts_.values.size()));
   GraphValue value;
   value.name = name;
   value.dtype = meta.dtype;
@@ -83,8 +82,7 @@ ValueId NodeBuilder::add_value(const std::string& name, const RawTensor& meta) {
   for (const RawSymbol& size : meta.sizes) {
     value.shape.push_back(shape_of(size, value.open_dims, value.shape.size()));
   }
-  parts_.values.push_back(std::move(value));
-  return id;
+  return parts_.values.push_back(std::move(value));
 }
 
 void NodeBuilder::import_nodes(const RawGraph& graph, Scope& scope, const Mode& mode) {
@@ -141,7 +139,7 @@ void NodeBuilder::copy_back(const Argument& into, const Argument& value,
   const ValueId* id = into.value();
   require<GraphError>(id != nullptr && value.value() != nullptr, "{} is not a tensor", target);
   node.is_no_grad = true;
-  add_node(std::move(node), parts_.values[id->position()]);
+  add_node(std::move(node), parts_.values[*id]);
 }
 
 SizeExpr NodeBuilder::shape_of(const RawSymbol& size, uint32_t& open, std::size_t dim) {
@@ -303,7 +301,7 @@ Argument NodeBuilder::make_result(const RawArgument& output, const std::string& 
 }
 
 ValueId NodeBuilder::next_value() const {
-  return ValueId(static_cast<int32_t>(parts_.values.size()));
+  return ValueId(parts_.values.size());
 }
 
 // Adds the sizes that are known from this value on, because they depend on elements.
@@ -410,7 +408,7 @@ void NodeBuilder::check_item(const RawNode& node, const RawSymbol& symbol, Scope
 ValueId NodeBuilder::add_copy(GraphNode node, ValueId value) {
   node.op = {"aten::clone", ""};
   node.arguments = {value, Argument()};
-  return add_node(std::move(node), parts_.values[value.position()]);
+  return add_node(std::move(node), parts_.values[value]);
 }
 
 ValueId NodeBuilder::add_node(GraphNode node, GraphValue result) {

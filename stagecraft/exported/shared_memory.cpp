@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <array>
 #include <cstddef>
-#include <numeric>
 #include <string_view>
 #include <unordered_map>
 
@@ -48,18 +47,18 @@ constexpr std::array<std::string_view, 27> kSilent = {"aten::dropout",
 /// A union-find structure: sets of values that may share memory.
 class Sets {
  public:
-  explicit Sets(std::size_t count) : parent_(count) {
-    std::iota(parent_.begin(), parent_.end(), 0);
+  explicit Sets(int32_t count) {
+    for (int32_t i = 0; i < count; ++i) parent_.push_back(ValueId(i));
   }
 
-  std::size_t find(std::size_t i) {
+  ValueId find(ValueId i) {
     while (parent_[i] != i) i = parent_[i] = parent_[parent_[i]];
     return i;
   }
-  void join(ValueId a, ValueId b) { parent_[find(a.position())] = find(b.position()); }
+  void join(ValueId a, ValueId b) { parent_[find(a)] = find(b); }
 
  private:
-  std::vector<std::size_t> parent_;
+  IndexedVector<ValueId, ValueId> parent_;
 };
 
 void join_node(const GraphNode& node, Sets& sets) {
@@ -92,11 +91,11 @@ void find_shared_memory(GraphParts& parts,
     if (!is_new) sets.join(value, found->second);
   }
   for (const GraphNode& node : parts.nodes) join_node(node, sets);
-  std::unordered_map<std::size_t, int> sharing;
-  for (std::size_t v = 0; v < parts.values.size(); ++v) ++sharing[sets.find(v)];
-  for (std::size_t v = 0; v < parts.values.size(); ++v) {
-    const std::size_t set = sets.find(v);
-    parts.values[v].memory = sharing[set] > 1 ? static_cast<int32_t>(set) : -1;
+  std::unordered_map<ValueId, int> sharing;
+  for (ValueId v(0); parts.values.contains(v); ++v) ++sharing[sets.find(v)];
+  for (ValueId v(0); parts.values.contains(v); ++v) {
+    const ValueId set = sets.find(v);
+    parts.values[v].memory = sharing[set] > 1 ? set.value() : -1;
   }
 }
 

@@ -43,7 +43,7 @@ ValueId ArgumentReader::read_known_value() {
 }
 
 ValueId ArgumentReader::make_value(std::string name, const TextCursor& start) {
-  const ValueId id(static_cast<int32_t>(parts_.values.size()));
+  const ValueId id(parts_.values.size());
   if (!by_name_.emplace(name, id).second) start.fail(fmt::format("%{} is made twice", name));
   parts_.values.push_back({.name = std::move(name)});
   return id;
@@ -64,7 +64,7 @@ c10::ScalarType ArgumentReader::read_dtype() {
 }
 
 void ArgumentReader::read_type(ValueId id) {
-  GraphValue& value = parts_.values[id.position()];
+  GraphValue& value = parts_.values[id];
   skip_blanks();
   value.dtype = read_dtype();
   in_.expect("[");

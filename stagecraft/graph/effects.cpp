@@ -69,7 +69,7 @@ void check_states_apart(const GraphParts& parts) {
   std::unordered_map<int32_t, std::vector<std::string>> sharing;
   std::unordered_map<const void*, std::string> trained;
   for (const GraphState& state : parts.states) {
-    const GraphValue& value = parts.values[state.value.position()];
+    const GraphValue& value = parts.values[state.value];
     if (value.memory >= 0) sharing[value.memory].push_back(value.name);
     if (!state.tensor.requires_grad() || !state.tensor.has_storage()) continue;
     // A copy on a device, or in a file, would separate the two: each would get its own gradient and
@@ -86,7 +86,7 @@ void check_states_apart(const GraphParts& parts) {
   for (const GraphNode& node : parts.nodes) {
     for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
       for_each_value(node.arguments[i], [&](ValueId value) {
-        const auto found = sharing.find(parts.values[value.position()].memory);
+        const auto found = sharing.find(parts.values[value].memory);
         require<ArgumentError>(
             found == sharing.end() || found->second.size() < 2,
             "{} changes memory that %{} and %{} share: they cannot be copied", node.name,
@@ -135,13 +135,13 @@ std::vector<at::Tensor> changed_states(const GraphParts& parts) {
     for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
       for_each_value(node.arguments[i], [&](ValueId value) {
         values.insert(value.value());
-        memories.insert(parts.values[value.position()].memory);
+        memories.insert(parts.values[value].memory);
       });
     }
   }
   std::vector<at::Tensor> changed;
   for (const GraphState& state : parts.states) {
-    const int32_t memory = parts.values[state.value.position()].memory;
+    const int32_t memory = parts.values[state.value].memory;
     if (values.contains(state.value.value()) || (memory >= 0 && memories.contains(memory))) {
       changed.push_back(state.tensor);
     }

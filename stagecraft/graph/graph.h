@@ -15,6 +15,7 @@
 #include <c10/core/ScalarType.h>
 
 #include "stagecraft/base/error.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/graph/argument.h"
 #include "stagecraft/graph/size_expr.h"
 #include "stagecraft/graph/size_rule.h"
@@ -128,7 +129,7 @@ struct GraphParts {
   bool is_exported = false;  ///< read from an archive of torch.export, not captured here
   std::vector<GraphSize> sizes = {};
   std::vector<GraphGuard> guards = {};
-  std::vector<GraphValue> values = {};
+  IndexedVector<ValueId, GraphValue> values = {};
   std::vector<GraphState> states = {};
   TreeSpec args = TreeSpec::tuple({});  ///< a tuple, one child for each positional argument
   TreeSpec kwargs = TreeSpec::dict({}, {});
@@ -141,7 +142,7 @@ struct GraphParts {
 };
 
 inline const GraphValue& Graph::value(ValueId id) const {
-  return parts_->values[id.position()];
+  return parts_->values[id];
 }
 
 /// The operator that runs one of two graphs. Both graphs take the operands, then the sizes, and

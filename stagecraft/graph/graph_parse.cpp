@@ -117,7 +117,7 @@ class Parser : private ArgumentReader {
     if (in_.accept(", not saved")) state.is_persistent = false;
     while (in_.accept(", also %")) state.other_names.push_back(read_name("a name"));
     end_line();
-    state.tensor = read_state_(parts_.values[state.value.position()].name);
+    state.tensor = read_state_(parts_.values[state.value].name);
     parts_.states.push_back(std::move(state));
     return true;
   }

@@ -121,7 +121,7 @@ class Printer {
     out_ += '\n';
   }
 
-  const GraphValue& value(ValueId id) const { return parts_.values[id.position()]; }
+  const GraphValue& value(ValueId id) const { return parts_.values[id]; }
   const std::string& name_of(ValueId id) const { return value(id).name; }
   std::string type_of(ValueId id) const { return to_text(value(id), size_names_); }
 

@@ -35,7 +35,7 @@ std::vector<SizeStep> plan_sizes(const GraphParts& parts) {
     for (std::size_t leaf = 0; leaf < parts.inputs.size(); ++leaf) {
       const ValueId* value = parts.inputs[leaf].value();
       if (value == nullptr) continue;
-      const std::vector<SizeExpr>& shape = parts.values[value->position()].shape;
+      const std::vector<SizeExpr>& shape = parts.values[*value].shape;
       for (std::size_t dim = 0; dim < shape.size(); ++dim) {
         const SizeSet open = shape[dim].sizes() & ~known;
         // Skip sizes with a rule: they are computed from other sizes, which a shape may not

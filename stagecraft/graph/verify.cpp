@@ -48,8 +48,8 @@ class Verifier {
     check(parts_.outputs.size() == parts_.output.num_leaves(), "expected {} outputs, got {}",
           parts_.output.num_leaves(), parts_.outputs.size());
     for (const Argument& output : parts_.outputs) read(output, "return");
-    for (std::size_t i = 0; i < parts_.values.size(); ++i) {
-      check(is_made_[i], "%{} is not made by any node", parts_.values[i].name);
+    for (ValueId id(0); parts_.values.contains(id); ++id) {
+      check(is_made_[id], "%{} is not made by any node", parts_.values[id].name);
     }
     detail::check_known_sizes(parts_);
   }
@@ -89,25 +89,21 @@ class Verifier {
   }
 
   void make(ValueId id, std::string_view where) {
-    const auto i = id.position();
-    check(id.value() >= 0 && i < parts_.values.size(), "{}: there is no value {}", where,
-          id.value());
-    check(!is_made_[i], "{}: %{} is made twice", where, parts_.values[i].name);
-    is_made_[i] = true;
+    check(parts_.values.contains(id), "{}: there is no value {}", where, id.value());
+    check(!is_made_[id], "{}: %{} is made twice", where, parts_.values[id].name);
+    is_made_[id] = true;
   }
 
   void read(const Argument& argument, std::string_view where) const {
     for_each_value(argument, [&](ValueId id) {
-      const auto i = id.position();
-      check(id.value() >= 0 && i < parts_.values.size(), "{}: there is no value {}", where,
-            id.value());
-      check(is_made_[i], "{}: %{} is read before it is made", where, parts_.values[i].name);
+      check(parts_.values.contains(id), "{}: there is no value {}", where, id.value());
+      check(is_made_[id], "{}: %{} is read before it is made", where, parts_.values[id].name);
     });
   }
 
   void check_state(const GraphState& state) {
     make(state.value, "states");
-    const GraphValue& value = parts_.values[state.value.position()];
+    const GraphValue& value = parts_.values[state.value];
     check(state.tensor.defined(), "%{} has no tensor", value.name);
     for (const std::string& name : state.other_names) {
       check(is_name(name), "'{}' is not a valid name for a state", name);
@@ -149,7 +145,7 @@ class Verifier {
   }
 
   const GraphParts& parts_;
-  std::vector<bool> is_made_;
+  IndexedVector<ValueId, bool> is_made_;
   std::unordered_set<std::string> other_names_;
 };
 

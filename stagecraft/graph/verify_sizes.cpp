@@ -57,24 +57,23 @@ void check_known_sizes(const GraphParts& parts) {
                     : parts.sizes[static_cast<std::size_t>(std::countr_zero(open))].name);
   };
   // A measured size is known after the node that makes its value.
-  std::unordered_map<int32_t, SizeSet> measured;
+  std::unordered_map<ValueId, SizeSet> measured;
   for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
     const auto& how = parts.sizes[i].measured;
     if (!how) continue;
-    const auto v = how->value.position();
-    check(how->value.value() >= 0 && v < parts.values.size() && how->dim >= -1 &&
-              how->dim < static_cast<int32_t>(parts.values[v].shape.size()),
+    check(parts.values.contains(how->value) && how->dim >= -1 &&
+              how->dim < static_cast<int32_t>(parts.values[how->value].shape.size()),
           "size {}: it is measured at a value that does not exist", parts.sizes[i].name);
-    measured[how->value.value()] |= SizeSet{1} << i;
+    measured[how->value] |= SizeSet{1} << i;
   }
   auto refuse = [&](ValueId value) {
-    check(!measured.contains(value.value()), "a size is measured at %{}, which no node makes",
-          parts.values[value.position()].name);
+    check(!measured.contains(value), "a size is measured at %{}, which no node makes",
+          parts.values[value].name);
   };
   for (const GraphState& state : parts.states) refuse(state.value);
   for (const Argument& input : parts.inputs) for_each_value(input, refuse);
   auto learn = [&](ValueId value) {
-    const auto found = measured.find(value.value());
+    const auto found = measured.find(value);
     if (found == measured.end()) return;
     known = with_rules(parts, known | found->second);
   };

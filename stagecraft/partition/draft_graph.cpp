@@ -12,11 +12,10 @@ namespace {
 
 /// Adds a value like `like`, with memory of its own.
 ValueId add_value(GraphParts& parts, ValueId like, std::string_view suffix) {
-  GraphValue value = parts.values[like.position()];
+  GraphValue value = parts.values[like];
   value.name += suffix;
   value.memory = -1;
-  parts.values.push_back(std::move(value));
-  return ValueId(static_cast<int32_t>(parts.values.size()) - 1);
+  return parts.values.push_back(std::move(value));
 }
 
 bool is_written_in(const StageDrafts& drafts, ValueId value, int32_t stage) {
@@ -38,16 +37,16 @@ void copy_before_changes(const StageDrafts& drafts, int32_t k, GraphParts& parts
   std::map<ValueId, ValueId> copied;
   for (const Argument& input : parts.inputs) {
     const ValueId* value = input.value();
-    if (value == nullptr || value->position() >= drafts.graph().parts().values.size()) continue;
+    if (value == nullptr || !drafts.graph().parts().values.contains(*value)) continue;
     if (!is_written_in(drafts, *value, k) || !is_read_elsewhere(drafts, *value, k)) continue;
-    const int32_t memory = parts.values[value->position()].memory;
+    const int32_t memory = parts.values[*value].memory;
     const ValueId copy = add_value(parts, *value, ".copy");
-    parts.values[copy.position()].memory = memory;
-    parts.values[value->position()].memory = -1;
+    parts.values[copy].memory = memory;
+    parts.values[*value].memory = -1;
     copied.emplace(*value, copy);
     GraphNode node;
     node.op = {"aten::clone", ""};
-    node.name = parts.values[copy.position()].name;
+    node.name = parts.values[copy].name;
     node.arguments = {*value, Argument()};
     node.results = {copy};
     copies.push_back(std::move(node));
@@ -129,7 +128,7 @@ GraphParts draft_graph(const StageDrafts& drafts, int32_t k) {
   parts.values = all.values;
   parts.states = drafts.states().states[stage];
   for (const GraphState& state : parts.states) {
-    parts.values[state.value.position()].name = drafts.states().names[stage].at(state.value);
+    parts.values[state.value].name = drafts.states().names[stage].at(state.value);
   }
   add_inputs(all, draft, parts);
   for (std::size_t n = 0; n < all.nodes.size(); ++n) {

@@ -8,10 +8,10 @@ namespace stagecraft {
 
 NodeCosts::NodeCosts(const Graph& graph) {
   const GraphParts& parts = graph.parts();
-  std::vector<const at::Tensor*> unread(parts.values.size(), nullptr);  // parameters, by value
+  IndexedVector<ValueId, const at::Tensor*> unread(parts.values.size());  // parameters
   for (const GraphState& state : parts.states) {
     if (state.kind != GraphState::Kind::kParameter) continue;
-    unread[state.value.position()] = &state.tensor;
+    unread[state.value] = &state.tensor;
     total_parameters += state.tensor.numel();
   }
   for (const GraphNode& node : parts.nodes) {
@@ -20,7 +20,7 @@ NodeCosts::NodeCosts(const Graph& graph) {
     int64_t& bytes = parameter_bytes.emplace_back(0);
     for (const Argument& argument : node.arguments) {
       for_each_value(argument, [&](ValueId value) {
-        const at::Tensor*& parameter = unread[value.position()];
+        const at::Tensor*& parameter = unread[value];
         if (parameter == nullptr) return;
         elements += parameter->numel();
         bytes += static_cast<int64_t>(parameter->nbytes());

@@ -29,7 +29,7 @@ std::size_t at(StageId stage) {
 c10::Device device_of(const Graph& graph) {
   const GraphParts& parts = graph.parts();
   if (!parts.states.empty()) return parts.states.front().tensor.device();
-  return parts.values.empty() ? c10::Device(c10::kCPU) : parts.values.front().device;
+  return parts.values.empty() ? c10::Device(c10::kCPU) : parts.values[ValueId(0)].device;
 }
 
 std::string source_text(const StageSource& source) {

@@ -19,10 +19,10 @@ SplitCandidates::SplitCandidates(const Graph& graph)
   const auto end = static_cast<int32_t>(parts.nodes.size());
   // A value crosses all positions after the node that makes it, up to its last read. bytes_ first
   // holds the changes from position to position.
-  for (std::size_t v = 0; v < parts.values.size(); ++v) {
-    const ValueUses::Span span = uses.of(ValueId(static_cast<int32_t>(v)));
+  for (ValueId v(0); parts.values.contains(v); ++v) {
+    const ValueUses::Span span = uses.of(v);
     if (!span.is_made_here()) continue;
-    const int64_t bytes = example_bytes(graph, ValueId(static_cast<int32_t>(v)));
+    const int64_t bytes = example_bytes(graph, v);
     if (span.made + 1 < end) bytes_[static_cast<std::size_t>(span.made) + 1] += bytes;
     if (span.last + 1 < end) bytes_[static_cast<std::size_t>(span.last) + 1] -= bytes;
   }

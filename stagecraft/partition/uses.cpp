@@ -13,17 +13,17 @@ ValueUses::ValueUses(const Graph& graph)
       reads_(graph.parts().values.size()),
       memory_of_(graph.parts().values.size()) {
   const GraphParts& parts = graph.parts();
-  auto span = [&](ValueId value) -> Span& { return spans_[value.position()]; };
+  auto span = [&](ValueId value) -> Span& { return spans_[value]; };
   std::unordered_map<int32_t, std::size_t> by_number;
-  for (std::size_t v = 0; v < parts.values.size(); ++v) {
+  for (ValueId v(0); parts.values.contains(v); ++v) {
     const int32_t number = parts.values[v].memory;
     std::size_t memory = memories_.size();
     if (number >= 0) memory = by_number.try_emplace(number, memory).first->second;
     if (memory == memories_.size()) memories_.emplace_back();
-    memories_[memory].values.emplace_back(static_cast<int32_t>(v));
+    memories_[memory].values.push_back(v);
     memory_of_[v] = memory;
   }
-  auto memory = [&](ValueId value) -> Memory& { return memories_[memory_of_[value.position()]]; };
+  auto memory = [&](ValueId value) -> Memory& { return memories_[memory_of_[value]]; };
   auto touch = [&](ValueId value, int32_t node) {
     span(value).last = std::max(span(value).last, node);
     memory(value).first = std::min(memory(value).first, node);
@@ -39,7 +39,7 @@ ValueUses::ValueUses(const Graph& graph)
     for (const Argument& argument : node.arguments) {
       for_each_value(argument, [&](ValueId value) {
         touch(value, number);
-        auto& reads = reads_[value.position()];
+        auto& reads = reads_[value];
         if (reads.empty() || reads.back() != number) reads.push_back(number);
       });
     }
@@ -60,7 +60,7 @@ ValueUses::ValueUses(const Graph& graph)
   for (const Argument& output : parts.outputs) {
     for_each_value(output, [&](ValueId value) {
       touch(value, end);
-      reads_[value.position()].push_back(end);
+      reads_[value].push_back(end);
     });
   }
 }

@@ -37,18 +37,18 @@ class ValueUses {
 
   explicit ValueUses(const Graph& graph);
 
-  Span of(ValueId value) const { return spans_[value.position()]; }
+  Span of(ValueId value) const { return spans_[value]; }
   /// The nodes that read the value, ascending, then the number of nodes if it is an output.
-  const std::vector<int32_t>& reads(ValueId value) const { return reads_[value.position()]; }
+  const std::vector<int32_t>& reads(ValueId value) const { return reads_[value]; }
   const std::vector<Memory>& memories() const { return memories_; }
   /// The memory of a value.
-  const Memory& memory_of(ValueId value) const { return memories_[memory_of_[value.position()]]; }
+  const Memory& memory_of(ValueId value) const { return memories_[memory_of_[value]]; }
 
  private:
-  std::vector<Span> spans_;
-  std::vector<std::vector<int32_t>> reads_;
+  IndexedVector<ValueId, Span> spans_;
+  IndexedVector<ValueId, std::vector<int32_t>> reads_;
   std::vector<Memory> memories_;
-  std::vector<std::size_t> memory_of_;
+  IndexedVector<ValueId, std::size_t> memory_of_;
 };
 
 }  // namespace stagecraft

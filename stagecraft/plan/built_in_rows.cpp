@@ -45,8 +45,8 @@ std::vector<PlanChoice> splits_to_try(const StageComposer& composer,
   std::vector<double> work;
   for (int32_t l = 0; l < composer.num_layers(); ++l) work.push_back(composer.work(l, l + 1));
   std::vector<double> speeds;
-  for (const int32_t rank : placement.ranks()) {
-    speeds.push_back(composer.problem().ranks[static_cast<std::size_t>(rank)].speed);
+  for (const Rank rank : placement.ranks()) {
+    speeds.push_back(composer.problem().ranks[rank.position()].speed);
   }
   for (const PlacementStyle style : {PlacementStyle::kLoop, PlacementStyle::kV}) {
     for (const int32_t each : active) {
@@ -270,7 +270,8 @@ class BuiltIns {
       const Evaluation result = add_unshards(composer_, whole, schedule).result;
       bool changed = false;
       for (std::size_t s = 0; s < choice.recompute.size(); ++s) {
-        const auto rank = static_cast<std::size_t>(schedule.placement().ranks()[s]);
+        const std::size_t rank =
+            schedule.placement().ranks()[StageId(static_cast<int32_t>(s))].position();
         const std::optional<double>& memory = composer_.problem().ranks[rank].memory;
         if (!memory || result.peaks[rank] <= *memory || choice.recompute[s]) continue;
         choice.recompute[s] = true;

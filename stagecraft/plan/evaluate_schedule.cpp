@@ -9,45 +9,47 @@
 #include <vector>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/indexed_vector.h"
 
 namespace stagecraft {
 namespace {
 
 /// The stages of a choice with split and with whole backwards.
 struct StageWays {
-  std::vector<StageLoad> split;
-  std::vector<StageLoad> whole;
+  IndexedVector<StageId, StageLoad> split;
+  IndexedVector<StageId, StageLoad> whole;
 };
 
 StageWays both_ways(const StageComposer& composer, const PlanChoice& choice) {
   PlanChoice whole = choice;
   whole.whole_backward = true;
-  return {composer.compose(choice).stages, composer.compose(whole).stages};
+  return {.split = IndexedVector<StageId, StageLoad>(composer.compose(choice).stages),
+          .whole = IndexedVector<StageId, StageLoad>(composer.compose(whole).stages)};
 }
 
 /// The most memory of whole gradients at the same time. A stage has whole gradients from its first
 /// backward on. Complete gradients are reduced while the next stages run. Replicas gather each
 /// other's weights, so they are at most `active` stages apart: a reduction is over when `active`
 /// further stages are complete.
-double most_gradients(const std::vector<HeldMemory>& stages, std::span<const Action> list,
-                      int32_t active) {
-  std::map<int32_t, std::size_t> last;
+double most_gradients(const IndexedVector<StageId, HeldMemory>& stages,
+                      std::span<const Action> list, int32_t active) {
+  std::map<StageId, std::size_t> last;
   for (std::size_t i = 0; i < list.size(); ++i) {
-    if (makes_weight_gradients(list[i].type())) last[list[i].stage().value()] = i;
+    if (makes_weight_gradients(list[i].type())) last[list[i].stage()] = i;
   }
-  std::set<int32_t> held;
-  std::deque<int32_t> complete;
+  std::set<StageId> held;
+  std::deque<StageId> complete;
   double now = 0;
   double most = 0;
   for (std::size_t i = 0; i < list.size(); ++i) {
     if (!makes_weight_gradients(list[i].type())) continue;
-    const int32_t stage = list[i].stage().value();
-    if (held.insert(stage).second) now += stages[list[i].stage().position()].gradients;
+    const StageId stage = list[i].stage();
+    if (held.insert(stage).second) now += stages[stage].gradients;
     most = std::max(most, now);
     if (last[stage] != i) continue;
     complete.push_back(stage);
     if (complete.size() <= static_cast<std::size_t>(active)) continue;
-    now -= stages[static_cast<std::size_t>(complete.front())].gradients;
+    now -= stages[complete.front()].gradients;
     complete.pop_front();
   }
   return most;
@@ -55,29 +57,30 @@ double most_gradients(const std::vector<HeldMemory>& stages, std::span<const Act
 
 /// The memory that the rank holds all the time.
 double fixed_of_rank(const StageComposer& composer, const PlanChoice& choice,
-                     const std::vector<HeldMemory>& stages, const Schedule& schedule, Rank rank) {
+                     const IndexedVector<StageId, HeldMemory>& stages, const Schedule& schedule,
+                     Rank rank) {
   double fixed = 0;
   for (const StageId stage : schedule.placement().stages(rank)) {
-    fixed += stages[stage.position()].pieces;
+    fixed += stages[stage].pieces;
   }
   if (!composer.problem().sharding.has_gathers()) return fixed;
   return fixed + most_gradients(stages, schedule.actions(rank), choice.most_active());
 }
 
 double rank_peak(const StageWays& ways, const PlanProblem& problem,
-                 const std::vector<HeldMemory>& stages, std::span<const Action> list,
+                 const IndexedVector<StageId, HeldMemory>& stages, std::span<const Action> list,
                  double fixed) {
   double held = fixed;
   double peak = fixed;
   for (const Action action : list) {
     if (action.type() == ActionType::kUnshard || action.type() == ActionType::kReshard) {
-      const double gathered = stages[action.stage().position()].gathered;
+      const double gathered = stages[action.stage()].gathered;
       held += action.type() == ActionType::kUnshard ? gathered : -gathered;
       peak = std::max(peak, held);
     }
     if (!is_compute(action.type())) continue;
-    const StageLoad& split = ways.split[action.stage().position()];
-    const StageLoad& whole = ways.whole[action.stage().position()];
+    const StageLoad& split = ways.split[action.stage()];
+    const StageLoad& whole = ways.whole[action.stage()];
     const double size = problem.sizes.empty() ? 1.0 : problem.sizes[action.microbatch().position()];
     const auto run = [&](double before, double beside, double after) {
       held += size * before;
@@ -145,11 +148,11 @@ CostModel choice_costs(const StageComposer& composer, const PlanChoice& choice,
     costs.microbatches[i].cost.backward = with_whole.microbatches[i].cost.backward;
   }
   if (!composer.problem().sharding.has_gathers()) return costs;
-  const std::vector<HeldMemory> stages = composer.held_by_stage(choice);
-  for (std::size_t s = 0; s < stages.size(); ++s) {
+  const IndexedVector<StageId, HeldMemory> stages = composer.held_by_stage(choice);
+  for (std::size_t s = 0; s < choice.begins.size(); ++s) {
     costs.gather.push_back(composer.gather(choice.begins[s], composer.end_of(choice, s)));
-    costs.gathered.push_back(stages[s].gathered);
   }
+  for (const HeldMemory& stage : stages) costs.gathered.push_back(stage.gathered);
   for (int32_t r = 0; r < schedule.num_ranks(); ++r) {
     const auto own = schedule.placement().stages(Rank(r));
     if (own.empty()) continue;
@@ -176,7 +179,7 @@ Evaluation evaluate_schedule(const StageComposer& composer, const PlanChoice& ch
   result.bubble = run.bubble;
   result.transfers = run.transfers;
   result.exposed_gather = run.exposed_gather;
-  const std::vector<HeldMemory> stages = composer.held_by_stage(choice);
+  const IndexedVector<StageId, HeldMemory> stages = composer.held_by_stage(choice);
   const StageWays ways = both_ways(composer, choice);
   double closest = -1;
   for (int32_t r = 0; r < schedule.num_ranks(); ++r) {

@@ -37,9 +37,9 @@ Instance::Instance(const ScheduleProblem& problem)
       stages(problem.placement.num_stages()),
       microbatches(problem.microbatches),
       is_span(problem.objective == Objective::kSpan),
-      rank_of(problem.placement.ranks().begin(), problem.placement.ranks().end()),
       on(static_cast<std::size_t>(ranks)),
       size(problem.sizes) {
+  for (const Rank rank : problem.placement.ranks()) rank_of.push_back(rank.value());
   for (int32_t s = 0; s < stages; ++s) on[rank_of[s]].push_back(s);
   if (size.empty()) size.assign(static_cast<std::size_t>(microbatches), 1.0);
   least_size = *std::min_element(size.begin(), size.end());

@@ -153,8 +153,8 @@ HeldMemory StageComposer::held(int32_t first, int32_t end) const {
           .gradients = sum(gradients_, first, end)};
 }
 
-std::vector<HeldMemory> StageComposer::held_by_stage(const PlanChoice& choice) const {
-  std::vector<HeldMemory> stages;
+IndexedVector<StageId, HeldMemory> StageComposer::held_by_stage(const PlanChoice& choice) const {
+  IndexedVector<StageId, HeldMemory> stages;
   for (std::size_t s = 0; s < choice.begins.size(); ++s) {
     stages.push_back(held(choice.begins[s], end_of(choice, s)));
   }
@@ -162,11 +162,11 @@ std::vector<HeldMemory> StageComposer::held_by_stage(const PlanChoice& choice) c
 }
 
 void StageComposer::limit_sharded(const PlanChoice& choice, ScheduleProblem& problem) const {
-  const std::vector<HeldMemory> stages = held_by_stage(choice);
+  const IndexedVector<StageId, HeldMemory> stages = held_by_stage(choice);
   for (std::size_t r = 0; r < problem.ranks.size(); ++r) {
     std::vector<HeldMemory> own;
     for (const StageId stage : problem.placement.stages(Rank(static_cast<int32_t>(r)))) {
-      own.push_back(stages[stage.position()]);
+      own.push_back(stages[stage]);
     }
     const RankHeld held = held_by_rank(own, choice.most_active());
     problem.ranks[r].fixed = held.most;
@@ -194,8 +194,7 @@ ScheduleProblem StageComposer::compose(const PlanChoice& choice) const {
     const int32_t first = choice.begins[at];
     const int32_t end = s + 1 < stages ? choice.begins[at + 1] : num_layers();
     result.stages.push_back(stage(first, end, choice.recompute[at], choice.whole_backward));
-    const int32_t rank = result.placement.ranks()[at];
-    result.ranks[static_cast<std::size_t>(rank)].fixed += fixed_memory(first, end);
+    result.ranks[result.placement.ranks()[StageId(s)].position()].fixed += fixed_memory(first, end);
     result.output_bytes.push_back(
         s + 1 < stages ? problem_->layers[static_cast<std::size_t>(end) - 1].output_bytes : 0);
   }

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/plan/plan_problem.h"
 #include "stagecraft/plan/schedule_problem.h"
 #include "stagecraft/schedule/placement.h"
@@ -64,7 +65,7 @@ class StageComposer {
   /// Time to gather the weights of the layers.
   double gather(int32_t first, int32_t end) const { return sum(gather_, first, end); }
   /// The memory of each stage, by stage.
-  std::vector<HeldMemory> held_by_stage(const PlanChoice& choice) const;
+  IndexedVector<StageId, HeldMemory> held_by_stage(const PlanChoice& choice) const;
   /// The work of the layers for one microbatch of size 1. With `recompute`, it includes the second
   /// forward.
   double work(int32_t first, int32_t end, bool recompute = false) const;

@@ -46,7 +46,8 @@ LayerFile layer_file(const PlanProblem& problem) {
 Ordered stages_json(const SavedPlan& plan) {
   Ordered stages = Ordered::array();
   for (std::size_t s = 0; s < plan.choice.begins.size(); ++s) {
-    Ordered stage = {{"rank", plan.schedule.placement().ranks()[s]},
+    const StageId id(static_cast<int32_t>(s));
+    Ordered stage = {{"rank", plan.schedule.placement().ranks()[id].value()},
                      {"begins_at_layer", plan.choice.begins[s]}};
     const std::string& name =
         plan.problem.layers[static_cast<std::size_t>(plan.choice.begins[s])].name;
@@ -191,9 +192,10 @@ void read_placement_of(const Json& json, SavedPlan& plan) {
                          "\"placement\": expected \"loop\" or \"v\", got {}",
                          describe_json(json["placement"]));
   plan.choice.placement = style == "v" ? PlacementStyle::kV : PlacementStyle::kLoop;
-  const std::span<const int32_t> rank_of = plan.schedule.placement().ranks();
-  const auto ranks = static_cast<std::size_t>(plan.num_ranks());
-  std::vector<int32_t> order(rank_of.begin(), rank_of.begin() + static_cast<std::ptrdiff_t>(ranks));
+  const IndexedVector<StageId, Rank>& rank_of = plan.schedule.placement().ranks();
+  const int32_t ranks = plan.num_ranks();
+  std::vector<int32_t> order;
+  for (StageId s(0); s.value() < ranks; ++s) order.push_back(rank_of[s].value());
   std::vector<int32_t> sorted = order;
   std::sort(sorted.begin(), sorted.end());
   const bool once = std::adjacent_find(sorted.begin(), sorted.end()) == sorted.end();

@@ -167,15 +167,16 @@ void add_gathers(const Plan& plan, const StageComposer& composer, PlanTable& tab
   constexpr std::ptrdiff_t kWeights = 7;
   const PlanProblem& problem = plan.problem;
   const PlanChoice& choice = plan.best.choice;
-  const std::vector<HeldMemory> stages = composer.held_by_stage(choice);
+  const IndexedVector<StageId, HeldMemory> stages = composer.held_by_stage(choice);
   const auto insert = [&](std::vector<std::string>& row, std::vector<std::string> cells) {
     row.insert(row.begin() + kWeights + 1, cells.begin(), cells.end());
   };
   insert(table.header, {"gathered", "gradients", "G"});
-  for (std::size_t s = 0; s < stages.size(); ++s) {
-    table.rows[s][kWeights] = format_memory(problem, stages[s].pieces);
+  for (std::size_t s = 0; s < choice.begins.size(); ++s) {
+    const HeldMemory& held = stages[StageId(static_cast<int32_t>(s))];
+    table.rows[s][kWeights] = format_memory(problem, held.pieces);
     insert(table.rows[s],
-           {format_memory(problem, stages[s].gathered), format_memory(problem, stages[s].gradients),
+           {format_memory(problem, held.gathered), format_memory(problem, held.gradients),
             format_number(composer.gather(choice.begins[s], composer.end_of(choice, s)))});
   }
 }
@@ -195,13 +196,13 @@ PlanTable stage_rows(const Plan& plan) {
     const int32_t first = choice.begins[at];
     const int32_t end = s + 1 < choice.num_stages() ? choice.begins[at + 1] : composer.num_layers();
     const StageLoad& load = stages.stages[at];
-    const int32_t rank = stages.placement.ranks()[at];
-    const double speed = problem.ranks[static_cast<std::size_t>(rank)].speed;
+    const Rank rank = stages.placement.ranks()[StageId(s)];
+    const double speed = problem.ranks[rank.position()].speed;
     const std::string& name = problem.layers[static_cast<std::size_t>(first)].name;
     const bool whole = !load.is_split;
     const double backward = load.backward.value_or(load.backward_input + load.backward_weight);
     table.rows.push_back(
-        {std::to_string(s), std::to_string(rank),
+        {std::to_string(s), to_string(rank),
          name.empty() ? fmt::format("layer {}", first) : fmt::format("{} ({})", name, first),
          std::to_string(end - first), format_number(load.forward / speed),
          whole ? fmt::format("B {}", format_number(backward / speed))

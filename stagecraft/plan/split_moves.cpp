@@ -160,7 +160,8 @@ std::vector<double> work_of_ranks(const ScheduleProblem& problem) {
     const StageLoad& load = problem.stages[s];
     const double apart = load.backward_input + load.backward_weight;
     const double backward = load.is_split ? apart : load.backward.value_or(apart);
-    const auto rank = static_cast<std::size_t>(problem.placement.ranks()[s]);
+    const StageId stage(static_cast<int32_t>(s));
+    const std::size_t rank = problem.placement.ranks()[stage].position();
     work[rank] += (load.forward + backward) / problem.ranks[rank].speed;
   }
   return work;

@@ -53,8 +53,8 @@ PlanChoice first_choice(const StageComposer& composer, int32_t stages_per_rank,
   }
   const Placement where = place_stages(choice, problem.num_ranks());
   std::vector<double> speeds;
-  for (const int32_t rank : where.ranks()) {
-    const PlanRank& kind = problem.ranks[place_of(rank)];
+  for (const Rank rank : where.ranks()) {
+    const PlanRank& kind = problem.ranks[rank.position()];
     speeds.push_back(weighing == Weighing::kMemory ? kind.memory.value_or(1) : kind.speed);
   }
   choice.begins = balance(weigh(composer, weighing), speeds);

@@ -78,8 +78,10 @@ std::optional<Words> to_words(const Instance& in, const Schedule& schedule) {
       schedule.num_microbatches() != in.microbatches) {
     return std::nullopt;
   }
-  const auto ranks = schedule.placement().ranks();
-  if (!std::equal(ranks.begin(), ranks.end(), in.rank_of.begin())) return std::nullopt;
+  const auto& ranks = schedule.placement().ranks();
+  const bool is_same = std::equal(ranks.begin(), ranks.end(), in.rank_of.begin(),
+                                  [](Rank rank, int32_t own) { return rank.value() == own; });
+  if (!is_same) return std::nullopt;
   Words words;
   for (int32_t r = 0; r < in.ranks; ++r) {
     Word word;

@@ -61,9 +61,9 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
   batch_ = &batch;
   transfers_.start(meter);
   if (batch.weights.empty()) {
-    weights_.assign(microbatches, kUnknown);
+    weights_ = IndexedVector<MicrobatchId, double>(static_cast<int32_t>(microbatches), kUnknown);
   } else {
-    weights_ = batch.weights;
+    weights_ = IndexedVector<MicrobatchId, double>(batch.weights);
   }
   const std::span<const StageWires> stages = wiring_.stages();
   slots_.resize(stages.size() * microbatches);
@@ -92,7 +92,7 @@ TransferId Router::id_of(const WireEdge& edge, MicrobatchId m, bool is_forward) 
 }
 
 double Router::weight(MicrobatchId m) const {
-  const double known = weights_[m.position()];
+  const double known = weights_[m];
   if (!std::isnan(known)) return known;
   return 1.0 / (static_cast<double>(microbatches_) * options_.replicas);
 }
@@ -133,7 +133,7 @@ void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, Microb
   arrival.values = transfers_.receive(arrival.receive, edge.peer, id_of(edge, m, true));
   arrival.receive.reset();
   const double sent = take_tail(arrival.values, edge, microbatches_);
-  double& weight = weights_[m.position()];
+  double& weight = weights_[m];
   if (std::isnan(weight)) weight = sent;
 }
 

@@ -9,6 +9,7 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/TensorImpl.h>
 
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/runtime/argument_builder.h"
 #include "stagecraft/runtime/pipeline_options.h"
 #include "stagecraft/runtime/progress_mark.h"
@@ -144,7 +145,7 @@ class Router {
   std::size_t microbatches_ = 0;
   bool is_training_ = true;
   const Microbatches* batch_ = nullptr;
-  std::vector<double> weights_;
+  IndexedVector<MicrobatchId, double> weights_;
   std::vector<Slot> slots_;  // by stage of this rank, then microbatch
   std::vector<std::pair<at::Tensor, at::Tensor>> model_grads_;  // model inputs and their gradients
 };

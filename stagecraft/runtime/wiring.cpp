@@ -57,12 +57,10 @@ StageGraph stage_graph_of(const Ports& ports) {
 }
 
 Wiring::Wiring(const Ports& ports, const Placement& placement, const ReplicaPlace& place)
-    : ports_(ports),
-      local_(static_cast<std::size_t>(ports.num_stages()), -1),
-      connected_(static_cast<std::size_t>(ports.num_stages())) {
+    : ports_(ports), local_(ports.num_stages(), -1), connected_(ports.num_stages()) {
   const StageGraph graph = stage_graph_of(ports);
   for (const StageId stage : placement.stages(place.own())) {
-    local_[stage.position()] = static_cast<int32_t>(stages_.size());
+    local_[stage] = static_cast<int32_t>(stages_.size());
     StageWires& wires = stages_.emplace_back();
     wires.stage = stage;
     wires.takes_model_arguments = ports.has_chain() && stage.value() == 0;
@@ -90,7 +88,7 @@ Wiring::Wiring(const Ports& ports, const Placement& placement, const ReplicaPlac
     for (WireEdge& edge : wires.out) connect(edge, edge.to, &StageWires::in);
   }
   for (const Ports::Connection& connection : ports.connections()) {
-    set_flag(connected_[connection.from.stage.position()], connection.from.output);
+    set_flag(connected_[connection.from.stage], connection.from.output);
   }
   for (const Ports::Feed& feed : ports.feeds()) {
     if (feed.argument) {

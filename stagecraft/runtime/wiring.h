@@ -59,10 +59,10 @@ class Wiring {
   std::vector<Rank> peers() const;
   std::span<const StageWires> stages() const { return stages_; }
   /// The index of the stage on this rank; -1 if it is on a different rank.
-  int32_t local_index(StageId stage) const { return local_[stage.position()]; }
+  int32_t local_index(StageId stage) const { return local_[stage]; }
   /// Whether the output has a Ports::connect, and therefore is not carried by the chain.
   bool is_connected(StageId stage, std::size_t output) const {
-    const auto& flags = connected_[stage.position()];
+    const auto& flags = connected_[stage];
     return output < flags.size() && flags[output];
   }
   /// Whether the model's argument has a Ports::feed.
@@ -74,8 +74,8 @@ class Wiring {
  private:
   Ports ports_;
   std::vector<StageWires> stages_;
-  std::vector<int32_t> local_;
-  std::vector<std::vector<bool>> connected_;  // by stage and output
+  IndexedVector<StageId, int32_t> local_;
+  IndexedVector<StageId, std::vector<bool>> connected_;  // by output
   std::vector<bool> fed_;
   std::vector<std::string> fed_names_;
 };

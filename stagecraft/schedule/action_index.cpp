@@ -1,7 +1,5 @@
 #include "stagecraft/schedule/action_index.h"
 
-#include <span>
-
 #include "stagecraft/base/check.h"
 
 namespace stagecraft {
@@ -20,13 +18,14 @@ ActionIndex::ActionIndex(const Schedule& schedule)
 }
 
 bool ActionIndex::add_all(const Schedule& schedule) {
-  const std::span<const int32_t> rank_of = schedule.placement().ranks();
+  const IndexedVector<StageId, Rank>& rank_of = schedule.placement().ranks();
   for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
+    const Rank rank(static_cast<int32_t>(r));
     const ActionList& list = schedule.lists()[r];
     for (std::size_t i = 0; i < list.size(); ++i) {
       if (list[i].is_idle() || list[i].is_overlap()) continue;
-      const int32_t stage = list[i].stage().value();
-      if (stage >= schedule.num_stages() || rank_of[stage] != static_cast<int32_t>(r)) return false;
+      const StageId stage = list[i].stage();
+      if (!rank_of.contains(stage) || rank_of[stage] != rank) return false;
       if (!has_microbatch(list[i].type())) continue;
       if (!add(list[i], first_place(r) + static_cast<uint32_t>(i))) return false;
     }

@@ -78,9 +78,10 @@ std::string to_json(const Schedule& schedule) {
       "\"microbatches\": {},\n \"placement\": [",
       kVersion, to_string(schedule.level()), schedule.num_ranks(), schedule.num_stages(),
       schedule.num_microbatches());
-  for (int32_t s = 0; s < schedule.num_stages(); ++s) {
-    const int32_t rank = schedule.placement().ranks()[s];
-    text += fmt::format("{}{}", s == 0 ? "" : ", ", rank < 0 ? "null" : std::to_string(rank));
+  const char* separator = "";
+  for (const Rank rank : schedule.placement().ranks()) {
+    text += fmt::format("{}{}", separator, rank == Placement::kNowhere ? "null" : to_string(rank));
+    separator = ", ";
   }
   text += "],\n \"actions\": [";
   for (int32_t r = 0; r < schedule.num_ranks(); ++r) {

@@ -4,7 +4,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <limits>
-#include <span>
 #include <unordered_set>
 #include <vector>
 
@@ -122,8 +121,7 @@ class ListRunner {
                                ? index_.find_gradient_maker(stage, microbatch)
                                : index_.find(type, stage, microbatch);
     if (place == ActionIndex::kNowhere) return true;
-    const auto other = static_cast<std::size_t>(rank_of_[stage.value()]);
-    SC_ASSERT(place >= index_.first_place(other));
+    const auto other = rank_of_[stage].position();
     const std::size_t offset = place - index_.first_place(other);
     SC_ASSERT(offset < lists_[other].size());
     if (is_done(other, offset)) return true;
@@ -152,7 +150,7 @@ class ListRunner {
   }
 
   const std::vector<ActionList>& lists_;
-  std::span<const int32_t> rank_of_;
+  const IndexedVector<StageId, Rank>& rank_of_;
   const ActionIndex& index_;
   const Needs& needs_;
   std::vector<std::size_t> heads_;

@@ -90,7 +90,7 @@ class Needs {
   }
 
   bool is_elsewhere(StageId stage, StageId other) const {
-    return rank_of_[stage.value()] != rank_of_[other.value()];
+    return rank_of_[stage] != rank_of_[other];
   }
   /// Whether any of `others` is on a different rank than `stage`.
   bool any_elsewhere(StageId stage, std::span<const StageId> others) const {
@@ -117,7 +117,7 @@ class Needs {
   }
 
   const StageGraph& graph_;
-  std::span<const int32_t> rank_of_;
+  const IndexedVector<StageId, Rank>& rank_of_;
   bool is_lowered_;
   Blocks blocks_;
 };

@@ -9,8 +9,6 @@
 namespace stagecraft {
 namespace {
 
-constexpr int32_t kNowhere = -1;
-
 void check_counts(int32_t ranks, int32_t stages) {
   require<ArgumentError>(ranks >= 1, "a placement needs at least 1 rank, got {}", ranks);
   require<ArgumentError>(stages >= ranks,
@@ -24,8 +22,8 @@ void check_counts(int32_t ranks, int32_t stages) {
 
 Placement Placement::loop(int32_t ranks, int32_t stages) {
   check_counts(ranks, stages);
-  std::vector<int32_t> rank_of(static_cast<std::size_t>(stages));
-  for (int32_t s = 0; s < stages; ++s) rank_of[s] = s % ranks;
+  IndexedVector<StageId, Rank> rank_of(stages);
+  for (StageId s(0); rank_of.contains(s); ++s) rank_of[s] = Rank(s.value() % ranks);
   return {std::move(rank_of), ranks};
 }
 
@@ -37,10 +35,10 @@ Placement Placement::v(int32_t ranks, int32_t stages) {
         "a v placement needs a multiple of {} stages for {} ranks, got {}; nearest: {} or {}",
         ranks, ranks, stages, below, below + ranks));
   }
-  std::vector<int32_t> rank_of(static_cast<std::size_t>(stages));
-  for (int32_t s = 0; s < stages; ++s) {
-    const int32_t step = s % ranks;
-    rank_of[s] = (s / ranks) % 2 == 0 ? step : ranks - 1 - step;
+  IndexedVector<StageId, Rank> rank_of(stages);
+  for (StageId s(0); rank_of.contains(s); ++s) {
+    const int32_t step = s.value() % ranks;
+    rank_of[s] = Rank((s.value() / ranks) % 2 == 0 ? step : ranks - 1 - step);
   }
   return {std::move(rank_of), ranks};
 }
@@ -55,42 +53,40 @@ Placement Placement::of(std::vector<std::optional<Rank>> stage_to_rank, int32_t 
   require<ArgumentError>(ranks >= 1, "a placement needs at least 1 rank, got {}", ranks);
   require<ArgumentError>(stage_to_rank.size() <= std::size_t{Action::kMaxStage} + 1,
                          "at most {} stages, got {}", Action::kMaxStage + 1, stage_to_rank.size());
-  std::vector<int32_t> rank_of(stage_to_rank.size(), kNowhere);
-  for (std::size_t s = 0; s < stage_to_rank.size(); ++s) {
-    if (!stage_to_rank[s]) continue;
-    const int32_t rank = stage_to_rank[s]->value();
-    require<ArgumentError>(rank >= 0 && rank < ranks,
-                           "stage {} is placed on rank {}, but there are {} ranks", s, rank, ranks);
-    rank_of[s] = rank;
+  IndexedVector<StageId, Rank> rank_of;
+  for (const std::optional<Rank> rank : stage_to_rank) {
+    const StageId stage = rank_of.push_back(rank.value_or(kNowhere));
+    require<ArgumentError>(!rank || (*rank >= Rank(0) && *rank < Rank(ranks)),
+                           "stage {} is placed on rank {}, but there are {} ranks", stage.value(),
+                           rank_of[stage].value(), ranks);
   }
   return {std::move(rank_of), ranks};
 }
 
-Placement::Placement(std::vector<int32_t> rank_of, int32_t ranks)
+Placement::Placement(IndexedVector<StageId, Rank> rank_of, int32_t ranks)
     : rank_of_(std::move(rank_of)), first_(static_cast<std::size_t>(ranks) + 1, 0) {
-  for (const int32_t rank : rank_of_) {
-    if (rank != kNowhere) ++first_[rank + 1];
+  for (const Rank rank : rank_of_) {
+    if (rank != kNowhere) ++first_[rank.value() + 1];
   }
   std::partial_sum(first_.begin(), first_.end(), first_.begin());
   stages_.resize(static_cast<std::size_t>(first_.back()));
   std::vector<int32_t> next(first_.begin(), first_.end() - 1);
-  for (std::size_t s = 0; s < rank_of_.size(); ++s) {
-    if (rank_of_[s] != kNowhere) stages_[next[rank_of_[s]]++] = StageId(static_cast<int32_t>(s));
+  for (StageId stage(0); rank_of_.contains(stage); ++stage) {
+    const Rank rank = rank_of_[stage];
+    if (rank != kNowhere) stages_[next[rank.value()]++] = stage;
   }
 }
 
 Rank Placement::get_rank(StageId stage) const {
-  require<ArgumentError>(stage.value() >= 0 && stage.value() < num_stages(),
-                         "there is no stage {}; there are {} stages", stage.value(), num_stages());
-  require<ArgumentError>(rank_of_[stage.value()] != kNowhere, "no rank holds stage {}",
-                         stage.value());
-  return Rank(rank_of_[stage.value()]);
+  require<ArgumentError>(rank_of_.contains(stage), "there is no stage {}; there are {} stages",
+                         stage.value(), num_stages());
+  require<ArgumentError>(rank_of_[stage] != kNowhere, "no rank holds stage {}", stage.value());
+  return rank_of_[stage];
 }
 
 std::optional<Rank> Placement::find_rank(StageId stage) const {
-  if (stage.value() < 0 || stage.value() >= num_stages()) return std::nullopt;
-  if (rank_of_[stage.value()] == kNowhere) return std::nullopt;
-  return Rank(rank_of_[stage.value()]);
+  if (!rank_of_.contains(stage) || rank_of_[stage] == kNowhere) return std::nullopt;
+  return rank_of_[stage];
 }
 
 std::span<const StageId> Placement::stages(Rank rank) const {
@@ -102,9 +98,9 @@ std::span<const StageId> Placement::stages(Rank rank) const {
 
 std::string to_string(const Placement& placement) {
   std::string text;
-  for (const int32_t rank : placement.ranks()) {
+  for (const Rank rank : placement.ranks()) {
     if (!text.empty()) text += ' ';
-    text += rank == kNowhere ? "-" : std::to_string(rank);
+    text += rank == Placement::kNowhere ? "-" : to_string(rank);
   }
   return text;
 }

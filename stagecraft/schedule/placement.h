@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stagecraft/base/index.h"
+#include "stagecraft/base/indexed_vector.h"
 
 namespace stagecraft {
 
@@ -28,7 +29,7 @@ class Placement {
   static Placement of(std::vector<std::optional<Rank>> stage_to_rank, int32_t ranks);
 
   int32_t num_ranks() const { return static_cast<int32_t>(first_.size()) - 1; }
-  int32_t num_stages() const { return static_cast<int32_t>(rank_of_.size()); }
+  int32_t num_stages() const { return rank_of_.size(); }
 
   /// ArgumentError for a stage that does not exist or that no rank holds.
   Rank get_rank(StageId stage) const;
@@ -36,15 +37,17 @@ class Placement {
   /// The stages of a rank, ascending. ArgumentError for a rank that does not exist.
   std::span<const StageId> stages(Rank rank) const;
 
-  /// The rank of each stage, -1 if no rank holds the stage. Fast to look up in loops.
-  std::span<const int32_t> ranks() const { return rank_of_; }
+  /// The entry of `ranks` for a stage that no rank holds.
+  static constexpr Rank kNowhere{-1};
+  /// The rank of each stage. Fast to look up in loops.
+  const IndexedVector<StageId, Rank>& ranks() const { return rank_of_; }
 
   friend bool operator==(const Placement&, const Placement&) = default;
 
  private:
-  Placement(std::vector<int32_t> rank_of, int32_t ranks);
+  Placement(IndexedVector<StageId, Rank> rank_of, int32_t ranks);
 
-  std::vector<int32_t> rank_of_;
+  IndexedVector<StageId, Rank> rank_of_;
   std::vector<StageId> stages_;  // grouped by rank
   std::vector<int32_t> first_;   // where each rank's group starts; one more entry than ranks
 };

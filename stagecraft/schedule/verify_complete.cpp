@@ -161,9 +161,9 @@ class Completeness {
 
   void add_missing(ActionType type, StageId stage, MicrobatchId m) {
     findings_.add(FindingKind::kMissing, to_string(Action(stage, type, m)), [&] {
-      const int32_t rank = schedule_.placement().ranks()[stage.value()];
-      return rank < 0 ? "is missing, and no rank holds its stage"
-                      : fmt::format("is missing on rank {}", rank);
+      const Rank rank = schedule_.placement().ranks()[stage];
+      return rank == Placement::kNowhere ? "is missing, and no rank holds its stage"
+                                         : fmt::format("is missing on rank {}", rank.value());
     });
   }
 
@@ -186,10 +186,10 @@ void check_placement(const Schedule& schedule, const VerifyOptions& options, Fin
     if (!schedule.placement().stages(Rank(r)).empty()) continue;
     findings.add({FindingKind::kPlacement, Rank(r), std::nullopt, "", "has no stage", {}});
   }
-  for (int32_t s = 0; s < schedule.num_stages(); ++s) {
-    if (schedule.placement().ranks()[s] >= 0) continue;
+  for (StageId s(0); s.value() < schedule.num_stages(); ++s) {
+    if (schedule.placement().ranks()[s] != Placement::kNowhere) continue;
     findings.add(FindingKind::kPlacement, "",
-                 [&] { return fmt::format("no rank holds stage {}", s); });
+                 [&] { return fmt::format("no rank holds stage {}", s.value()); });
   }
 }
 

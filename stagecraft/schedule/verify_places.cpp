@@ -37,13 +37,14 @@ std::string why_unexpected(Action action, Level level, const VerifyOptions& opti
 
 bool verify_places(const Schedule& schedule, const VerifyOptions& options, ActionIndex& index,
                    Findings& findings) {
-  const std::span<const int32_t> rank_of = schedule.placement().ranks();
+  const IndexedVector<StageId, Rank>& rank_of = schedule.placement().ranks();
   const bool is_lowered = schedule.level() == Level::kLowered;
   const bool is_forward_only = options.mode == VerifyMode::kForwardOnly;
   const int32_t microbatches = options.microbatches.value_or(schedule.num_microbatches());
   const std::size_t before = findings.count();
 
   for (std::size_t r = 0; r < schedule.lists().size(); ++r) {
+    const Rank rank(static_cast<int32_t>(r));
     const ActionList& list = schedule.lists()[r];
     const uint32_t first = index.first_place(r);
     for (std::size_t i = 0; i < list.size(); ++i) {
@@ -60,12 +61,13 @@ bool verify_places(const Schedule& schedule, const VerifyOptions& options, Actio
                         [&] { return why_unexpected(action, schedule.level(), options); });
       }
       if (type == ActionType::kIdle) continue;
-      const int32_t home =
-          action.stage().value() < schedule.num_stages() ? rank_of[action.stage().value()] : -1;
-      if (home != static_cast<int32_t>(r)) {
+      const StageId stage = action.stage();
+      const Rank home = rank_of.contains(stage) ? rank_of[stage] : Placement::kNowhere;
+      if (home != rank) {
         findings.add_at(FindingKind::kPlacement, r, i, [&] {
-          return home < 0 ? fmt::format("no rank holds stage {}", action.stage().value())
-                          : fmt::format("stage {} is on rank {}", action.stage().value(), home);
+          return home == Placement::kNowhere
+                     ? fmt::format("no rank holds stage {}", stage.value())
+                     : fmt::format("stage {} is on rank {}", stage.value(), home.value());
         });
         continue;
       }

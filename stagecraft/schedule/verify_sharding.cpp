@@ -88,7 +88,7 @@ class ShardingVerifier {
     if (action.is_idle() || action.is_overlap() || is_transfer(type) || is_send_wait(type)) return;
     const StageId stage = action.stage();
     if (!stages_.contains(stage)) return;
-    if (schedule_.placement().ranks()[stage.position()] != static_cast<int32_t>(rank_)) return;
+    if (schedule_.placement().ranks()[stage].position() != rank_) return;
     StageState& state = stages_[stage];
     if (is_compute(type)) {
       check_compute(action, state);
@@ -176,12 +176,12 @@ class ShardingVerifier {
     const auto missing = [] { return "is missing, but other stages have it"; };
     for (StageId stage(0); stages_.contains(stage); ++stage) {
       const StageState& state = stages_[stage];
-      const int32_t rank = schedule_.placement().ranks()[stage.position()];
+      const Rank rank = schedule_.placement().ranks()[stage];
       if (state.is_unsharded) {
-        findings_.add_at(FindingKind::kSharding, static_cast<std::size_t>(rank), state.last_unshard,
+        findings_.add_at(FindingKind::kSharding, rank.position(), state.last_unshard,
                          [&] { return "the stage is never resharded"; });
       }
-      if (any_reduce_grad_ && state.reduce_grad == kNone && rank >= 0) {
+      if (any_reduce_grad_ && state.reduce_grad == kNone && rank != Placement::kNowhere) {
         findings_.add(FindingKind::kReduceGrad, fmt::format("{}REDUCE_GRAD", stage.value()),
                       missing);
       }

@@ -9,14 +9,16 @@ namespace {
 
 using Direction = Transfers::Direction;
 
-double entry_for(const std::vector<double>& values, std::size_t stage) {
-  return values.empty() ? 0 : values[std::min(stage, values.size() - 1)];
+double entry_for(const std::vector<double>& values, StageId stage) {
+  return values.empty() ? 0 : values[std::min(stage.position(), values.size() - 1)];
 }
 
 }  // namespace
 
-CostTable::CostTable(const CostModel& costs, int32_t stages) : stages_(costs.stages) {
-  stages_.resize(static_cast<std::size_t>(stages), costs.stage);
+CostTable::CostTable(const CostModel& costs, int32_t stages) : stages_(stages, costs.stage) {
+  for (StageId s(0); s.position() < costs.stages.size(); ++s) {
+    if (stages_.contains(s)) stages_[s] = costs.stages[s.position()];
+  }
   for (const CostModel::PerMicrobatch& entry : costs.microbatches) {
     exceptions_[key(entry.stage, entry.microbatch)] = entry.cost;
   }
@@ -46,7 +48,7 @@ Clock::Clock(const Schedule& schedule, const StageGraph& graph, const CostModel&
       transfers_(schedule, graph, costs),
       now_(schedule.lists().size(), 0),
       gathers_until_(schedule.lists().size(), 0),
-      weights_at_(static_cast<std::size_t>(schedule.num_stages()), 0),
+      weights_at_(schedule.num_stages(), 0),
       is_over_cap_(schedule.lists().size(), false),
       leaving_values_(schedule.lists().size()) {
   const std::size_t ranks = schedule.lists().size();
@@ -57,7 +59,7 @@ Clock::Clock(const Schedule& schedule, const StageGraph& graph, const CostModel&
     result_.timeline[r].resize(schedule.lists()[r].size());
     double weights = 0;
     for (const StageId stage : schedule.placement().stages(Rank(static_cast<int32_t>(r)))) {
-      weights += entry_for(costs.weights, stage.position());
+      weights += entry_for(costs.weights, stage);
     }
     result_.memory[r].push_back({0, 0});
     result_.ranks[r].first_start = -1;
@@ -84,7 +86,7 @@ void Clock::execute(std::size_t rank, std::size_t offset, std::size_t length) {
 
 void Clock::unshard(std::size_t rank, std::size_t offset) {
   const Action action = schedule_.lists()[rank][offset];
-  const std::size_t stage = action.stage().position();
+  const StageId stage = action.stage();
   const double memory = entry_for(costs_.gathered, stage);
   const bool begins = action.type() == ActionType::kUnshard;
   if (begins) {
@@ -97,7 +99,7 @@ void Clock::unshard(std::size_t rank, std::size_t offset) {
 
 double Clock::end_of(uint32_t place, StageId stage) const {
   if (place == ActionIndex::kNowhere) return 0;  // was done before this piece of a schedule
-  const auto rank = static_cast<std::size_t>(schedule_.placement().ranks()[stage.value()]);
+  const auto rank = schedule_.placement().ranks()[stage].position();
   return result_.timeline[rank][place - index_.first_place(rank)].end;
 }
 
@@ -137,7 +139,7 @@ void Clock::compute(std::size_t rank, std::size_t offset, std::size_t length) {
   }
   double weights = 0;
   for (std::size_t i = first; i < end; ++i) {
-    weights = std::max(weights, weights_at_[list[i].stage().position()]);
+    weights = std::max(weights, weights_at_[list[i].stage()]);
   }
   const double fed = std::max(now_[rank], all.values);
   const double start = std::max(fed, weights);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/schedule/action_index.h"
 #include "stagecraft/schedule/schedule.h"
 #include "stagecraft/schedule/stage_graph.h"
@@ -27,7 +28,7 @@ class CostTable {
       const auto found = exceptions_.find(key(action.stage(), action.microbatch()));
       if (found != exceptions_.end()) return found->second;
     }
-    return stages_[action.stage().value()];
+    return stages_[action.stage()];
   }
   double duration(Action action) const;
 
@@ -35,7 +36,7 @@ class CostTable {
   static uint64_t key(StageId stage, MicrobatchId m) {
     return (static_cast<uint64_t>(stage.value()) << 32U) | static_cast<uint32_t>(m.value());
   }
-  std::vector<StageCost> stages_;
+  IndexedVector<StageId, StageCost> stages_;
   std::unordered_map<uint64_t, StageCost> exceptions_;
 };
 
@@ -93,7 +94,7 @@ class Clock {
   Transfers transfers_;
   std::vector<double> now_;            // by rank: when it is free
   std::vector<double> gathers_until_;  // by rank: when its gathers are done
-  std::vector<double> weights_at_;     // by stage: when its weights are there
+  IndexedVector<StageId, double> weights_at_;  // when the stage's weights are there
   std::vector<Change> changes_;
   std::vector<bool> is_over_cap_;  // by rank
   // By rank: values that were sent and that no wait releases. The first one to leave is on top.

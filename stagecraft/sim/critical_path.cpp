@@ -174,7 +174,7 @@ class PathTracer {
       const uint32_t place = is_forward ? index_.find(ActionType::kForward, end.stage, m)
                                         : index_.find_gradient_maker(end.stage, m);
       if (place == ActionIndex::kNowhere) continue;
-      const auto rank = static_cast<std::size_t>(schedule_.placement().ranks()[end.stage.value()]);
+      const auto rank = schedule_.placement().ranks()[end.stage].position();
       return Place{rank, place - index_.first_place(rank)};
     }
     return std::nullopt;

@@ -15,7 +15,7 @@ Transfers::Transfers(const Schedule& schedule, const StageGraph& graph, const Co
                          "simulate: only {} actions for {} edges and {} microbatches",
                          schedule.num_actions(), graph.edges().size(), columns_);
   const auto stages = static_cast<std::size_t>(graph.num_stages());
-  std::vector<std::vector<End>> in(stages);
+  IndexedVector<StageId, std::vector<End>> in(graph.num_stages());
   first_out_.push_back(0);
   for (std::size_t edge = 0; edge < graph.edges().size(); ++edge) {
     const auto [from, to] = graph.edges()[edge];
@@ -23,7 +23,7 @@ Transfers::Transfers(const Schedule& schedule, const StageGraph& graph, const Co
       first_out_.push_back(out_.size());
     }
     out_.push_back({to, edge});
-    in[to.value()].push_back({from, edge});
+    in[to].push_back({from, edge});
   }
   first_out_.resize(stages + 1, out_.size());
   for (const std::vector<End>& ends : in) {
@@ -32,13 +32,13 @@ Transfers::Transfers(const Schedule& schedule, const StageGraph& graph, const Co
   }
   first_in_.push_back(in_.size());
 
-  std::map<std::pair<int32_t, int32_t>, uint32_t> known;
-  std::map<std::pair<int32_t, int32_t>, LinkCost> given;
+  std::map<std::pair<Rank, Rank>, uint32_t> known;
+  std::map<std::pair<Rank, Rank>, LinkCost> given;
   for (const CostModel::PerLink& entry : costs.links) {
-    given[{entry.from.value(), entry.to.value()}] = entry.cost;
+    given[{entry.from, entry.to}] = entry.cost;
   }
-  const auto link_between = [&](int32_t from, int32_t to) -> uint32_t {
-    if (from == to || from < 0 || to < 0) return kNoLink;
+  const auto link_between = [&](Rank from, Rank to) -> uint32_t {
+    if (from == to || from == Placement::kNowhere || to == Placement::kNowhere) return kNoLink;
     const auto [found, is_new] =
         known.try_emplace({from, to}, static_cast<uint32_t>(links_.size()));
     if (is_new) {
@@ -47,10 +47,10 @@ Transfers::Transfers(const Schedule& schedule, const StageGraph& graph, const Co
     }
     return found->second;
   };
-  const std::span<const int32_t> rank_of = schedule.placement().ranks();
+  const IndexedVector<StageId, Rank>& rank_of = schedule.placement().ranks();
   for (const StageEdge& edge : graph.edges()) {
-    const int32_t from = rank_of[edge.from.value()];
-    const int32_t to = rank_of[edge.to.value()];
+    const Rank from = rank_of[edge.from];
+    const Rank to = rank_of[edge.to];
     link_[0].push_back(link_between(from, to));
     link_[1].push_back(link_between(to, from));
     const std::vector<double>& bytes = costs.output_bytes;

@@ -166,7 +166,7 @@ class LockStep {
     if (type == ActionType::kBackward) wanted |= type_bit(ActionType::kBackwardInput);
     if ((done_.at(stage, m) & wanted) != 0 || (present_.at(stage, m) & wanted) == 0) return true;
     waits_[r] = {Action(stage, type, m), wanted};
-    sleepers_[static_cast<std::size_t>(rank_of_[stage.value()])].push_back(r);
+    sleepers_[rank_of_[stage].position()].push_back(r);
     return false;
   }
 
@@ -184,7 +184,7 @@ class LockStep {
   }
 
   const StageGraph& graph_;
-  std::span<const int32_t> rank_of_;
+  const IndexedVector<StageId, Rank>& rank_of_;
   Needs needs_;
   PairFlags present_;
   PairFlags done_;

@@ -50,20 +50,18 @@ Stage::Stage(Stage&&) noexcept = default;
 Stage& Stage::operator=(Stage&&) noexcept = default;
 
 Stage::Run& Stage::get_run(MicrobatchId microbatch, const char* what) const {
-  const auto m = microbatch.position();
-  require<ArgumentError>(m < runs_.size() && runs_[m] != nullptr,
+  require<ArgumentError>(runs_.contains(microbatch) && runs_[microbatch] != nullptr,
                          "stage {}: {} of microbatch {} without its forward", index_.value(), what,
                          microbatch.value());
-  return *runs_[m];
+  return *runs_[microbatch];
 }
 
 c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
                            const ForwardOptions& options) {
   require<ArgumentError>(microbatch.value() >= 0, "stage {}: expected a microbatch from 0, got {}",
                          index_.value(), microbatch.value());
-  const auto m = microbatch.position();
-  if (runs_.size() <= m) runs_.resize(m + 1);
-  require<ArgumentError>(runs_[m] == nullptr,
+  while (!runs_.contains(microbatch)) runs_.push_back(nullptr);
+  require<ArgumentError>(runs_[microbatch] == nullptr,
                          "stage {}: microbatch {} is forwarded again before its backward",
                          index_.value(), microbatch.value());
   std::unique_ptr<Run> run;
@@ -84,7 +82,7 @@ c10::IValue Stage::forward(MicrobatchId microbatch, const Arguments& arguments,
   c10::IValue output = without_graph ? run_without_graph(*run, microbatch, arguments, options)
                                      : run_forward(*run, microbatch, arguments, options, false);
   // Only now: a forward that throws leaves the microbatch as it was, and can be repeated.
-  if (options.is_training) runs_[m] = std::move(run);
+  if (options.is_training) runs_[microbatch] = std::move(run);
   return output;
 }
 
@@ -267,7 +265,7 @@ std::vector<c10::IValue> Stage::backward(MicrobatchId microbatch,
   std::vector<c10::IValue> grads;
   call_backward(microbatch, BackwardKind::kFull,
                 [&] { grads = run_backward(microbatch, output_grads, loss_weight, true); });
-  auto& run = runs_[microbatch.position()];
+  auto& run = runs_[microbatch];
   run->clear();
   free_.push_back(std::move(run));
   return grads;
@@ -294,7 +292,7 @@ void Stage::backward_weight(MicrobatchId microbatch) {
       stagecraft::backward_weight(std::move(run.weight));
     }
   });
-  auto& slot = runs_[microbatch.position()];
+  auto& slot = runs_[microbatch];
   slot->clear();
   free_.push_back(std::move(slot));
 }
@@ -326,12 +324,12 @@ std::size_t Stage::num_pending() const {
 }
 
 void Stage::reset() {
-  runs_.clear();
+  runs_ = {};
   backwards_left_ = 0;
 }
 
 void Stage::discard(MicrobatchId microbatch) {
-  if (microbatch.position() < runs_.size()) runs_[microbatch.position()].reset();
+  if (runs_.contains(microbatch)) runs_[microbatch].reset();
 }
 
 void Stage::begin_step() {

@@ -11,6 +11,7 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/index.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/stage/around_backward.h"
 #include "stagecraft/stage/around_forward.h"
 #include "stagecraft/stage/stage_context.h"
@@ -180,7 +181,7 @@ class Stage {
   StageOptions options_;
   std::unique_ptr<detail::LossGrad> loss_grad_;
   std::optional<std::vector<at::Tensor>> changing_buffers_;  // known after the first forward
-  std::vector<std::unique_ptr<Run>> runs_;                   // by microbatch
+  IndexedVector<MicrobatchId, std::unique_ptr<Run>> runs_;
   std::vector<std::unique_ptr<Run>> free_;                   // used up, to be used again
   std::size_t backwards_left_ = 0;                           // B and W of this step; 0: unknown
 };

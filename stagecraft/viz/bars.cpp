@@ -8,6 +8,7 @@
 
 #include "stagecraft/base/assert.h"
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/viz/palette.h"
 
 namespace stagecraft::viz {
@@ -16,11 +17,11 @@ namespace {
 constexpr double kTolerance = 1e-6;
 
 /// For each stage, its number among the stages of its rank.
-std::vector<int32_t> chunks_of(const Placement& placement) {
-  std::vector<int32_t> chunk(static_cast<std::size_t>(placement.num_stages()), 0);
+IndexedVector<StageId, int32_t> chunks_of(const Placement& placement) {
+  IndexedVector<StageId, int32_t> chunk(placement.num_stages());
   for (int32_t r = 0; r < placement.num_ranks(); ++r) {
     int32_t next = 0;
-    for (const StageId stage : placement.stages(Rank(r))) chunk[stage.value()] = next++;
+    for (const StageId stage : placement.stages(Rank(r))) chunk[stage] = next++;
   }
   return chunk;
 }
@@ -33,7 +34,7 @@ std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation
   require<ArgumentError>(simulation.timeline.size() == ranks,
                          "the {} is of another schedule: it has {} ranks, not {}", name,
                          simulation.timeline.size(), ranks);
-  const std::vector<int32_t> chunk_of = chunks_of(schedule.placement());
+  const IndexedVector<StageId, int32_t> chunk_of = chunks_of(schedule.placement());
   std::vector<Lane> lanes(ranks);
   for (std::size_t r = 0; r < ranks; ++r) {
     const Rank rank(static_cast<int32_t>(r));
@@ -58,8 +59,8 @@ std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation
                 .part = part++,
                 .parts = static_cast<int32_t>(parts),
                 .offset = slot.parts_offset() + i};
-        const auto stage = action.stage().position();
-        if (stage < chunk_of.size()) bar.chunk = chunk_of[stage];
+        const StageId stage = action.stage();
+        if (chunk_of.contains(stage)) bar.chunk = chunk_of[stage];
         (is_compute(action.type()) ? lane.bars : lane.marks).push_back(bar);
       }
     }

@@ -120,7 +120,7 @@ TEST(GraphText, KeepsOpenDimensionsAndBuffersThatAreNotSaved) {
   const Graph graph = parse_graph(text, [](const std::string&) { return at::ones({2}); });
   EXPECT_EQ(to_text(graph), text);
   EXPECT_FALSE(graph.parts().states[0].is_persistent);
-  EXPECT_EQ(graph.parts().values[1].open_dims, 1U);
+  EXPECT_EQ(graph.parts().values[ValueId(1)].open_dims, 1U);
   EXPECT_TRUE(GraphProgram(graph).run({at::ones({7, 2})}, {}).toTensor().equal(at::ones({7, 2})));
 }
 

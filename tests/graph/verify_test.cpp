@@ -64,9 +64,13 @@ TEST(Verify, NamesWhatIsWrong) {
        "size B: the example is 0, expected at least"},
       {[](GraphParts& g) { g.sizes[0].example = 40; },
        "size B: the example is 40, expected at most"},
-      {[](GraphParts& g) { g.values[0].name = "a b"; }, "'a b' is not a valid name for a value"},
-      {[](GraphParts& g) { g.values[0].name = g.values[1].name; }, "two values are named %"},
-      {[](GraphParts& g) { g.values.back().shape[0] = SizeExpr::of_size(1); },
+      {[](GraphParts& g) { g.values[ValueId(0)].name = "a b"; },
+       "'a b' is not a valid name for a value"},
+      {[](GraphParts& g) { g.values[ValueId(0)].name = g.values[ValueId(1)].name; },
+       "two values are named %"},
+      {[](GraphParts& g) {
+         g.values[ValueId(g.values.size() - 1)].shape[0] = SizeExpr::of_size(1);
+       },
        "has a size that the graph lacks"},
       {[](GraphParts& g) { g.values.push_back({.name = "lonely"}); },
        "%lonely is not made by any node"},
@@ -116,7 +120,7 @@ TEST(Verify, NamesWhatIsWrong) {
       {[](GraphParts& g) { g.nodes[0].results[0] = Argument::fixed(3); }, "got a different kind"},
       {[](GraphParts& g) { g.outputs.clear(); }, "expected 1 outputs, got 0"},
       {[](GraphParts& g) { g.outputs[0] = ValueId(99); }, "return: there is no value 99"},
-      {[](GraphParts& g) { g.values[1].shape[0] = SizeExpr(4); },
+      {[](GraphParts& g) { g.values[ValueId(1)].shape[0] = SizeExpr(4); },
        "the inputs do not determine the size B"},
   };
   expect_refused(parts, cases);
@@ -295,9 +299,9 @@ TEST(Verify, ChecksBranches) {
            "cond: a branch returns 2 values, got a different number"},
           {[](GraphParts& g) {
              change_branch(g, 1, [](GraphParts& b) {
-               b.values.push_back({.name = "w", .shape = {SizeExpr(2)}});
-               b.states.push_back({.value = ValueId(static_cast<int32_t>(b.values.size()) - 1),
-                                   .tensor = at::ones({2})});
+               b.states.push_back(
+                   {.value = b.values.push_back({.name = "w", .shape = {SizeExpr(2)}}),
+                    .tensor = at::ones({2})});
              });
            },
            "cond: a branch has states or keywords"},

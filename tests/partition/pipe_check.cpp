@@ -26,8 +26,7 @@ std::vector<StageBody> plain_bodies(const Pipe& pipe) {
   auto find = [&](const ParameterRef& ref) -> at::Tensor& {
     GraphParts& own = parts[static_cast<std::size_t>(ref.stage.value())];
     for (GraphState& state : own.states) {
-      if (own.values[static_cast<std::size_t>(state.value.value())].name == ref.name)
-        return state.tensor;
+      if (own.values[state.value].name == ref.name) return state.tensor;
     }
     throw ArgumentError("no parameter " + ref.name);
   };
@@ -46,7 +45,7 @@ TestModel test_model(const Pipe& pipe) {
   for (int32_t i = 0; i < pipe.num_stages(); ++i) {
     const Graph& graph = pipe.stage_graph(StageId(i));
     model.bodies.push_back(stage_body(graph));
-    model.options.push_back({.device = graph.parts().values.front().device});
+    model.options.push_back({.device = graph.parts().values[ValueId(0)].device});
   }
   model.ports = pipe.ports();
   model.ties = pipe.ties();

@@ -99,10 +99,10 @@ TEST(RandomPrograms, KeepTheirBitsHoweverTheyAreCut) {
 /// The bytes that go over a place, value by value.
 int64_t crossing_bytes(const Graph& graph, std::size_t place) {
   const GraphParts& parts = graph.parts();
-  std::vector<bool> is_made(parts.values.size(), false);
-  std::vector<bool> is_read(parts.values.size(), false);
-  auto mark = [](std::vector<bool>& marks) {
-    return [&marks](ValueId value) { marks[static_cast<std::size_t>(value.value())] = true; };
+  IndexedVector<ValueId, bool> is_made(parts.values.size());
+  IndexedVector<ValueId, bool> is_read(parts.values.size());
+  auto mark = [](IndexedVector<ValueId, bool>& marks) {
+    return [&marks](ValueId value) { marks[value] = true; };
   };
   for (std::size_t n = 0; n < parts.nodes.size(); ++n) {
     if (n < place) {
@@ -113,8 +113,8 @@ int64_t crossing_bytes(const Graph& graph, std::size_t place) {
   }
   for (const Argument& output : parts.outputs) for_each_value(output, mark(is_read));
   int64_t bytes = 0;
-  for (std::size_t v = 0; v < parts.values.size(); ++v) {
-    if (is_made[v] && is_read[v]) bytes += example_bytes(graph, ValueId(static_cast<int32_t>(v)));
+  for (ValueId v(0); parts.values.contains(v); ++v) {
+    if (is_made[v] && is_read[v]) bytes += example_bytes(graph, v);
   }
   return bytes;
 }

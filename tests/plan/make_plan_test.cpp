@@ -292,7 +292,7 @@ TEST(MakePlan, UsesFasterRanksForMoreWork) {
     const auto at = static_cast<std::size_t>(s);
     const int32_t end =
         s + 1 < plan.best.choice.num_stages() ? plan.best.choice.begins[at + 1] : 50;
-    work[static_cast<std::size_t>(plan.schedule.placement().ranks()[at])] +=
+    work[plan.schedule.placement().ranks()[StageId(s)].position()] +=
         composer.work(plan.best.choice.begins[at], end);
   }
   for (const std::size_t other : {0, 1, 3}) EXPECT_GT(work[2], 1.5 * work[other]);

@@ -55,7 +55,7 @@ enum class Sends : uint8_t { kBuffered, kBlocking };
 // does not; a blocking one does.
 bool runs_with_waits(const Schedule& schedule, const StageGraph& graph,
                      Sends sends = Sends::kBuffered) {
-  const auto rank_of = schedule.placement().ranks();
+  const auto& rank_of = schedule.placement().ranks();
   std::set<Action> done;
   std::vector<std::size_t> next(schedule.lists().size(), 0);
   const auto is_ready = [&](Action action) {
@@ -73,7 +73,7 @@ bool runs_with_waits(const Schedule& schedule, const StageGraph& graph,
     const auto others =
         is_forward == is_wait ? graph.consumers(action.stage()) : graph.producers(action.stage());
     return std::all_of(others.begin(), others.end(), [&](StageId other) {
-      if (rank_of[other.value()] == rank_of[action.stage().value()]) return true;
+      if (rank_of[other] == rank_of[action.stage()]) return true;
       if (is_wait)
         return has(other, is_forward ? ActionType::kRecvForward : ActionType::kRecvBackward);
       return has(other, is_forward ? ActionType::kSendForward : ActionType::kSendBackward);

@@ -130,8 +130,7 @@ Case random_case(Level level, Random& random) {
                                         : schedule;
     }
     brute_force::Problem problem;
-    problem.rank_of.assign(schedule.placement().ranks().begin(),
-                           schedule.placement().ranks().end());
+    for (const Rank rank : schedule.placement().ranks()) problem.rank_of.push_back(rank.value());
     problem.microbatches = shape.microbatches;
     for (const StageEdge& edge : graph.edges()) {
       problem.edges.emplace_back(edge.from.value(), edge.to.value());

@@ -195,19 +195,18 @@ std::string compare_with_case(const Graph& graph, const oracle::Case& one,
 std::string check_shared_memory(const Graph& graph, const Arguments& arguments) {
   GraphParts parts = graph.parts();
   parts.outputs.clear();
-  for (std::size_t v = 0; v < parts.values.size(); ++v) {
-    parts.outputs.emplace_back(ValueId(static_cast<int32_t>(v)));
-  }
+  for (ValueId v(0); parts.values.contains(v); ++v) parts.outputs.emplace_back(v);
   parts.output = TreeSpec::tuple(std::vector<TreeSpec>(parts.outputs.size()));
   const c10::IValue values = GraphProgram(Graph(parts)).run(arguments.args, arguments.kwargs);
-  std::map<const void*, std::size_t> first;
+  std::map<const void*, ValueId> first;
   const auto& elements = values.toTupleRef().elements();
   for (std::size_t v = 0; v < elements.size(); ++v) {
     const at::Tensor& tensor = elements[v].toTensor();
     if (!tensor.defined() || !tensor.has_storage() || tensor.nbytes() == 0) continue;
-    const auto [found, is_new] = first.try_emplace(tensor.storage().data(), v);
+    const ValueId id(static_cast<int32_t>(v));
+    const auto [found, is_new] = first.try_emplace(tensor.storage().data(), id);
     const GraphValue& a = parts.values[found->second];
-    const GraphValue& b = parts.values[v];
+    const GraphValue& b = parts.values[id];
     if (!is_new && (a.memory < 0 || a.memory != b.memory)) {
       return fmt::format("%{} and %{} share memory", a.name, b.name);
     }

@@ -111,7 +111,7 @@ class Generaliser {
 
   std::string name(std::size_t trace, const Argument& argument) const {
     if (const ValueId* value = argument.value()) {
-      return "%" + traces_[trace].values[value->position()].name;
+      return "%" + traces_[trace].values[*value].name;
     }
     return argument.fixed_value() != nullptr ? describe(*argument.fixed_value()) : "a list";
   }
@@ -162,7 +162,7 @@ class Generaliser {
 
   void join_values(GraphParts& result) const {
     traces_.check_sharing();
-    for (std::size_t v = 0; v < result.values.size(); ++v) {
+    for (ValueId v(0); result.values.contains(v); ++v) {
       GraphValue& value = result.values[v];
       for (std::size_t t = 1; t < traces_.size(); ++t) {
         const GraphValue& other = traces_[t].values[v];
@@ -265,7 +265,7 @@ void open_dims(GraphParts& trace, const GraphParts& other) {
         "such as that of nonzero() or of indexing by a mask; a graph would freeze the number",
         here.name, toString(here.op), here.scope.empty() ? "" : " in " + here.scope));
   }
-  for (std::size_t v = 0; v < std::min(trace.values.size(), other.values.size()); ++v) {
+  for (ValueId v(0); trace.values.contains(v) && other.values.contains(v); ++v) {
     GraphValue& value = trace.values[v];
     const std::vector<SizeExpr>& shape = other.values[v].shape;
     for (std::size_t d = 0; d < value.shape.size() && d < shape.size(); ++d) {

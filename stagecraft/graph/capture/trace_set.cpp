@@ -25,10 +25,10 @@ std::size_t num_results(const GraphNode& node) {
 }
 
 /// For each value, the first value that it shares memory with.
-std::vector<std::size_t> sharing_in(const GraphParts& parts) {
-  std::unordered_map<int32_t, std::size_t> first;
-  std::vector<std::size_t> result;
-  for (std::size_t v = 0; v < parts.values.size(); ++v) {
+IndexedVector<ValueId, ValueId> sharing_in(const GraphParts& parts) {
+  std::unordered_map<int32_t, ValueId> first;
+  IndexedVector<ValueId, ValueId> result;
+  for (ValueId v(0); parts.values.contains(v); ++v) {
     const int32_t memory = parts.values[v].memory;
     result.push_back(memory < 0 ? v : first.try_emplace(memory, v).first->second);
   }
@@ -36,15 +36,15 @@ std::vector<std::size_t> sharing_in(const GraphParts& parts) {
 }
 
 /// Whether each value is in memory that an operator changes.
-std::vector<bool> changed_in(const GraphParts& parts) {
+IndexedVector<ValueId, bool> changed_in(const GraphParts& parts) {
   std::unordered_set<int32_t> memory;
   for (const GraphNode& node : parts.nodes) {
     for (const std::size_t i : written_arguments(*find_schema(node.op), node.arguments)) {
       for_each_value(node.arguments[i],
-                     [&](ValueId value) { memory.insert(parts.values[value.position()].memory); });
+                     [&](ValueId value) { memory.insert(parts.values[value].memory); });
     }
   }
-  std::vector<bool> result;
+  IndexedVector<ValueId, bool> result;
   for (const GraphValue& value : parts.values) {
     result.push_back(value.memory >= 0 && memory.contains(value.memory));
   }
@@ -119,12 +119,12 @@ void TraceSet::check_structure() const {
 }
 
 void TraceSet::check_sharing() const {
-  const std::vector<std::size_t> here = sharing_in(traces_[0]);
-  const std::vector<bool> changed_here = changed_in(traces_[0]);
+  const IndexedVector<ValueId, ValueId> here = sharing_in(traces_[0]);
+  const IndexedVector<ValueId, bool> changed_here = changed_in(traces_[0]);
   for (std::size_t t = 1; t < traces_.size(); ++t) {
-    const std::vector<std::size_t> there = sharing_in(traces_[t]);
-    const std::vector<bool> changed_there = changed_in(traces_[t]);
-    for (std::size_t v = 0; v < here.size(); ++v) {
+    const IndexedVector<ValueId, ValueId> there = sharing_in(traces_[t]);
+    const IndexedVector<ValueId, bool> changed_there = changed_in(traces_[t]);
+    for (ValueId v(0); here.contains(v); ++v) {
       // reshape() is a view at some sizes and a copy at others. That matters only if one of the two
       // is written to.
       require<CaptureError>(here[v] == there[v] || (!changed_here[v] && !changed_there[v]),
@@ -145,8 +145,8 @@ void TraceSet::check_states() const {
       require<CaptureError>(here.tensor.is_same(there) || tree::leaf_equal(here.tensor, there),
                             "%{}: the model reads a different constant at different sizes: {} at "
                             "{}, {} at {}; make it with operators",
-                            traces_[0].values[here.value.position()].name, describe(here.tensor),
-                            corner(0), describe(there), corner(t));
+                            traces_[0].values[here.value].name, describe(here.tensor), corner(0),
+                            describe(there), corner(t));
     }
   }
 }

@@ -31,7 +31,7 @@ TracedValues::Storage* TracedValues::note_storage(const at::Tensor& tensor) {
 }
 
 ValueId TracedValues::make_value(const at::Tensor& tensor, std::string name) {
-  const ValueId id(static_cast<int32_t>(parts_.values.size()));
+  const ValueId id(parts_.values.size());
   GraphValue value;
   value.name = std::move(name);
   value.dtype = tensor.scalar_type();
@@ -82,7 +82,7 @@ ValueId TracedValues::add_state(GraphState::Kind kind, const at::Tensor& tensor,
   state.value = value;
   state.tensor = tensor;
   // Only these can have hooks. The number of hooks is noted before the model runs.
-  if (tensor.requires_grad()) hooks_.watch(parts_.values.back().name, tensor);
+  if (tensor.requires_grad()) hooks_.watch(this->name(value), tensor);
   parts_.states.push_back(std::move(state));
   return value;
 }
@@ -99,7 +99,7 @@ std::optional<ValueId> TracedValues::find_same(const at::Tensor& tensor) {
   if (storage == nullptr) return same;
   for (const auto& [impl, entry] : by_impl_) {
     if (memory(entry.value) != storage->memory) continue;
-    const GraphValue& value = parts_.values[entry.value.position()];
+    const GraphValue& value = parts_.values[entry.value];
     // Tensor::data() makes a new TensorImpl without a call of the dispatcher, so only the place in
     // memory tells which value it is.
     const bool is_same =

@@ -51,8 +51,8 @@ class TracedValues {
   SavedState& saved() { return saved_; }
   const HistoryCheck& histories() const { return histories_; }
   ParameterHooks& hooks() { return hooks_; }
-  const std::string& name(ValueId value) const { return parts_.values[value.position()].name; }
-  int32_t memory(ValueId value) const { return parts_.values[value.position()].memory; }
+  const std::string& name(ValueId value) const { return parts_.values[value].name; }
+  int32_t memory(ValueId value) const { return parts_.values[value].memory; }
 
   /// Null if the tensor, or its memory, is not known.
   const Entry* find(const at::Tensor& tensor) const;

@@ -51,15 +51,15 @@ class Liveness {
 
   void need(const Argument& argument) {
     for_each_value(argument, [&](ValueId value) {
-      values_[value.position()] = true;
+      values_[value] = true;
       if (memory_of(value) >= 0) live_memory_.insert(memory_of(value));
     });
   }
 
-  bool is_live(ValueId value) const { return values_[value.position()]; }
+  bool is_live(ValueId value) const { return values_[value]; }
 
  private:
-  int32_t memory_of(ValueId value) const { return parts_.values[value.position()].memory; }
+  int32_t memory_of(ValueId value) const { return parts_.values[value].memory; }
   void note_outside(ValueId value) {
     outside_.insert(value.value());
     if (memory_of(value) >= 0) outside_memory_.insert(memory_of(value));
@@ -69,7 +69,7 @@ class Liveness {
   }
 
   const GraphParts& parts_;
-  std::vector<bool> values_;
+  IndexedVector<ValueId, bool> values_;
   std::unordered_set<int32_t> live_memory_;
   std::unordered_set<int32_t> outside_;
   std::unordered_set<int32_t> outside_memory_;

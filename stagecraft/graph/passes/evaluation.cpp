@@ -79,7 +79,7 @@ void switch_off(GraphNode& node) {
 void stop_counting(GraphParts& parts) {
   std::set<ValueId> counts;
   for (const GraphState& state : parts.states) {
-    const std::string& name = parts.values[state.value.position()].name;
+    const std::string& name = parts.values[state.value].name;
     if (name == kCount || name.ends_with("." + std::string(kCount))) counts.insert(state.value);
   }
   for (GraphNode& node : parts.nodes) {

@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <unordered_map>
 #include <utility>
 #include <vector>
@@ -10,9 +11,9 @@ namespace stagecraft {
 
 namespace {
 
-std::vector<bool> read_values(const GraphParts& parts) {
-  std::vector<bool> is_read(parts.values.size(), false);
-  auto note = [&](ValueId value) { is_read[value.position()] = true; };
+IndexedVector<ValueId, bool> read_values(const GraphParts& parts) {
+  IndexedVector<ValueId, bool> is_read(parts.values.size(), false);
+  auto note = [&](ValueId value) { is_read[value] = true; };
   for (const GraphNode& node : parts.nodes) {
     for (const Argument& argument : node.arguments) for_each_value(argument, note);
   }
@@ -42,21 +43,18 @@ void number_memory(GraphParts& parts) {
 }  // namespace
 
 GraphParts compact(GraphParts parts) {
-  const std::vector<bool> is_read = read_values(parts);
+  const IndexedVector<ValueId, bool> is_read = read_values(parts);
   std::erase_if(parts.states, [&](const GraphState& state) {
     // Parameters and buffers stay even if nothing reads them: the model has them, and so have its
     // checkpoints.
-    return state.kind == GraphState::Kind::kConstant && !is_read[state.value.position()];
+    return state.kind == GraphState::Kind::kConstant && !is_read[state.value];
   });
-  std::vector<int32_t> number(parts.values.size(), -1);
-  std::vector<GraphValue> values;
+  IndexedVector<ValueId, std::optional<ValueId>> number(parts.values.size());
+  IndexedVector<ValueId, GraphValue> values;
   auto renumber = [&](ValueId value) -> Argument {
-    int32_t& kept = number[value.position()];
-    if (kept < 0) {
-      kept = static_cast<int32_t>(values.size());
-      values.push_back(std::move(parts.values[value.position()]));
-    }
-    return ValueId(kept);
+    std::optional<ValueId>& kept = number[value];
+    if (!kept) kept = values.push_back(std::move(parts.values[value]));
+    return *kept;
   };
   auto renumber_all = [&](std::vector<Argument>& arguments) {
     for (Argument& argument : arguments) argument = map_values(argument, renumber);

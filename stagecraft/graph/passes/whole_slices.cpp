@@ -20,7 +20,7 @@ bool is_whole(const GraphParts& parts, const GraphNode& node) {
   if (node.op != c10::OperatorName("aten::slice", "Tensor")) return false;
   const ValueId* self = node.arguments[0].value();
   if (self == nullptr) return false;
-  const std::vector<SizeExpr>& shape = parts.values[self->position()].shape;
+  const std::vector<SizeExpr>& shape = parts.values[*self].shape;
   int64_t dim = number_of(node.arguments[1], 0);
   if (dim < 0) dim += static_cast<int64_t>(shape.size());
   if (dim < 0 || dim >= static_cast<int64_t>(shape.size())) return false;

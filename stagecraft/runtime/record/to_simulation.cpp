@@ -65,15 +65,14 @@ class TransferCount {
 
  private:
   int64_t elsewhere(StageId stage, bool forward) const {
-    if (stage.position() >= rank_of_.size()) return 0;
+    if (!rank_of_.contains(stage)) return 0;
     const auto others = forward ? graph_.consumers(stage) : graph_.producers(stage);
-    return std::count_if(others.begin(), others.end(), [&](StageId other) {
-      return rank_of_[other.value()] != rank_of_[stage.value()];
-    });
+    return std::count_if(others.begin(), others.end(),
+                         [&](StageId other) { return rank_of_[other] != rank_of_[stage]; });
   }
 
   const StageGraph& graph_;
-  std::span<const int32_t> rank_of_;
+  const IndexedVector<StageId, Rank>& rank_of_;
   bool is_lowered_;
 };
 

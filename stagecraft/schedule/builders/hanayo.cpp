@@ -64,14 +64,16 @@ Schedule make_hanayo(const Dims& dims) {
   for (std::vector<TimedAction>& run : runs) run.reserve(2 * std::size_t(dims.l) * dims.m);
   for (MicrobatchId m(0); m.value() < dims.m; ++m) {
     int64_t now = 0;
-    const auto run = [&](int32_t stage, ActionType type, int64_t time) {
-      const auto rank = static_cast<std::size_t>(placement.ranks()[stage]);
+    const auto run = [&](StageId stage, ActionType type, int64_t time) {
+      const auto rank = placement.ranks()[stage].position();
       const int64_t start = free[rank].take(now, time);
-      runs[rank].push_back({start, Action(StageId(stage), type, m)});
+      runs[rank].push_back({start, Action(stage, type, m)});
       now = start + time;
     };
-    for (int32_t s = 0; s < dims.stages(); ++s) run(s, ActionType::kForward, kForwardTime);
-    for (int32_t s = dims.stages(); s-- > 0;) run(s, ActionType::kBackward, kBackwardTime);
+    for (int32_t s = 0; s < dims.stages(); ++s) run(StageId(s), ActionType::kForward, kForwardTime);
+    for (int32_t s = dims.stages(); s-- > 0;) {
+      run(StageId(s), ActionType::kBackward, kBackwardTime);
+    }
   }
   std::vector<ActionList> lists(ranks);
   for (std::size_t r = 0; r < ranks; ++r) {

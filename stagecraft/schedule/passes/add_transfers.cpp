@@ -95,23 +95,23 @@ class TransferWriter {
 
   void send(Action action, ActionType send_type, std::span<const StageId> readers,
             ActionType receive_type, uint16_t posted) {
-    const int32_t rank = rank_of_[action.stage().value()];
+    const Rank rank = rank_of_[action.stage()];
     bool is_sent = false;
     for (const StageId reader : readers) {
-      const int32_t other = rank_of_[reader.value()];
-      if (other == rank || other < 0) continue;
-      if (!is_sent) out_[rank].push_back(action.with_type(send_type));
+      const Rank other = rank_of_[reader];
+      if (other == rank || other == Placement::kNowhere) continue;
+      if (!is_sent) out_[rank.position()].push_back(action.with_type(send_type));
       is_sent = true;
       uint16_t& reader_flags = flags_.at(reader, action.microbatch());
       if ((reader_flags & posted) != 0) continue;
       reader_flags |= posted;
-      out_[other].emplace_back(reader, receive_type, action.microbatch());
+      out_[other.position()].emplace_back(reader, receive_type, action.microbatch());
     }
   }
 
   const Schedule& schedule_;
   const StageGraph& graph_;
-  std::span<const int32_t> rank_of_;
+  const IndexedVector<StageId, Rank>& rank_of_;
   PairFlags flags_;
   std::vector<ActionList> out_;
   std::vector<std::size_t> heads_;

@@ -11,6 +11,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/transport/core/progress.h"
 #include "stagecraft/transport/core/rendezvous.h"
 #include "stagecraft/transport/core/transfer_state.h"
@@ -46,10 +47,10 @@ class Exchange {
       : options_(options),
         world_(ranks),
         done_send_(std::make_shared<SendHandle>(world_.number(), nullptr)),
-        mailboxes_(static_cast<std::size_t>(ranks)),
+        mailboxes_(ranks),
         collectives_(world_, /*heeds_abort=*/true),
         recoveries_(world_, /*heeds_abort=*/false),
-        progress_sources_(static_cast<std::size_t>(ranks)) {}
+        progress_sources_(ranks) {}
 
   int32_t num_ranks() const { return world_.num_ranks(); }
   void require_rank(Rank rank, const char* where) const { world_.require_rank(rank, where); }
@@ -80,10 +81,8 @@ class Exchange {
   void leave(Rank rank);
 
   /// The source of a rank's progress.
-  ProgressSource& progress_source(Rank rank) { return progress_sources_[rank.position()]; }
-  const ProgressSource& progress_source(Rank rank) const {
-    return progress_sources_[rank.position()];
-  }
+  ProgressSource& progress_source(Rank rank) { return progress_sources_[rank]; }
+  const ProgressSource& progress_source(Rank rank) const { return progress_sources_[rank]; }
 
  private:
   struct Transfer final : TransferState {
@@ -100,7 +99,7 @@ class Exchange {
   using Discarded = std::vector<Payload>;
   struct Nothing {};
 
-  Mailbox& mailbox(Rank rank) { return mailboxes_[rank.position()]; }
+  Mailbox& mailbox(Rank rank) { return mailboxes_[rank]; }
   /// The transfer's entry in the mailbox, created if it is new.
   TransferPtr& find_or_make(Mailbox& box, Rank to, const TransferKey& key) {
     const auto known = box.transfers.find(key);
@@ -121,10 +120,10 @@ class Exchange {
   const ExchangeOptions options_;
   WorldState world_;
   const PendingPtr done_send_;
-  std::vector<Mailbox> mailboxes_;  ///< by receiving rank
+  IndexedVector<Rank, Mailbox> mailboxes_;  ///< of the receiving rank
   Rendezvous<Payload> collectives_;
   Rendezvous<Nothing> recoveries_;
-  std::vector<ProgressSource> progress_sources_;  ///< by rank
+  IndexedVector<Rank, ProgressSource> progress_sources_;
 };
 
 }  // namespace stagecraft::detail

@@ -13,9 +13,9 @@ uint64_t next_number() {
   return ++last;
 }
 
-std::size_t checked_size(int32_t ranks) {
+int32_t checked_size(int32_t ranks) {
   require<ArgumentError>(ranks >= 1, "a world needs at least one rank, got {}", ranks);
-  return static_cast<std::size_t>(ranks);
+  return ranks;
 }
 
 }  // namespace
@@ -76,7 +76,7 @@ std::vector<Rank> WorldState::ranks_that_left() const {
 
 void WorldState::leave(Rank rank) {
   // In this order: a thread that sees `anyone_left_` finds at least one rank in `left_`.
-  left_[rank.position()].store(true);
+  left_[rank].store(true);
   anyone_left_.store(true);
 }
 

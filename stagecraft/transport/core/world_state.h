@@ -11,6 +11,7 @@
 
 #include "stagecraft/base/deadline.h"
 #include "stagecraft/base/index.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/transport/core/abort_reason.h"
 
 namespace stagecraft::detail {
@@ -24,7 +25,7 @@ class WorldState {
 
   /// Different for every world of the process.
   uint64_t number() const { return number_; }
-  int32_t num_ranks() const { return static_cast<int32_t>(left_.size()); }
+  int32_t num_ranks() const { return left_.size(); }
   /// ArgumentError unless the rank exists; `where` begins the message.
   void require_rank(Rank rank, const char* where) const;
 
@@ -39,7 +40,7 @@ class WorldState {
   /// Forgets the reason and returns it. `clear` is called before the world can be aborted again.
   std::shared_ptr<const AbortReason> recover(const std::function<void()>& clear);
 
-  bool has_left(Rank rank) const { return left_[rank.position()].load(); }
+  bool has_left(Rank rank) const { return left_[rank].load(); }
   bool anyone_left() const { return anyone_left_.load(); }
   std::vector<Rank> ranks_that_left() const;
   void leave(Rank rank);
@@ -51,7 +52,7 @@ class WorldState {
   mutable std::mutex reason_mutex_;
   std::shared_ptr<const AbortReason> reason_;
   std::atomic<bool> anyone_left_{false};
-  std::vector<std::atomic<bool>> left_;
+  IndexedVector<Rank, std::atomic<bool>> left_;
 };
 
 /// "rank 1", "ranks 1 and 2", "ranks 0, 2 and 3".

@@ -12,6 +12,7 @@
 #include <torch/csrc/distributed/c10d/ProcessGroup.hpp>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/transport/gloo/sigpipe.h"
 
 namespace stagecraft::detail {
@@ -79,7 +80,7 @@ template <typename Group, typename GroupWork>
 class C10dByteTransport final : public ByteTransport {
  public:
   explicit C10dByteTransport(c10::intrusive_ptr<Group> group)
-      : group_(std::move(group)), mutexes_(static_cast<std::size_t>(group_->getSize())) {}
+      : group_(std::move(group)), mutexes_(group_->getSize()) {}
 
   Rank rank() const override { return Rank(group_->getRank()); }
   int32_t num_ranks() const override { return group_->getSize(); }
@@ -102,12 +103,12 @@ class C10dByteTransport final : public ByteTransport {
   }
 
  private:
-  std::mutex& mutex_of(Rank other) { return mutexes_[other.position()]; }
+  std::mutex& mutex_of(Rank other) { return mutexes_[other]; }
 
   c10::intrusive_ptr<Group> group_;
   /// One for each peer, as gloo has one for each connection: a copy to one peer does not delay the
   /// others.
-  std::vector<std::mutex> mutexes_;
+  IndexedVector<Rank, std::mutex> mutexes_;
 };
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/base/thread_name.h"
 #include "stagecraft/transport/local/local_transport.h"
 
@@ -26,13 +27,13 @@ detail::ExchangeOptions exchange_options(int32_t ranks, const LocalWorldOptions&
 // The failures of the ranks of one run.
 class Failures {
  public:
-  explicit Failures(std::size_t ranks) { by_rank_.resize(ranks); }
+  explicit Failures(int32_t ranks) : by_rank_(ranks) {}
 
   // Adds the current exception, which the body of `end`'s rank has thrown.
   void add_current(Transport& end) {
     const auto cause = std::current_exception();
     const std::lock_guard lock(mutex_);
-    by_rank_[end.rank().position()] = cause;
+    by_rank_[end.rank()] = cause;
     if (!first_) first_ = cause;
     end.abort({end.rank(), describe(cause), cause});
   }
@@ -42,8 +43,8 @@ class Failures {
   void rethrow(const std::shared_ptr<const AbortReason>& reason) const {
     if (!first_) return;
     if (reason) {
-      const auto rank = reason->rank.position();
-      if (rank < by_rank_.size() && by_rank_[rank]) std::rethrow_exception(by_rank_[rank]);
+      const Rank rank = reason->rank;
+      if (by_rank_.contains(rank) && by_rank_[rank]) std::rethrow_exception(by_rank_[rank]);
       // The program may have called `abort` with an exception that no body has thrown.
       if (reason->cause) std::rethrow_exception(reason->cause);
     }
@@ -52,7 +53,7 @@ class Failures {
 
  private:
   std::mutex mutex_;
-  std::vector<std::exception_ptr> by_rank_;
+  IndexedVector<Rank, std::exception_ptr> by_rank_;
   std::exception_ptr first_;
 };
 
@@ -62,8 +63,8 @@ class LocalWorld::Impl {
  public:
   Impl(int32_t ranks, const LocalWorldOptions& options)
       : exchange_(std::make_shared<detail::LocalExchange>(ranks, exchange_options(ranks, options))),
-        ends_(static_cast<std::size_t>(ranks)),
-        released_(ends_.size(), false) {}
+        ends_(ranks),
+        released_(ranks, false) {}
 
   int32_t num_ranks() const { return exchange_->num_ranks(); }
 
@@ -75,24 +76,23 @@ class LocalWorld::Impl {
   std::unique_ptr<Transport> release(Rank rank) {
     const std::lock_guard lock(mutex_);
     auto end = std::move(made(rank));
-    released_[rank.position()] = true;
+    released_[rank] = true;
     return end;
   }
 
  private:
   std::unique_ptr<Transport>& made(Rank rank) {
     exchange_->require_rank(rank, "LocalWorld");
-    const auto place = rank.position();
-    require<ArgumentError>(!released_[place], "LocalWorld: the transport of rank {} was released",
+    require<ArgumentError>(!released_[rank], "LocalWorld: the transport of rank {} was released",
                            rank.value());
-    if (!ends_[place]) ends_[place] = std::make_unique<detail::LocalTransport>(exchange_, rank);
-    return ends_[place];
+    if (!ends_[rank]) ends_[rank] = std::make_unique<detail::LocalTransport>(exchange_, rank);
+    return ends_[rank];
   }
 
   std::shared_ptr<detail::LocalExchange> exchange_;
   std::mutex mutex_;
-  std::vector<std::unique_ptr<Transport>> ends_;
-  std::vector<bool> released_;
+  IndexedVector<Rank, std::unique_ptr<Transport>> ends_;
+  IndexedVector<Rank, bool> released_;
 };
 
 LocalWorld::LocalWorld(int32_t ranks, const LocalWorldOptions& options)
@@ -120,7 +120,7 @@ void LocalWorld::run(const std::function<void(Transport&)>& body) {
   // The world may be aborted since an earlier run. That reason must not replace a failure of this
   // run.
   const auto old_reason = ends[0]->abort_reason();
-  Failures failures(ends.size());
+  Failures failures(num_ranks());
   const auto run_rank = [&](Transport& end) {
     detail::name_thread("rank " + to_string(end.rank()));
     try {

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "stagecraft/base/check.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/transport/wire/frame.h"
 
 namespace stagecraft::detail {
@@ -64,7 +65,7 @@ class MpiByteTransport final : public ByteTransport {
         rank_(rank),
         first_tag_(static_cast<Tag>(world % kWorlds) * (kLastTag + 1)),
         processes_(std::move(processes)),
-        is_lost_(processes_.size()) {
+        is_lost_(static_cast<int32_t>(processes_.size())) {
     progress_.open_group();
   }
 
@@ -103,7 +104,7 @@ class MpiByteTransport final : public ByteTransport {
 
   void forget(Rank other) override {
     // Marked before transfers are given up: a transfer that is posted in between would never end.
-    if (is_lost_[other.position()].exchange(true)) return;
+    if (is_lost_[other].exchange(true)) return;
     is_any_lost_ = true;
     progress_.set_unfinishable();
     progress_.give_up(group_, other);
@@ -111,7 +112,7 @@ class MpiByteTransport final : public ByteTransport {
 
  private:
   void require_there(Rank other) const {
-    if (is_lost_[other.position()]) {
+    if (is_lost_[other]) {
       throw std::runtime_error("the connection is lost");
     }
   }
@@ -136,7 +137,7 @@ class MpiByteTransport final : public ByteTransport {
   const Rank rank_;
   const Tag first_tag_;
   const std::vector<ProcessName> processes_;
-  std::vector<std::atomic<bool>> is_lost_;
+  IndexedVector<Rank, std::atomic<bool>> is_lost_;
   std::atomic<bool> is_any_lost_{false};
   Claim claim_;
   std::unique_ptr<PeerProcesses> watcher_;

@@ -246,7 +246,7 @@ void NcclPairs::begin_epoch(uint64_t epoch) {
 bool NcclPairs::open(Rank to, uint64_t epoch,
                      const std::function<void(const std::string& id)>& send_id,
                      const std::function<bool()>& is_over) {
-  const auto& pair = out_[to.position()];
+  const auto& pair = out_[to];
   std::string id;
   {
     const std::lock_guard lock(pair->mutex);
@@ -298,7 +298,7 @@ void NcclPairs::accept(Rank from, uint64_t epoch, std::string_view id) {
   require<MetadataError>(id.size() == made.bytes.size(), "a key for NCCL has {} bytes, expected {}",
                          id.size(), made.bytes.size());
   std::memcpy(made.bytes.data(), id.data(), id.size());
-  const auto& pair = in_[from.position()];
+  const auto& pair = in_[from];
   const std::lock_guard lock(pair->mutex);
   if (!is_current(epoch)) return;
   require<MetadataError>(pair->life.state() == State::kIdle, "rank {} sent two keys for NCCL",

@@ -14,6 +14,7 @@
 #include <c10/core/Device.h>
 
 #include "stagecraft/base/deadline.h"
+#include "stagecraft/base/indexed_vector.h"
 #include "stagecraft/transport/core/abort_reason.h"
 #include "stagecraft/transport/core/work.h"
 #include "stagecraft/transport/nccl/nccl_library.h"
@@ -87,8 +88,8 @@ class NcclPairs {
   /// Takes all communicators out of use and passes each to a function of NCCL on its own detached
   /// thread. All at once: ending one may wait for the whole device, and so for the others.
   void end_all(NcclLibrary::Result (*finish)(NcclLibrary::Comm), std::chrono::nanoseconds limit);
-  Pair& out(Rank to) const { return *out_[to.position()]; }
-  Pair& in(Rank from) const { return *in_[from.position()]; }
+  Pair& out(Rank to) const { return *out_[to]; }
+  Pair& in(Rank from) const { return *in_[from]; }
 
   const std::shared_ptr<const NcclLibrary> library_;
   const Rank rank_;
@@ -96,8 +97,8 @@ class NcclPairs {
   const std::chrono::nanoseconds connect_limit_;
   std::atomic<uint64_t> epoch_{0};      ///< of the communicators
   std::atomic<uint64_t> cancelled_{0};  ///< all epochs below it are cancelled
-  std::vector<PairPtr> out_;            ///< by receiving rank; null for this one
-  std::vector<PairPtr> in_;             ///< by sending rank
+  IndexedVector<Rank, PairPtr> out_;    ///< by receiving rank; null for this one
+  IndexedVector<Rank, PairPtr> in_;     ///< by sending rank
 };
 
 }  // namespace stagecraft::detail

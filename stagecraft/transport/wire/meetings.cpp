@@ -6,7 +6,7 @@
 namespace stagecraft::detail {
 
 std::optional<std::vector<Participant>> Meetings::come(Rank rank, Participant participant) {
-  came_[rank.position()] = std::move(participant);
+  came_[rank] = std::move(participant);
   const bool all = std::all_of(came_.begin(), came_.end(), [](const auto& c) { return !!c; });
   if (!all) return std::nullopt;
   std::vector<Participant> met;
@@ -16,12 +16,12 @@ std::optional<std::vector<Participant>> Meetings::come(Rank rank, Participant pa
 }
 
 std::optional<std::vector<Rank>> Meetings::withdraw(Rank rank, uint64_t attempt) {
-  auto& place = came_[rank.position()];
+  auto& place = came_[rank];
   // If all ranks have met, kMet is on its way to the rank, and an answer would contradict kMet.
   if (!place || place->attempt != attempt) return std::nullopt;
   std::vector<Rank> missing;
-  for (std::size_t i = 0; i < came_.size(); ++i) {
-    if (!came_[i]) missing.push_back(Rank(static_cast<int32_t>(i)));
+  for (Rank other(0); came_.contains(other); ++other) {
+    if (!came_[other]) missing.push_back(other);
   }
   place.reset();
   return missing;

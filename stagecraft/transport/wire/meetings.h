@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "stagecraft/base/index.h"
+#include "stagecraft/base/indexed_vector.h"
 
 namespace stagecraft::detail {
 
@@ -20,7 +21,7 @@ struct Participant {
 /// that withdraws before all have come counts as never come.
 class Meetings {
  public:
-  explicit Meetings(int32_t ranks) : came_(static_cast<std::size_t>(ranks)) {}
+  explicit Meetings(int32_t ranks) : came_(ranks) {}
 
   /// All contributions if this one was the last; then the next collective begins.
   std::optional<std::vector<Participant>> come(Rank rank, Participant participant);
@@ -31,7 +32,7 @@ class Meetings {
   void clear();
 
  private:
-  std::vector<std::optional<Participant>> came_;
+  IndexedVector<Rank, std::optional<Participant>> came_;
 };
 
 }  // namespace stagecraft::detail

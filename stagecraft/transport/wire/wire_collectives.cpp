@@ -93,27 +93,25 @@ std::vector<c10::IValue> WireTransport::all_gather(c10::IValue value, Deadline d
   const std::string mine = bring(value);
   const auto met = meet(false, "all_gather", mine, deadline);
   std::vector<PendingPtr> sends;
-  std::vector<PendingPtr> receives(peers_.size());
+  IndexedVector<Rank, PendingPtr> receives(num_ranks());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    const auto place = other.position();
     if (!is_here(mine)) {
       sends.push_back(post_send(other, id_of(met->number, 0, rank_, other), value));
     }
-    if (!is_here(met->bytes[place])) {
-      receives[place] = post_receive(other, id_of(met->number, 0, other, rank_));
+    if (!is_here(met->bytes[other.position()])) {
+      receives[other] = post_receive(other, id_of(met->number, 0, other, rank_));
     }
   }
-  std::vector<c10::IValue> values(peers_.size());
-  for (std::size_t i = 0; i < values.size(); ++i) {
-    if (receives[i]) {
-      values[i] = wait_receive(receives[i], deadline).value;
-    } else if (static_cast<int32_t>(i) != rank_.value()) {
-      values[i] = value_of(met->bytes[i]);
+  std::vector<c10::IValue> values;
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (receives[other]) {
+      values.push_back(wait_receive(receives[other], deadline).value);
+    } else {
+      values.push_back(other == rank_ ? value : value_of(met->bytes[other.position()]));
     }
   }
   for (const auto& send : sends) wait_send(send, deadline);
-  values[rank_.position()] = std::move(value);
   settle(deadline);
   return values;
 }
@@ -169,36 +167,33 @@ at::Tensor WireTransport::reduce_in_parts(const at::Tensor& flat, uint64_t meeti
   // rank sent its tensor to all, that would be n * (ranks - 1) bytes.
   const auto ranks = static_cast<int64_t>(num_ranks());
   std::vector<PendingPtr> sends;
-  std::vector<PendingPtr> addends(peers_.size());
-  std::vector<PendingPtr> sums(peers_.size());
+  IndexedVector<Rank, PendingPtr> addends(num_ranks());
+  IndexedVector<Rank, PendingPtr> sums(num_ranks());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    const auto place = other.position();
     // Receives before sends: gloo sends nothing before the receive is posted.
-    addends[place] = post_receive(other, id_of(meeting, 0, other, rank_));
-    sums[place] = post_receive(other, id_of(meeting, 1, other, rank_));
+    addends[other] = post_receive(other, id_of(meeting, 0, other, rank_));
+    sums[other] = post_receive(other, id_of(meeting, 1, other, rank_));
     sends.push_back(
         post_send(other, id_of(meeting, 0, rank_, other), part_of(flat, other.value(), ranks)));
   }
   at::Tensor sum;
-  for (int64_t i = 0; i < ranks; ++i) {
-    const auto place = static_cast<std::size_t>(i);
-    const auto addend = i == rank_.value()
-                            ? part_of(flat, i, ranks)
-                            : wait_receive(addends[place], deadline).value.toTensor();
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    const auto addend = other == rank_ ? part_of(flat, other.value(), ranks)
+                                       : wait_receive(addends[other], deadline).value.toTensor();
     // A copy: this rank's own part is memory of the caller. The order of the ranks gives all ranks
     // the same bits.
-    sum = i == 0 ? addend.clone() : sum.add_(addend.to(sum.device()));
+    sum = other == Rank(0) ? addend.clone() : sum.add_(addend.to(sum.device()));
   }
   auto result = at::empty_like(flat);
   part_of(result, rank_.value(), ranks).copy_(sum);
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other != rank_) sends.push_back(post_send(other, id_of(meeting, 1, rank_, other), sum));
   }
-  for (std::size_t i = 0; i < sums.size(); ++i) {
-    if (!sums[i]) continue;
-    part_of(result, static_cast<int64_t>(i), ranks)
-        .copy_(wait_receive(sums[i], deadline).value.toTensor());
+  for (Rank other(0); other.value() < num_ranks(); ++other) {
+    if (!sums[other]) continue;
+    part_of(result, other.value(), ranks)
+        .copy_(wait_receive(sums[other], deadline).value.toTensor());
   }
   for (const auto& send : sends) wait_send(send, deadline);
   return result;

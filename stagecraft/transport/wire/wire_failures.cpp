@@ -250,7 +250,7 @@ std::vector<HeardProgress> WireTransport::progress() const {
       heard.push_back({.progress = exchange_.progress_source(rank_).ask()});
       continue;
     }
-    const Peer& known = *peers_[other.position()];
+    const Peer& known = *peers_[other];
     const std::lock_guard lock(known.progress_mutex);
     heard.push_back({.progress = known.progress,
                      .age = std::chrono::duration_cast<std::chrono::milliseconds>(

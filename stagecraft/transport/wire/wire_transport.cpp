@@ -68,10 +68,10 @@ WireTransport::WireTransport(std::unique_ptr<ByteTransport> byte_transport,
           },
           [this] { on_recovered(); }) {
   if (link_) link_->attach(*this);
-  peers_.resize(static_cast<std::size_t>(num_ranks()));
+  peers_ = IndexedVector<Rank, std::unique_ptr<Peer>>(num_ranks());
   for (Rank other(0); other.value() < num_ranks(); ++other) {
     if (other == rank_) continue;
-    peers_[other.position()] = std::make_unique<Peer>(other, *this);
+    peers_[other] = std::make_unique<Peer>(other, *this);
   }
   // After all peers exist: a reader may answer any of them.
   for (const auto& peer : peers_) {
@@ -110,7 +110,7 @@ WireTransport::~WireTransport() {
   for (const auto& peer : peers_) {
     if (peer) peer->inbox.join();
   }
-  peers_.clear();
+  for (auto& peer : peers_) peer.reset();
   if (link_) link_->close(options_.linger);
 }
 

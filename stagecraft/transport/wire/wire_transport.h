@@ -108,7 +108,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   void synchronise(Deadline deadline) override;
   void send_key(Rank to, uint64_t epoch, std::string_view key) override;
 
-  Peer& peer(Rank rank) { return *peers_[rank.position()]; }
+  Peer& peer(Rank rank) { return *peers_[rank]; }
   const WorldState& world() const { return exchange_.world(); }
   void send_frame(Rank to, const FrameHead& head, std::string_view body);
   void deliver(Rank from, const FrameHead& head, FencedValue value);
@@ -142,7 +142,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   std::vector<std::pair<uint64_t, AbortReason>> early_aborts_;
 
   MeetingPoint meetings_;
-  std::vector<std::unique_ptr<Peer>> peers_;  ///< by rank; null for this one
+  IndexedVector<Rank, std::unique_ptr<Peer>> peers_;  ///< null for this rank
   std::atomic<bool> is_leaving_{false};
   Deadline::Clock::time_point last_tick_;  ///< used by the watchdog
   std::unique_ptr<Watchdog> watchdog_;
