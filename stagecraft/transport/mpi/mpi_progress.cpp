@@ -121,21 +121,18 @@ void MpiProgress::pause() {
                          : std::clamp(nanoseconds(idle / kPauseShare), nanoseconds(kShortestPause),
                                       nanoseconds(kLongestPause));
   std::unique_lock lock(thread_mutex_);
-  // A short pause is not interrupted.
-  pause_ = pause > 3 * kShortestPause ? Pause::kLong : Pause::kNone;
-  thread_changed_.wait_for(lock, pause, [&] { return pause_ == Pause::kWoken || !calls_.empty(); });
-  pause_ = Pause::kNone;
+  pause_.begin(/*is_long=*/pause > 3 * kShortestPause);
+  thread_changed_.wait_for(lock, pause, [&] { return pause_.is_woken() || !calls_.empty(); });
+  pause_.end();
 }
 
 void MpiProgress::wake(bool is_urgent) {
-  if (pause_ != Pause::kLong || busy_waiters_ > 0) return;
+  if (!pause_.can_be_woken() || busy_waiters_ > 0) return;
   // A thread that has just polled itself will poll again, and waking the progress thread costs more
   // than the message.
   if (!is_urgent && Clock::now().time_since_epoch().count() - last_busy_ < kAgain.count()) return;
   const std::lock_guard lock(thread_mutex_);
-  if (pause_ != Pause::kLong) return;
-  pause_ = Pause::kWoken;
-  thread_changed_.notify_one();
+  if (pause_.wake()) thread_changed_.notify_one();
 }
 
 void MpiProgress::touch() {
