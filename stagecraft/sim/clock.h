@@ -92,8 +92,8 @@ class Clock {
   bool is_lowered_;
   CostTable table_;
   Transfers transfers_;
-  std::vector<double> now_;            // by rank: when it is free
-  std::vector<double> gathers_until_;  // by rank: when its gathers are done
+  std::vector<double> now_;                    // by rank: when it is free
+  std::vector<double> gathers_until_;          // by rank: when its gathers are done
   IndexedVector<StageId, double> weights_at_;  // when the stage's weights are there
   std::vector<Change> changes_;
   std::vector<bool> is_over_cap_;  // by rank

@@ -182,8 +182,8 @@ class Stage {
   std::unique_ptr<detail::LossGrad> loss_grad_;
   std::optional<std::vector<at::Tensor>> changing_buffers_;  // known after the first forward
   IndexedVector<MicrobatchId, std::unique_ptr<Run>> runs_;
-  std::vector<std::unique_ptr<Run>> free_;                   // used up, to be used again
-  std::size_t backwards_left_ = 0;                           // B and W of this step; 0: unknown
+  std::vector<std::unique_ptr<Run>> free_;  // used up, to be used again
+  std::size_t backwards_left_ = 0;          // B and W of this step; 0: unknown
 };
 
 /// The outputs of a stage: the elements of a tuple or list, otherwise the value itself.

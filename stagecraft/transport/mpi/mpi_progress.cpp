@@ -133,23 +133,21 @@ void MpiProgress::pause() {
                          : std::clamp(nanoseconds(idle / kPauseShare), nanoseconds(kShortestPause),
                                       nanoseconds(kLongestPause));
   std::unique_lock lock(thread_mutex_);
-  // A short pause is not interrupted.
-  // A pause of up to 90 µs is about to end anyway: waking a thread takes tens of microseconds.
-  pause_ = pause > 3 * kShortestPause ? Pause::kLong : Pause::kNone;
-  thread_changed_.wait_for(lock, pause, [&] { return pause_ == Pause::kWoken || !calls_.empty(); });
-  pause_ = Pause::kNone;
+  // Only a long pause can be ended early. A pause of up to 90 µs is about to end anyway: waking a
+  // thread takes tens of microseconds.
+  pause_.begin(/*is_long=*/pause > 3 * kShortestPause);
+  thread_changed_.wait_for(lock, pause, [&] { return pause_.is_woken() || !calls_.empty(); });
+  pause_.end();
 }
 
 void MpiProgress::wake(bool is_urgent) {
-  if (pause_ != Pause::kLong || busy_waiters_ > 0) return;
+  if (!pause_.can_be_woken() || busy_waiters_ > 0) return;
   // A thread that has just polled itself will poll again, and waking the progress thread costs more
   // than the message.
   if (!is_urgent && Clock::now().time_since_epoch().count() - last_busy_ < kAgain.count()) return;
   const std::lock_guard lock(thread_mutex_);
-  // Checked again under the lock: several threads may wake, and one notification is enough.
-  if (pause_ != Pause::kLong) return;
-  pause_ = Pause::kWoken;
-  thread_changed_.notify_one();
+  // Several threads may wake, and one notification is enough.
+  if (pause_.wake()) thread_changed_.notify_one();
 }
 
 void MpiProgress::touch() {

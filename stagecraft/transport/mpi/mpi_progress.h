@@ -17,6 +17,7 @@
 #include "stagecraft/transport/mpi/mpi_life.h"
 #include "stagecraft/transport/mpi/mpi_plugin.h"
 #include "stagecraft/transport/mpi/mpi_work.h"
+#include "stagecraft/transport/mpi/pause_state.h"
 #include "stagecraft/transport/wire/byte_transport.h"
 #include "stagecraft/transport/wire/peer_processes.h"
 
@@ -87,9 +88,6 @@ class MpiProgress {
  private:
   friend class MpiWork;
   using Clock = Deadline::Clock;
-  /// The pause of the progress thread: kNone -> kLong -> kNone, or kNone -> kLong -> kWoken ->
-  /// kNone if it is ended early. Only a long pause can be ended early.
-  enum class Pause : uint8_t { kNone, kLong, kWoken };
 
   MpiProgress(MpiKind kind, const MpiPlugin& plugin);
   static void on_exit();
@@ -125,7 +123,7 @@ class MpiProgress {
   std::mutex thread_mutex_;
   std::condition_variable thread_changed_;
   std::vector<std::function<void()>> calls_;
-  std::atomic<Pause> pause_{Pause::kNone};  ///< changed with thread_mutex_ held
+  PauseState pause_;  ///< changed with thread_mutex_ held
   std::atomic<int64_t> last_activity_{0};
   std::atomic<int64_t> large_bytes_{0};
   std::atomic<int32_t> busy_waiters_{0};
