@@ -444,11 +444,11 @@ TEST(LocalGrads, ARunnerThatWasReplacedIsNamed) {
     member.step(slice(all, 0, 4), false);
     std::optional<Runner> fresh;
     if (member.transport.rank() == Rank(3)) {
-      fresh.emplace(
-          member.transport, world.source(), stages_on(member.model, member.placement, member.own),
-          runner_options(
-              member.model,
-              {.timeout = std::chrono::seconds(20), .seed = 7, .replicas = world.replicas}));
+      fresh.emplace(member.transport, stages_on(member.model, member.placement, member.own),
+                    runner_options(member.model, {.source = world.source(),
+                                                  .timeout = std::chrono::seconds(20),
+                                                  .seed = 7,
+                                                  .replicas = world.replicas}));
       fresh->set_completed_steps(1);
     }
     Runner& runner = fresh ? *fresh : member.runner;
