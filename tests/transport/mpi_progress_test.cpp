@@ -242,6 +242,28 @@ TEST_F(MpiProgressTest, IsStuckWhileACallIsLate) {
   EXPECT_TRUE(progress_.run_here([] {}));
 }
 
+// The end of one late call says nothing about the other.
+TEST_F(MpiProgressTest, IsStuckUntilTheLastLateCallReturns) {
+  std::promise<void> first_may_end;
+  const auto waiting_for = [](std::promise<void>& end) {
+    return [end = end.get_future().share()] { end.wait_for(std::chrono::seconds(20)); };
+  };
+  std::promise<void> second_begins;
+  EXPECT_FALSE(progress_.run(waiting_for(first_may_end), at_once()));
+  EXPECT_FALSE(progress_.run(
+      [&second_begins, wait = waiting_for(may_end_)] {
+        second_begins.set_value();
+        wait();
+      },
+      at_once()));
+  first_may_end.set_value();
+  EXPECT_EQ(second_begins.get_future().wait_for(std::chrono::seconds(20)),
+            std::future_status::ready);
+  EXPECT_TRUE(progress_.is_stuck());
+  release();
+  EXPECT_TRUE(until([&] { return !progress_.is_stuck(); }));
+}
+
 TEST_F(MpiProgressTest, NoThreadWaitsForAStuckOne) {
   block();
   EXPECT_TRUE(progress_.is_stuck());
