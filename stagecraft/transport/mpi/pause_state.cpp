@@ -5,7 +5,7 @@
 namespace stagecraft::detail {
 namespace {
 
-bool can_follow(PauseState::State now, PauseState::State next) {
+bool can_change(PauseState::State now, PauseState::State next) {
   using State = PauseState::State;
   switch (now) {
     case State::kPolling:
@@ -22,7 +22,7 @@ bool can_follow(PauseState::State now, PauseState::State next) {
 }  // namespace
 
 void PauseState::move_to(State next) {
-  SC_ASSERT(can_follow(state(), next));
+  SC_ASSERT(can_change(state(), next));
   state_ = next;
 }
 
