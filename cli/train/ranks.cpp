@@ -26,18 +26,18 @@ std::optional<detail::Launch> find_launch(const TrainCommand& command) {
 }
 
 /// Options that all processes must have in common.
-Fingerprint facts_of(const TrainCommand& command) {
-  Fingerprint facts;
+Fingerprint fingerprint_of(const TrainCommand& command) {
+  Fingerprint fingerprint;
   for (const auto& [name, values] : command.given) {
-    facts.emplace_back(name, fmt::format("{}", fmt::join(values, " ")));
+    fingerprint.emplace_back(name, fmt::format("{}", fmt::join(values, " ")));
   }
   for (const auto& [name, file] :
        {std::pair("--resume", command.resume), std::pair("--save-weights", command.save_weights),
         std::pair("--report", command.report), std::pair("--report-json", command.report_json),
         std::pair("--trace", command.trace)}) {
-    if (!file.empty()) facts.emplace_back(name, file);
+    if (!file.empty()) fingerprint.emplace_back(name, file);
   }
-  return facts;
+  return fingerprint;
 }
 
 /// A transport allocates received values on its own thread, so a thread that measures memory frees
@@ -82,7 +82,7 @@ Ranks::Ranks(const TrainCommand& command) : ranks_(command.ranks), replicas_(com
   }
   try {
     world_.emplace(World::from_environment(
-        {.transport = name, .ranks = ranks_ * replicas_, .fingerprint = facts_of(command)}));
+        {.transport = name, .ranks = ranks_ * replicas_, .fingerprint = fingerprint_of(command)}));
   } catch (const ArgumentError& error) {
     throw BadUsage(error.what());
   }

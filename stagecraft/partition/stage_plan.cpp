@@ -15,12 +15,12 @@ namespace stagecraft {
 namespace {
 
 /// Sizes that the inputs of a stage determine, and sizes that it measures.
-SizeSet told_sizes(const GraphParts& parts) {
-  SizeSet told = known_sizes(parts);
+SizeSet available_sizes(const GraphParts& parts) {
+  SizeSet known = known_sizes(parts);
   for (std::size_t i = 0; i < parts.sizes.size(); ++i) {
-    if (parts.sizes[i].measured) told |= SizeSet{1} << i;
+    if (parts.sizes[i].measured) known |= SizeSet{1} << i;
   }
-  return with_rules(parts, told);
+  return with_rules(parts, known);
 }
 
 /// Whether an input determines the only size of a set: the input is that size, or a dimension of
@@ -34,19 +34,19 @@ bool tells(const Graph& graph, const Argument& input, SizeSet size) {
 
 // A stage gets the sizes that it needs and that its tensors do not determine from an earlier stage
 // that knows them, otherwise from an argument of the model.
-void tell_sizes(StageDrafts& drafts, int32_t k) {
+void send_sizes(StageDrafts& drafts, int32_t k) {
   const GraphParts parts = draft_graph(drafts, k);
-  const SizeSet told = told_sizes(parts);
-  SizeSet open = read_sizes(parts) & ~told;
+  const SizeSet available = available_sizes(parts);
+  SizeSet open = read_sizes(parts) & ~available;
   for (std::size_t i = parts.sizes.size(); i-- > 0;) {
     const auto& rule = parts.sizes[i].rule;
     if (!rule || (open >> i & 1) == 0) continue;
-    open = (open & ~(SizeSet{1} << i)) | (rule->sizes() & ~told);
+    open = (open & ~(SizeSet{1} << i)) | (rule->sizes() & ~available);
   }
   for (; open != 0; open &= open - 1) {
     const int size = std::countr_zero(open);
     int32_t from = 0;
-    while (from < k && (told_sizes(draft_graph(drafts, from)) >> size & 1) == 0) ++from;
+    while (from < k && (available_sizes(draft_graph(drafts, from)) >> size & 1) == 0) ++from;
     if (from < k) {
       drafts.send_size(size, from, k);
       continue;
@@ -108,7 +108,7 @@ Ports ports_of(const std::vector<StagePlan>& stages) {
 
 PipePlan plan_stages(const Graph& graph, const SplitPositions& positions, const Sharing& sharing) {
   StageDrafts drafts(graph, positions, sharing);
-  for (int32_t k = 0; k <= drafts.last(); ++k) tell_sizes(drafts, k);
+  for (int32_t k = 0; k <= drafts.last(); ++k) send_sizes(drafts, k);
   PipePlan plan{.stages = {}, .ties = drafts.states().ties};
   for (int32_t k = 0; k <= drafts.last(); ++k) plan.stages.push_back(build_plan(drafts, k));
   return plan;

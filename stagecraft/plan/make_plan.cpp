@@ -109,13 +109,17 @@ class Planner {
   }
 
   void offer(Found found) {
-    if (found_.empty() || is_better(found.row, found_[best_].row)) {
-      best_ = found_.size();
-      if (options_.progress) {
-        options_.progress({found.row.value, found.row.bound.value, seconds(), found.row.schedule});
-      }
-    }
     found_.push_back(std::move(found));
+    const std::size_t last = found_.size() - 1;
+    if (last == 0 || is_better(found_[last].row, found_[best_].row)) set_best(last);
+  }
+
+  void set_best(std::size_t place) {
+    best_ = place;
+    const PlanRow& row = found_[place].row;
+    if (options_.progress) {
+      options_.progress({row.value, row.bound.value, seconds(), row.schedule});
+    }
   }
 
   double best_value() const {
@@ -160,7 +164,8 @@ class Planner {
       if (known.row.built_in || known.row.choice != row.choice) continue;
       if (is_better(row, known.row)) {
         known = {std::move(row), std::move(unsharded.schedule)};
-        if (is_better(known.row, found_[best_].row)) best_ = i;
+        // Better than itself before, if it was the best.
+        if (i == best_ || is_better(known.row, found_[best_].row)) set_best(i);
       }
       return true;
     }

@@ -15,7 +15,7 @@ namespace {
 
 // The tensor without history and without unused memory. The result of a reduction may own the
 // storage of its input (that of mse_loss does), which would be kept until the end of the step.
-at::Tensor alone(const at::Tensor& scalar) {
+at::Tensor compact_copy(const at::Tensor& scalar) {
   at::Tensor data = scalar.variable_data();
   return data.storage().nbytes() > data.nbytes() ? data.clone() : data;
 }
@@ -152,7 +152,7 @@ void ActionRunner::note_added_loss(Action action) {
   const at::Tensor added = stage(action).added_loss(action.microbatch());
   if (!added.defined()) return;
   at::Tensor& sum = results_.added_losses[action.microbatch().position()];
-  sum = sum.defined() ? at::add(sum, added) : alone(added);
+  sum = sum.defined() ? at::add(sum, added) : compact_copy(added);
 }
 
 void ActionRunner::keep_output(Action action, const c10::IValue& output) {
@@ -170,7 +170,7 @@ void ActionRunner::compute_loss(Action action, const c10::IValue& output) {
 }
 
 void ActionRunner::set_loss(Action action, const at::Tensor& loss) {
-  results_.losses[action.microbatch().position()] = alone(loss);
+  results_.losses[action.microbatch().position()] = compact_copy(loss);
   if (plan_.is_training) stage(action).set_loss(action.microbatch(), loss);
 }
 

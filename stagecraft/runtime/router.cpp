@@ -66,22 +66,22 @@ void Router::start(uint64_t step, std::size_t microbatches, bool is_training,
     weights_ = IndexedVector<MicrobatchId, double>(batch.weights);
   }
   const std::span<const StageWires> stages = wiring_.stages();
-  slots_.resize(stages.size() * microbatches);
-  for (std::size_t i = 0; i < slots_.size(); ++i) {
+  cells_.resize(stages.size() * microbatches);
+  for (std::size_t i = 0; i < cells_.size(); ++i) {
     const StageWires& wires = stages[i / microbatches];
-    // With a different number of microbatches, slots belong to different stages than before.
-    Slot& slot = slots_[i];
-    slot.num_outputs = 0;
-    slot.chain_outputs.clear();
-    slot.origins.clear();
-    slot.model_inputs.clear();
-    slot.shared.clear();
-    for (Arrival& arrival : slot.inputs) arrival = {};
-    for (Arrival& arrival : slot.grads) arrival = {};
-    slot.inputs.resize(wires.in.size());
-    slot.outgoing_grads.resize(wires.in.size());
-    slot.grads.resize(wires.out.size());
-    slot.outgoing.resize(wires.out.size());
+    // With a different number of microbatches, cells belong to different stages than before.
+    Cell& cell = cells_[i];
+    cell.num_outputs = 0;
+    cell.chain_outputs.clear();
+    cell.origins.clear();
+    cell.model_inputs.clear();
+    cell.shared.clear();
+    for (Arrival& arrival : cell.inputs) arrival = {};
+    for (Arrival& arrival : cell.grads) arrival = {};
+    cell.inputs.resize(wires.in.size());
+    cell.outgoing_grads.resize(wires.in.size());
+    cell.grads.resize(wires.out.size());
+    cell.outgoing.resize(wires.out.size());
   }
 }
 
@@ -98,7 +98,7 @@ double Router::weight(MicrobatchId m) const {
 }
 
 void Router::clear() {
-  slots_.clear();
+  cells_.clear();
   transfers_.clear();
   model_grads_.clear();
 }
@@ -126,9 +126,9 @@ const c10::IValue& Router::model_input(const Ports::Feed& feed, MicrobatchId m) 
                                   feed.to.stage.value(), what, rank_.value()));
 }
 
-void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
+void Router::take_values(Cell& cell, const WireEdge& edge, std::size_t e, MicrobatchId m) {
   if (edge.is_local) return;
-  Arrival& arrival = slot.inputs[e];
+  Arrival& arrival = cell.inputs[e];
   if (std::exchange(arrival.is_early, false)) return;
   arrival.values = transfers_.receive(arrival.receive, edge.peer, id_of(edge, m, true));
   arrival.receive.reset();
@@ -138,30 +138,30 @@ void Router::take_values(Slot& slot, const WireEdge& edge, std::size_t e, Microb
 }
 
 Arguments Router::take_inputs(Action forward) {
-  Slot& s = slot(forward);
+  Cell& c = cell(forward);
   const StageWires& w = wires(forward);
   const MicrobatchId m = forward.microbatch();
   ArgumentBuilder builder;
   for (std::size_t e = 0; e < w.in.size(); ++e) {
-    take_values(s, w.in[e], e, m);
+    take_values(c, w.in[e], e, m);
     for (std::size_t i = 0; i < w.in[e].connections.size(); ++i) {
-      builder.place(w.in[e].connections[i].to, s.inputs[e].values[i],
+      builder.place(w.in[e].connections[i].to, c.inputs[e].values[i],
                     {static_cast<int32_t>(e), static_cast<int32_t>(i)});
     }
   }
   for (const Ports::Feed& feed : w.feeds) builder.place(feed.to, model_input(feed, m), {});
   for (std::size_t e = 0; e < w.in.size(); ++e) {
     if (!w.in[e].has_chain) continue;
-    const std::vector<c10::IValue>& values = s.inputs[e].values;
+    const std::vector<c10::IValue>& values = c.inputs[e].values;
     for (std::size_t i = w.in[e].connections.size(); i < values.size(); ++i) {
       builder.append(values[i], {static_cast<int32_t>(e), static_cast<int32_t>(i)});
     }
   }
   if (w.takes_model_arguments && !batch_->inputs.empty()) add_model_arguments(m, builder);
-  for (Arrival& arrival : s.inputs) arrival.values.clear();
+  for (Arrival& arrival : c.inputs) arrival.values.clear();
 
-  Arguments result = builder.finish(forward.stage(), s.origins);
-  if (is_training_) keep_model_inputs(s, result);
+  Arguments result = builder.finish(forward.stage(), c.origins);
+  if (is_training_) keep_model_inputs(c, result);
   return result;
 }
 
@@ -177,17 +177,17 @@ void Router::add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const
 }
 
 // Backward continues into the history of inputs that require grad.
-void Router::keep_model_inputs(Slot& slot, const Arguments& arguments) {
+void Router::keep_model_inputs(Cell& cell, const Arguments& arguments) {
   std::size_t i = 0;
   auto keep = [&](const c10::IValue& value) {
-    if (slot.origins[i].edge < 0 && requires_grad(value)) slot.model_inputs.emplace_back(i, value);
+    if (cell.origins[i].edge < 0 && requires_grad(value)) cell.model_inputs.emplace_back(i, value);
     ++i;
   };
   for (const c10::IValue& value : arguments.args) keep(value);
   for (const auto& [name, value] : arguments.kwargs) keep(value);
 }
 
-std::vector<c10::IValue> Router::select(const WireEdge& edge, const Slot& slot,
+std::vector<c10::IValue> Router::select(const WireEdge& edge, const Cell& cell,
                                         std::span<const c10::IValue> outputs) const {
   std::vector<c10::IValue> values;
   for (const Ports::Connection& connection : edge.connections) {
@@ -199,7 +199,7 @@ std::vector<c10::IValue> Router::select(const WireEdge& edge, const Slot& slot,
     values.push_back(outputs[n]);
   }
   if (edge.has_chain) {
-    for (const int32_t n : slot.chain_outputs) {
+    for (const int32_t n : cell.chain_outputs) {
       values.push_back(outputs[static_cast<std::size_t>(n)]);
     }
   }
@@ -207,29 +207,29 @@ std::vector<c10::IValue> Router::select(const WireEdge& edge, const Slot& slot,
 }
 
 void Router::put_outputs(Action forward, const c10::IValue& output) {
-  Slot& s = slot(forward);
+  Cell& c = cell(forward);
   const StageWires& w = wires(forward);
   const std::vector<c10::IValue> outputs = outputs_of(output);
-  s.num_outputs = outputs.size();
-  s.chain_outputs.clear();
+  c.num_outputs = outputs.size();
+  c.chain_outputs.clear();
   for (std::size_t n = 0; n < outputs.size(); ++n) {
     if (!wiring_.is_connected(forward.stage(), n)) {
-      s.chain_outputs.push_back(static_cast<int32_t>(n));
+      c.chain_outputs.push_back(static_cast<int32_t>(n));
     }
   }
   for (std::size_t e = 0; e < w.out.size(); ++e) {
     const WireEdge& edge = w.out[e];
-    std::vector<c10::IValue> values = select(edge, s, outputs);
+    std::vector<c10::IValue> values = select(edge, c, outputs);
     if (edge.is_local) {
-      Arrival& arrival = slot(edge.peer_stage, forward.microbatch())
+      Arrival& arrival = cell(edge.peer_stage, forward.microbatch())
                              .inputs[static_cast<std::size_t>(edge.peer_edge)];
       arrival.values = std::move(values);
     } else {
       for (c10::IValue& value : values) value = without_history(value, is_training_);
-      s.outgoing[e] = std::move(values);
+      c.outgoing[e] = std::move(values);
     }
   }
-  if (is_training_ && w.out.size() > 1) watch_shared_outputs(w, s, outputs);
+  if (is_training_ && w.out.size() > 1) watch_shared_outputs(w, c, outputs);
 }
 
 void Router::receive_grads(Arrival& arrival, const WireEdge& edge, MicrobatchId m) {
@@ -239,17 +239,17 @@ void Router::receive_grads(Arrival& arrival, const WireEdge& edge, MicrobatchId 
 
 std::vector<std::vector<c10::IValue>*> Router::receive_early(Action compute) {
   std::vector<std::vector<c10::IValue>*> values;
-  Slot& s = slot(compute);
+  Cell& c = cell(compute);
   const StageWires& w = wires(compute);
   const bool is_forward = compute.type() == ActionType::kForward;
   if (compute.type() == ActionType::kBackwardWeight) return values;
   const auto& edges = is_forward ? w.in : w.out;
   for (std::size_t e = 0; e < edges.size(); ++e) {
     if (edges[e].is_local) continue;
-    Arrival& arrival = is_forward ? s.inputs[e] : s.grads[e];
+    Arrival& arrival = is_forward ? c.inputs[e] : c.grads[e];
     if (!arrival.is_early && arrival.receive != nullptr) {
       if (is_forward) {
-        take_values(s, edges[e], e, compute.microbatch());
+        take_values(c, edges[e], e, compute.microbatch());
       } else {
         receive_grads(arrival, edges[e], compute.microbatch());
       }
@@ -262,13 +262,13 @@ std::vector<std::vector<c10::IValue>*> Router::receive_early(Action compute) {
 
 std::vector<std::vector<c10::IValue>*> Router::outgoing(Action compute) {
   std::vector<std::vector<c10::IValue>*> values;
-  Slot& s = slot(compute);
+  Cell& c = cell(compute);
   const StageWires& w = wires(compute);
   const bool is_forward = compute.type() == ActionType::kForward;
   if (compute.type() == ActionType::kBackwardWeight) return values;
   const auto& edges = is_forward ? w.out : w.in;
   for (std::size_t e = 0; e < edges.size(); ++e) {
-    if (!edges[e].is_local) values.push_back(is_forward ? &s.outgoing[e] : &s.outgoing_grads[e]);
+    if (!edges[e].is_local) values.push_back(is_forward ? &c.outgoing[e] : &c.outgoing_grads[e]);
   }
   return values;
 }
@@ -295,12 +295,12 @@ void Router::restore_taken(Action compute, const Taken& taken) {
   }
 }
 
-void Router::take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m) {
+void Router::take_grads(Cell& cell, const WireEdge& edge, std::size_t e, MicrobatchId m) {
   if (edge.is_local) return;
-  Arrival& arrival = slot.grads[e];
+  Arrival& arrival = cell.grads[e];
   if (!std::exchange(arrival.is_early, false)) receive_grads(arrival, edge, m);
   const std::size_t expected =
-      edge.connections.size() + (edge.has_chain ? slot.chain_outputs.size() : 0);
+      edge.connections.size() + (edge.has_chain ? cell.chain_outputs.size() : 0);
   require<MetadataError>(
       arrival.values.size() == expected,
       "stage {} sent {} gradients to stage {}, expected {}: the ranks do not agree "
@@ -309,20 +309,20 @@ void Router::take_grads(Slot& slot, const WireEdge& edge, std::size_t e, Microba
 }
 
 std::vector<c10::IValue> Router::take_output_grads(Action backward) {
-  Slot& s = slot(backward);
+  Cell& c = cell(backward);
   const StageWires& w = wires(backward);
-  check_shared_outputs(backward.stage(), s);
-  std::vector<c10::IValue> sums(s.num_outputs);
+  check_shared_outputs(backward.stage(), c);
+  std::vector<c10::IValue> sums(c.num_outputs);
   // Last reader first: the order in which the unsplit model adds the gradients.
   for (std::size_t e = w.out.size(); e-- > 0;) {
     const WireEdge& edge = w.out[e];
-    Arrival& arrival = s.grads[e];
-    take_grads(s, edge, e, backward.microbatch());
+    Arrival& arrival = c.grads[e];
+    take_grads(c, edge, e, backward.microbatch());
     for (std::size_t i = arrival.values.size(); i-- > 0;) {
       const std::size_t explicit_values = edge.connections.size();
       const auto output =
           static_cast<std::size_t>(i < explicit_values ? edge.connections[i].from.output
-                                                       : s.chain_outputs[i - explicit_values]);
+                                                       : c.chain_outputs[i - explicit_values]);
       sums[output] = add_grad_values(sums[output], arrival.values[i]);
     }
     arrival.values.clear();
@@ -331,20 +331,20 @@ std::vector<c10::IValue> Router::take_output_grads(Action backward) {
 }
 
 void Router::put_input_grads(Action backward, std::vector<c10::IValue> grads) {
-  Slot& s = slot(backward);
+  Cell& c = cell(backward);
   const StageWires& w = wires(backward);
-  require<ArgumentError>(grads.size() == s.origins.size(),
+  require<ArgumentError>(grads.size() == c.origins.size(),
                          "stage {} has {} arguments, got {} gradients", backward.stage().value(),
-                         s.origins.size(), grads.size());
+                         c.origins.size(), grads.size());
   for (std::size_t i = 0; i < grads.size(); ++i) {
-    const ArgumentOrigin& origin = s.origins[i];
+    const ArgumentOrigin& origin = c.origins[i];
     if (origin.edge < 0) continue;
-    auto& values = s.outgoing_grads[static_cast<std::size_t>(origin.edge)];
+    auto& values = c.outgoing_grads[static_cast<std::size_t>(origin.edge)];
     const auto item = static_cast<std::size_t>(origin.item);
     if (values.size() <= item) values.resize(item + 1);
     values[item] = std::move(grads[i]);
   }
-  for (const auto& [argument, value] : s.model_inputs) {
+  for (const auto& [argument, value] : c.model_inputs) {
     const std::vector<at::Tensor> tensors = tensors_of(value);
     const std::vector<at::Tensor> arrived = grads_of(grads[argument], tensors.size());
     for (std::size_t i = 0; i < tensors.size(); ++i) {
@@ -352,23 +352,23 @@ void Router::put_input_grads(Action backward, std::vector<c10::IValue> grads) {
       model_grads_.emplace_back(tensors[i], arrived[i].to(tensors[i].device()));
     }
   }
-  s.model_inputs.clear();
+  c.model_inputs.clear();
   for (std::size_t e = 0; e < w.in.size(); ++e) {
     const WireEdge& edge = w.in[e];
     if (!edge.is_local) continue;
-    Arrival& arrival = slot(edge.peer_stage, backward.microbatch())
+    Arrival& arrival = cell(edge.peer_stage, backward.microbatch())
                            .grads[static_cast<std::size_t>(edge.peer_edge)];
-    arrival.values = std::move(s.outgoing_grads[e]);
-    s.outgoing_grads[e].clear();
+    arrival.values = std::move(c.outgoing_grads[e]);
+    c.outgoing_grads[e].clear();
   }
 }
 
 void Router::post_receives(Action receive) {
-  Slot& s = slot(receive);
+  Cell& c = cell(receive);
   const StageWires& w = wires(receive);
   const bool is_forward = receive.type() == ActionType::kRecvForward;
   const auto& edges = is_forward ? w.in : w.out;
-  std::vector<Arrival>& arrivals = is_forward ? s.inputs : s.grads;
+  std::vector<Arrival>& arrivals = is_forward ? c.inputs : c.grads;
   for (std::size_t e = 0; e < edges.size(); ++e) {
     if (edges[e].is_local) continue;
     arrivals[e].receive =
@@ -377,12 +377,12 @@ void Router::post_receives(Action receive) {
 }
 
 void Router::send(Action send) {
-  Slot& s = slot(send);
+  Cell& c = cell(send);
   const StageWires& w = wires(send);
   const MicrobatchId m = send.microbatch();
   const bool is_forward = send.type() == ActionType::kSendForward;
   const auto& edges = is_forward ? w.out : w.in;
-  auto& outgoing = is_forward ? s.outgoing : s.outgoing_grads;
+  auto& outgoing = is_forward ? c.outgoing : c.outgoing_grads;
   for (std::size_t e = 0; e < edges.size(); ++e) {
     if (edges[e].is_local) continue;
     std::vector<c10::IValue> values = std::exchange(outgoing[e], {});
@@ -394,7 +394,7 @@ void Router::send(Action send) {
   }
 }
 
-void Router::watch_shared_outputs(const StageWires& wires, Slot& slot,
+void Router::watch_shared_outputs(const StageWires& wires, Cell& cell,
                                   std::span<const c10::IValue> outputs) const {
   for (std::size_t n = 0; n < outputs.size(); ++n) {
     std::ptrdiff_t readers = 0;
@@ -407,19 +407,19 @@ void Router::watch_shared_outputs(const StageWires& wires, Slot& slot,
     if (readers < 2) continue;
     for_each_tensor(outputs[n], [&](const at::Tensor& tensor) {
       const auto& counter = torch::autograd::impl::version_counter(tensor);
-      slot.shared.emplace_back(counter, counter.current_version());
+      cell.shared.emplace_back(counter, counter.current_version());
     });
   }
 }
 
-void Router::check_shared_outputs(StageId stage, Slot& slot) {
-  for (const auto& [counter, version] : slot.shared) {
+void Router::check_shared_outputs(StageId stage, Cell& cell) {
+  for (const auto& [counter, version] : cell.shared) {
     require<ArgumentError>(counter.current_version() == version,
                            "an output of stage {} that several stages read was changed in place by "
                            "one of them; that stage must work on a copy",
                            stage.value());
   }
-  slot.shared.clear();
+  cell.shared.clear();
 }
 
 }  // namespace stagecraft

@@ -95,7 +95,7 @@ class Router {
     bool is_early = false;  // received before the action takes it
   };
   // The values of one microbatch on one stage.
-  struct Slot {
+  struct Cell {
     std::vector<Arrival> inputs;                           // by edge in
     std::vector<Arrival> grads;                            // by edge out
     std::vector<std::vector<c10::IValue>> outgoing;        // by edge out, until SEND_F
@@ -109,32 +109,32 @@ class Router {
         shared;  // outputs that several stages read
   };
 
-  Slot& slot(int32_t local, MicrobatchId m) {
-    return slots_[static_cast<std::size_t>(local) * microbatches_ + m.position()];
+  Cell& cell(int32_t local, MicrobatchId m) {
+    return cells_[static_cast<std::size_t>(local) * microbatches_ + m.position()];
   }
   /// The arrivals that a compute action takes.
   std::vector<Arrival>& taken_by(Action compute) {
-    Slot& s = slot(compute);
-    return compute.type() == ActionType::kForward ? s.inputs : s.grads;
+    Cell& c = cell(compute);
+    return compute.type() == ActionType::kForward ? c.inputs : c.grads;
   }
-  Slot& slot(Action action) { return slot(local(action), action.microbatch()); }
+  Cell& cell(Action action) { return cell(local(action), action.microbatch()); }
   int32_t local(Action action) const { return wiring_.local_index(action.stage()); }
   const StageWires& wires(Action action) const {
     return wiring_.stages()[static_cast<std::size_t>(local(action))];
   }
 
   TransferId id_of(const WireEdge& edge, MicrobatchId m, bool is_forward) const;
-  void take_values(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
+  void take_values(Cell& cell, const WireEdge& edge, std::size_t e, MicrobatchId m);
   void receive_grads(Arrival& arrival, const WireEdge& edge, MicrobatchId m);
-  void take_grads(Slot& slot, const WireEdge& edge, std::size_t e, MicrobatchId m);
+  void take_grads(Cell& cell, const WireEdge& edge, std::size_t e, MicrobatchId m);
   const c10::IValue& model_input(const Ports::Feed& feed, MicrobatchId m) const;
   void add_model_arguments(MicrobatchId m, ArgumentBuilder& builder) const;
-  static void keep_model_inputs(Slot& slot, const Arguments& arguments);
-  std::vector<c10::IValue> select(const WireEdge& edge, const Slot& slot,
+  static void keep_model_inputs(Cell& cell, const Arguments& arguments);
+  std::vector<c10::IValue> select(const WireEdge& edge, const Cell& cell,
                                   std::span<const c10::IValue> outputs) const;
-  void watch_shared_outputs(const StageWires& wires, Slot& slot,
+  void watch_shared_outputs(const StageWires& wires, Cell& cell,
                             std::span<const c10::IValue> outputs) const;
-  static void check_shared_outputs(StageId stage, Slot& slot);
+  static void check_shared_outputs(StageId stage, Cell& cell);
 
   const Rank rank_;
   const Wiring& wiring_;
@@ -146,7 +146,7 @@ class Router {
   bool is_training_ = true;
   const Microbatches* batch_ = nullptr;
   IndexedVector<MicrobatchId, double> weights_;
-  std::vector<Slot> slots_;  // by stage of this rank, then microbatch
+  std::vector<Cell> cells_;  // by stage of this rank, then microbatch
   std::vector<std::pair<at::Tensor, at::Tensor>> model_grads_;  // model inputs and their gradients
 };
 

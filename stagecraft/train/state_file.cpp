@@ -28,7 +28,7 @@ std::span<const std::byte> bytes_of(const void* data, std::size_t size) {
 }
 
 /// The tensor on the CPU, with a storage that contains nothing else.
-at::Tensor alone(const at::Tensor& tensor) {
+at::Tensor compact_copy(const at::Tensor& tensor) {
   at::Tensor data = tensor.detach().cpu();
   if (data.storage().nbytes() != data.nbytes()) data = data.clone();
   return data;
@@ -36,7 +36,7 @@ at::Tensor alone(const at::Tensor& tensor) {
 
 c10::IValue dict_of(const NamedTensors& tensors) {
   c10::impl::GenericDict dict(c10::StringType::get(), c10::TensorType::get());
-  for (const auto& [name, tensor] : tensors) dict.insert(name, alone(tensor));
+  for (const auto& [name, tensor] : tensors) dict.insert(name, compact_copy(tensor));
   return dict;
 }
 

@@ -24,7 +24,7 @@ namespace stagecraft {
 namespace {
 
 /// The options that updates depend on and that steps do not compare.
-Fingerprint update_facts(const TrainerOptions& options) {
+Fingerprint update_fingerprint(const TrainerOptions& options) {
   const LearningRate& rate = options.learning_rate;
   const AdamWOptions& adamw = options.adamw;
   return {{"the number of pipeline steps in an update", std::to_string(options.accumulate)},
@@ -100,7 +100,7 @@ TrainerWorld::TrainerWorld(const Pipe& pipe, const Loss& loss, const TrainerOpti
     : transport_(options.transport),
       pipe_(pipe),
       timeout_(options.timeout),
-      facts_(update_facts(options)),
+      fingerprint_(update_fingerprint(options)),
       shard_(options.replicas > 1 ? options.shard : ShardKind::kNone),
       checksums_(checksums_before(options)),
       pipeline_(make_pipeline(pipe, loss, options, options.graphs)),
@@ -253,7 +253,7 @@ void TrainerWorld::set_completed_steps(uint64_t steps) {
 }
 
 void TrainerWorld::compare_trainers() {
-  handshake(*transport_, facts_, deadline());
+  handshake(*transport_, fingerprint_, deadline());
   if (place_.replicas > 1) compare_weights();
   has_agreed_ = true;
 }

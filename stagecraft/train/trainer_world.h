@@ -94,7 +94,7 @@ class TrainerWorld {
   Transport* transport_;  // null for threads
   Pipe pipe_;
   std::chrono::nanoseconds timeout_;
-  Fingerprint facts_;
+  Fingerprint fingerprint_;
   ShardKind shard_;
   /// The checksums of the weights of this rank's stages before they were sharded. Empty after
   /// weights were restored.

@@ -16,7 +16,7 @@ const std::string* find(const Fingerprint& fingerprint, const std::string& name)
   return found == fingerprint.end() ? nullptr : &found->second;
 }
 
-std::string describe_fact(const std::vector<Fingerprint>& by_rank, const std::string& name) {
+std::string describe_entry(const std::vector<Fingerprint>& by_rank, const std::string& name) {
   std::vector<std::pair<std::string, std::vector<Rank>>> holders;
   for (std::size_t i = 0; i < by_rank.size(); ++i) {
     const std::string* const value = find(by_rank[i], name);
@@ -49,7 +49,7 @@ std::string describe_mismatch(const std::vector<Fingerprint>& by_rank) {
   }
   std::string text;
   for (const auto& name : names) {
-    const auto difference = describe_fact(by_rank, name);
+    const auto difference = describe_entry(by_rank, name);
     if (difference.empty()) continue;
     text += (text.empty() ? "" : "; ") + difference;
   }

@@ -31,17 +31,19 @@ IndexedVector<StageId, int32_t> chunks_of(const Placement& placement) {
 std::vector<Lane> lay_out(const Schedule& schedule, const Simulation& simulation,
                           std::string_view name) {
   const auto ranks = static_cast<std::size_t>(schedule.num_ranks());
-  require<ArgumentError>(simulation.timeline.size() == ranks,
-                         "the {} is of another schedule: it has {} ranks, not {}", name,
-                         simulation.timeline.size(), ranks);
+  require<ArgumentError>(
+      simulation.timeline.size() == ranks,
+      "the {} is of a different schedule: it has {} ranks, but the schedule has {}", name,
+      simulation.timeline.size(), ranks);
   const IndexedVector<StageId, int32_t> chunk_of = chunks_of(schedule.placement());
   std::vector<Lane> lanes(ranks);
   for (std::size_t r = 0; r < ranks; ++r) {
     const Rank rank(static_cast<int32_t>(r));
     const std::vector<Interval>& times = simulation.timeline[r];
-    require<ArgumentError>(times.size() == schedule.actions(rank).size(),
-                           "the {} is of another schedule: rank {} has {} actions there, {} here",
-                           name, r, times.size(), schedule.actions(rank).size());
+    require<ArgumentError>(
+        times.size() == schedule.actions(rank).size(),
+        "the {} is of a different schedule: rank {} has {} actions in it, but {} in the schedule",
+        name, r, times.size(), schedule.actions(rank).size());
     Lane& lane = lanes[r];
     lane.chunks = std::max(1, static_cast<int32_t>(schedule.placement().stages(rank).size()));
     for (const Slot& slot : schedule.slots(rank)) {

@@ -1,5 +1,5 @@
 """Every link between the pages leads somewhere: files exist, and so do the headings after a `#`. The files that a newcomer should
-open first exist, too.
+open first exist, too. Pages are wrapped.
 
     links_test.py ROOT
 """
@@ -47,6 +47,14 @@ class Links(unittest.TestCase):
         missing = [page.name for page in sorted((ROOT / "docs").glob("*.md"))
                    if page.name != "README.md" and f"({page.name})" not in index]
         self.assertEqual(missing, [], "put them into docs/README.md")
+
+    def test_pages_are_wrapped_at_100_columns(self):
+        pages = [ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+        long = [f"{page.relative_to(ROOT)}: {line}"
+                for page in [*pages, *sorted((ROOT / "docs").rglob("*.md"))]
+                for line in re.sub(r"(?s)<!--.*?-->", "", without_code(page.read_text())).splitlines()
+                if len(line) > 100 and not line.startswith("|")]
+        self.assertEqual(long, [], "tables and code may be wider")
 
     def test_files_to_open_first(self):
         table = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Where to start\n")[1].split("\n## ")[0]

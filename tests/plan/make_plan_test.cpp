@@ -253,6 +253,7 @@ TEST(MakePlan, ReportsProgress) {
   const Plan plan = make_plan(gpt48(4, 8), options);
   ASSERT_FALSE(values.empty());
   EXPECT_TRUE(std::is_sorted(values.rbegin(), values.rend()));
+  EXPECT_EQ(values.back(), plan.best.value);
 }
 
 TEST(MakePlan, ReordersMicrobatchesIfAsked) {

@@ -335,6 +335,8 @@ TEST_F(GradReducerTest, ReducedGradientsThatBecomeLocalCountOnce) {
   one_.step({2}, 0, /*reduces=*/false);
   EXPECT_EQ(zero_.grad(0), 101);
   EXPECT_EQ(one_.grad(0), 2) << "replica 0 has what was reduced before";
+  one_->add_earlier();
+  EXPECT_EQ(one_->num_local(), 2) << "the step is over";
   start();
   for (Replica* const replica : {&zero_, &one_}) {
     for (const int32_t s : {0, 1}) (*replica)->reduce(StageId(s), 1);

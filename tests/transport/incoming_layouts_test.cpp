@@ -246,6 +246,12 @@ TEST_F(IncomingLayoutsTest, AFrameFromBeforeARecoveryIsNotTheOneThatIsExpectedAf
   layouts_.expect_nothing(1);
   layouts_.expect(values(2), 1);
   EXPECT_EQ(layouts_.num_posted(), 1U);
+  // This frame arrives after the recovery.
+  layouts_.expect_nothing(2);
+  layouts_.take(large_frame(values(3), /*epoch=*/1));
+  EXPECT_EQ(layouts_.num_posted(), 0U);
+  layouts_.expect(values(3), 2);
+  EXPECT_EQ(layouts_.num_posted(), 1U);
 }
 
 TEST_F(IncomingLayoutsTest, ARecoveryKeepsFramesThatHaveComeAfterIt) {

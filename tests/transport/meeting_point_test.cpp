@@ -266,7 +266,7 @@ TEST(MeetingPoint, WhatHappenedBeforeTheCallEndsItBeforeAnythingIsSent) {
   EXPECT_FALSE(left.waited);
 }
 
-TEST(MeetingPoint, ARankDoesNotWaitForAnAnswerOfRankZeroThatHasLeft) {
+TEST(MeetingPoint, ARankZeroThatHasLeftNeedNotAnswer) {
   MeetingRanks ranks(2);
   ranks.holds = [](const SentFrame&) { return true; };
   ranks.after = [&](const SentFrame&) { ranks.world(1).leave(Rank(0)); };

@@ -147,13 +147,18 @@ TEST_F(MpiProgressTest, ThreadsThatWaitLearnHowTheirTransfersEnd) {
 
 TEST_F(MpiProgressTest, AnInterruptEndsOneWait) {
   const auto work = progress_.receive(group_, Rank(1), 7, some_bytes());
-  work->interrupt();
-  EXPECT_FALSE(work->wait());
-  EXPECT_FALSE(work->is_over());
   ASSERT_TRUE(until([&] { return fake_.num_in_progress() == 1; }));
+  const auto wait = [&] { return work->wait(); };
+  auto first = std::async(std::launch::async, wait);
+  work->interrupt();
+  EXPECT_EQ(first.wait_for(std::chrono::seconds(20)), std::future_status::ready);
+  EXPECT_FALSE(work->is_over());
+  auto second = std::async(std::launch::async, wait);
+  // A wait that begins now would end at once if the interrupt still counted.
+  second.wait_for(std::chrono::milliseconds(20));
   fake_.end_all();
-  ASSERT_TRUE(until([&] { return work->is_over(); }));
-  EXPECT_TRUE(work->wait());
+  EXPECT_FALSE(first.get());
+  EXPECT_TRUE(second.get());
 }
 
 TEST_F(MpiProgressTest, TheMemoryIsKeptWhileMpiUsesIt) {
@@ -166,16 +171,19 @@ TEST_F(MpiProgressTest, TheMemoryIsKeptWhileMpiUsesIt) {
 }
 
 TEST_F(MpiProgressTest, TheThreadInsideMpiPostsForOthers) {
-  MpiWorkPtr work;
   std::future<void> posting;
   EXPECT_TRUE(progress_.run_here([&] {
-    posting = std::async(std::launch::async,
-                         [&] { work = progress_.send(group_, Rank(1), 7, some_bytes()); });
+    posting = std::async(std::launch::async, [&] {
+      for (const int32_t tag : {7, 8, 9}) progress_.send(group_, Rank(1), tag, some_bytes());
+    });
     EXPECT_EQ(posting.wait_for(std::chrono::seconds(20)), std::future_status::ready)
         << "a thread that sends waits for a thread that is inside MPI";
     EXPECT_TRUE(fake_.posted().empty());
   }));
-  EXPECT_TRUE(until([&] { return fake_.posted().size() == 1; }));
+  ASSERT_TRUE(until([&] { return fake_.posted().size() == 3; }));
+  for (const int32_t i : {0, 1, 2}) {
+    EXPECT_EQ(fake_.posted()[static_cast<std::size_t>(i)].tag, 7 + i) << "they keep their order";
+  }
 }
 
 TEST_F(MpiProgressTest, ThreadsPostAndPollOneAtATime) {
@@ -232,6 +240,28 @@ TEST_F(MpiProgressTest, IsStuckWhileACallIsLate) {
   EXPECT_TRUE(progress_.is_stuck());
   release();
   EXPECT_TRUE(progress_.run_here([] {}));
+}
+
+// The end of one late call says nothing about the other.
+TEST_F(MpiProgressTest, IsStuckUntilTheLastLateCallReturns) {
+  std::promise<void> first_may_end;
+  const auto waiting_for = [](std::promise<void>& end) {
+    return [end = end.get_future().share()] { end.wait_for(std::chrono::seconds(20)); };
+  };
+  std::promise<void> second_begins;
+  EXPECT_FALSE(progress_.run(waiting_for(first_may_end), at_once()));
+  EXPECT_FALSE(progress_.run(
+      [&second_begins, wait = waiting_for(may_end_)] {
+        second_begins.set_value();
+        wait();
+      },
+      at_once()));
+  first_may_end.set_value();
+  EXPECT_EQ(second_begins.get_future().wait_for(std::chrono::seconds(20)),
+            std::future_status::ready);
+  EXPECT_TRUE(progress_.is_stuck());
+  release();
+  EXPECT_TRUE(until([&] { return !progress_.is_stuck(); }));
 }
 
 TEST_F(MpiProgressTest, NoThreadWaitsForAStuckOne) {
@@ -306,8 +336,11 @@ TEST_F(MpiProgressTest, AGroupWithALostRankIsNotFreedAndNotWaitedFor) {
   progress_.close_group(group_, /*is_lost=*/true, limit);
   EXPECT_FALSE(limit.has_passed());
   EXPECT_EQ(fake_.cancelled(), std::vector<std::size_t>{1});
-  EXPECT_TRUE(fake_.freed().empty());
   EXPECT_FALSE(send->is_over());
+  // Nor without a transfer in progress.
+  progress_.open_group();
+  progress_.close_group(other_group_, /*is_lost=*/true, limit);
+  EXPECT_TRUE(fake_.freed().empty());
 }
 
 }  // namespace

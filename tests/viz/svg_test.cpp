@@ -240,7 +240,7 @@ TEST(DrawSvg, RefusesAPlanOfAnotherSchedule) {
   const Case made = make_case("1F1B", 4, 8);
   const Case other = make_case("1F1B", 4, 7);
   EXPECT_ERROR(draw_svg(made.schedule, made.simulation, {.plan = &other.simulation}), ArgumentError,
-               "the plan is of another schedule");
+               "the plan is of a different schedule");
 }
 
 TEST(DrawSvg, ShowsSharesOfALargePlan) {

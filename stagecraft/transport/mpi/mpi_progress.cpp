@@ -166,7 +166,7 @@ bool MpiProgress::run_here(const std::function<void()>& call) {
     std::unique_lock lock(mpi_mutex_, std::defer_lock);
     // A thread may be inside MPI for ever, for example in the creation of a communicator. It holds
     // the mutex then.
-    while (!lock.try_lock_for(kLookIfStuck) && !is_stuck_) {
+    while (!lock.try_lock_for(kLookIfStuck) && !is_stuck()) {
     }
     --wanted_;
     if (!lock) return false;
@@ -183,6 +183,7 @@ bool MpiProgress::run(std::function<void()> call, Deadline deadline,
     std::mutex mutex;
     std::condition_variable changed;
     bool is_done = false;
+    bool is_late = false;  // counted in late_calls_
   };
   const auto state = std::make_shared<State>();
   {
@@ -192,8 +193,8 @@ bool MpiProgress::run(std::function<void()> call, Deadline deadline,
       const std::lock_guard done(state->mutex);
       state->is_done = true;
       // The call has returned after all, perhaps long after its caller has given up: MPI can be
-      // used again.
-      is_stuck_ = false;
+      // used again, unless the next call is late, too.
+      if (state->is_late) --late_calls_;
       state->changed.notify_all();
     });
     thread_changed_.notify_one();
@@ -203,8 +204,10 @@ bool MpiProgress::run(std::function<void()> call, Deadline deadline,
     const auto look = std::min(deadline.at(), Clock::now() + kLookIfStuck);
     state->changed.wait_until(lock, look, [&] { return state->is_done; });
   }
-  is_stuck_ = !state->is_done;
-  return state->is_done;
+  if (state->is_done) return true;
+  state->is_late = true;
+  ++late_calls_;
+  return false;
 }
 
 MpiWorkPtr MpiProgress::send(void* group, Rank to, ByteTransport::Tag tag,
@@ -335,7 +338,7 @@ void MpiProgress::close_group(void* group, bool is_lost, Deadline deadline) {
     }
   };
   run_here([&] { look(true); });
-  while (!is_free && !is_lost && !deadline.has_passed() && !is_stuck_) {
+  while (!is_free && !is_lost && !deadline.has_passed() && !is_stuck()) {
     std::this_thread::sleep_for(microseconds(50));
     run_here([&] { look(false); });
   }

@@ -60,7 +60,7 @@ class MpiProgress {
   bool run(
       std::function<void()> call, Deadline deadline,
       const std::function<bool()>& is_over = [] { return false; });
-  bool is_stuck() const { return is_stuck_; }
+  bool is_stuck() const { return late_calls_ > 0; }
   /// Runs `call` on this thread when no other thread is inside MPI. False, without the call, if a
   /// thread is stuck there.
   bool run_here(const std::function<void()>& call);
@@ -111,9 +111,9 @@ class MpiProgress {
   const MpiKind kind_;
   MpiLife life_;  ///< changed with mpi_mutex_ held
 
-  std::timed_mutex mpi_mutex_;  ///< held by the thread that is inside MPI
-  std::atomic<bool> is_stuck_{false};
-  std::atomic<int32_t> wanted_{0};  ///< threads that wait for mpi_mutex_
+  std::timed_mutex mpi_mutex_;          ///< held by the thread that is inside MPI
+  std::atomic<int32_t> late_calls_{0};  ///< calls of `run` that did not return in time
+  std::atomic<int32_t> wanted_{0};      ///< threads that wait for mpi_mutex_
   std::unordered_set<MpiWork*> posted_;
 
   std::mutex queue_mutex_;
