@@ -106,6 +106,7 @@ class BareLoop {
 
   void operator()() {
     for (const Action action : list_) {
+      if (!has_microbatch(action.type())) continue;
       const auto m = static_cast<std::size_t>(action.microbatch().value());
       const auto s = static_cast<std::size_t>(action.stage().value());
       const bool is_last = s + 1 == model_.size();

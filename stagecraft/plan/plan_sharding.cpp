@@ -10,7 +10,8 @@
 namespace stagecraft {
 
 HeldMemory held_memory(const PlanLayer& layer, const PlanSharding& sharding) {
-  SC_ASSERT(sharding.kind < ShardKind::kGradients || layer.gradients.has_value());
+  SC_ASSERT(sharding.kind < ShardKind::kGradients || layer.weights == 0 ||
+            layer.gradients.has_value());
   const double share = 1.0 / sharding.replicas;
   const double gradients = layer.gradients.value_or(0);
   const double parameters = layer.weights - gradients;

@@ -107,7 +107,7 @@ class Pipeline::Impl final : public PipelineCore {
         detail::make_launcher({.core = *this,
                                .ranks = ranks_,
                                .collect = [this](const StepOptions& o) { return collect(o); },
-                               .recover = [this] { recover(); }});
+                               .recover = [this] { recover_ranks(); }});
   }
 
   StepResult run(c10::function_ref<Microbatches()> make_batch, const StepOptions& step,
@@ -225,12 +225,12 @@ class Pipeline::Impl final : public PipelineCore {
     for (const auto& each : thrown) {
       if (first == nullptr) first = each;
     }
-    recover();
+    recover_ranks();
     std::rethrow_exception(first);
   }
 
   // Brings all ranks back into use after a failure.
-  void recover() {
+  void recover_ranks() {
     const auto recover_rank = [&](Rank rank) {
       driver(rank).executor().abandon();
       world_.transport(rank).recover(Deadline::after(std::chrono::seconds(30)));

@@ -76,17 +76,20 @@ class PipelineBase {
   LaunchCounts launches() const;
 
   /// The recording of the last step, even if it failed, with everything else that a report needs
-  /// (report/save_report.h). Waits for the devices. ArgumentError before the first step.
+  /// (report/save_report.h). Waits for the devices. With Runners, called by all ranks of the world.
+  /// ArgumentError before the first step.
   RecordedRun recorded_run() const;
   /// Of that run: what the ranks did, and how long it took.
   Recording recording() const;
   StepReport report() const;
   /// The peak memory of a step with that number of microbatches, each as large as in the last step
-  /// with StepOptions::measure_memory. ArgumentError before such a step.
+  /// with StepOptions::measure_memory. With Runners, called by all ranks of the world.
+  /// ArgumentError before such a step.
   MemoryEstimate peak_memory_estimate(int32_t microbatches) const;
 
   // Ranks of a world ------------------------------------------------------------------------------
-  // A Pipeline, whose ranks are threads of one replica, has nothing to do in these calls.
+  // The ranks of a Pipeline are threads of one replica: it has nothing to recover, gather or shard.
+  // The calls about the lookahead are then an ArgumentError.
 
   /// Recovers the world after a failed step. `step` and `eval` do so themselves if the last step of
   /// this object failed, or that of a different one which shares the transport. All ranks call it

@@ -193,7 +193,7 @@ class Runner::Impl final : public PipelineCore {
 
   void set_unshard_lookahead(const std::vector<int32_t>& lookahead) override {
     require_no_step();
-    PipelineCore::set_unshard_lookahead(lookahead);
+    source = source.with_lookahead(lookahead);
   }
 
   RecordedRun recorded_run() override {

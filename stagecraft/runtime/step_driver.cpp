@@ -179,6 +179,10 @@ MeasuredLookahead PipelineCore::fit_unshard_lookahead() {
   return {};
 }
 
+void PipelineCore::set_unshard_lookahead(const std::vector<int32_t>& /*lookahead*/) {
+  require_sharded_parameters();
+}
+
 RecordedRun PipelineCore::merge(std::vector<GatheredRank> ranks) const {
   const auto stages = static_cast<std::size_t>(placement().num_stages());
   RecordedRun run{.recording = {*schedule, graph, {}}, .schedule_name = source.name()};

@@ -66,9 +66,7 @@ class PipelineCore {
   virtual void gather_weights() {}
   virtual void with_whole_parameters(const std::function<void()>& body) { body(); }
   virtual MeasuredLookahead fit_unshard_lookahead();
-  virtual void set_unshard_lookahead(const std::vector<int32_t>& lookahead) {
-    source = source.with_lookahead(lookahead);
-  }
+  virtual void set_unshard_lookahead(const std::vector<int32_t>& lookahead);
 
   const Placement& placement() const { return source.placement(); }
 

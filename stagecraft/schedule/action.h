@@ -9,7 +9,6 @@
 #include <string>
 #include <string_view>
 
-#include "stagecraft/base/assert.h"
 #include "stagecraft/base/index.h"
 
 namespace stagecraft {
@@ -112,15 +111,13 @@ class Action {
   static constexpr Action overlap(int32_t parts) { return {0, ActionType::kOverlap, parts}; }
 
   constexpr ActionType type() const { return static_cast<ActionType>(head_ & 0xFFU); }
-  /// REQUIRES neither idle nor an overlap.
+  /// -1 for idle and for an overlap, which have none. An observer sees actions of every type.
   constexpr StageId stage() const {
-    SC_ASSERT(!is_idle() && !is_overlap());
-    return StageId(static_cast<int32_t>(head_ >> 8U));
+    return StageId(is_idle() || is_overlap() ? -1 : static_cast<int32_t>(head_ >> 8U));
   }
-  /// REQUIRES has_microbatch(type()).
+  /// -1 unless has_microbatch(type()).
   constexpr MicrobatchId microbatch() const {
-    SC_ASSERT(has_microbatch(type()));
-    return MicrobatchId(tail_);
+    return MicrobatchId(has_microbatch(type()) ? tail_ : -1);
   }
   /// The number of parts of an overlap, 0 for every other action.
   constexpr int32_t num_parts() const { return is_overlap() ? tail_ : 0; }

@@ -30,10 +30,12 @@ std::vector<std::string> names_of(const Pipe& pipe, const ModelState& state) {
   return names;
 }
 
-/// For tensors of one shape and dtype on the CPU. Unlike at::equal, NaN is the same as NaN.
+/// For tensors of one shape and dtype. Unlike at::equal, NaN is the same as NaN.
 bool have_same_bytes(const at::Tensor& a, const at::Tensor& b) {
-  const at::Tensor left = a.contiguous();
-  const at::Tensor right = b.contiguous();
+  if (a.is_same(b) || a.nbytes() == 0) return true;
+  // A file that Python wrote may have its tensors on a GPU.
+  const at::Tensor left = a.cpu().contiguous();
+  const at::Tensor right = b.cpu().contiguous();
   return std::memcmp(left.const_data_ptr(), right.const_data_ptr(), left.nbytes()) == 0;
 }
 

@@ -134,7 +134,7 @@ double count_peak(const PlanProblem& problem, const PlanChoice& choice, const Sc
   }
   double peak = held;
   for (const Action action : schedule.actions(rank)) {
-    if (action.type() == ActionType::kReduceGrad) continue;
+    if (action.is_idle() || action.type() == ActionType::kReduceGrad) continue;
     const Counted& stage = stages[action.stage().position()];
     const bool again = choice.recompute[action.stage().position()];
     const double kept = again ? stage.input_bytes : stage.activations;
@@ -228,6 +228,18 @@ TEST(ShardedPlan, CountsWhatReplicasHold) {
   EXPECT_EQ(held(ShardKind::kParameters).pieces, 40 + 20 + 20 + 60);
   EXPECT_EQ(held(ShardKind::kParameters).gathered, 80);
   EXPECT_EQ(held(ShardKind::kParameters).gradients, 80);
+}
+
+// Such a layer has nothing to shard, so its gradients need not be given.
+TEST(ShardedPlan, TakesLayersWithoutWeights) {
+  for (const ShardKind kind : {ShardKind::kGradients, ShardKind::kParameters}) {
+    PlanProblem problem = random_sharded(1);
+    problem.sharding = {.replicas = 2, .kind = kind};
+    problem.layers[1].weights = 0;
+    problem.layers[1].state = 0;
+    problem.layers[1].gradients.reset();
+    EXPECT_NO_THROW(make_plan(problem, in_rounds({1}, 1))) << to_string(kind);
+  }
 }
 
 TEST(ShardedPlan, IsWhatSimulatorAndAHandCountSay) {

@@ -69,6 +69,8 @@ TEST(NestedStep, IsRefusedByAPipeline) {
         EXPECT_ERROR(self->eval(batch), ArgumentError, "a step of this pipeline is in progress");
         EXPECT_ERROR(self->recorded_run(), ArgumentError,
                      "a step of this pipeline is in progress: its callbacks cannot read");
+        self->recover();  // nothing to do, also in a step
+        EXPECT_ERROR(self->set_unshard_lookahead({1}), ArgumentError, "are not gathered");
         ++refused;
       };
       const TestModel model = calling_model(from, call);

@@ -527,6 +527,8 @@ TEST(Pipeline, HasNothingToDoInCallsOfAWorld) {
   EXPECT_TRUE(is_called);
   EXPECT_ERROR(base.fit_unshard_lookahead(), ArgumentError,
                "weights that are not sharded are not gathered");
+  EXPECT_ERROR(base.set_unshard_lookahead({1, 1}), ArgumentError,
+               "weights that are not sharded are not gathered");
 }
 
 // The recording of a rank is its own; that of the pipeline has all ranks, and every rank gets it.

@@ -47,7 +47,8 @@ TEST(LayOut, RefusesASimulationOfAnotherSchedule) {
   const Case two = make_case("1F1B", 2, 2);
   const Case three = make_case("1F1B", 3, 2);
   const Case longer = make_case("1F1B", 2, 3);
-  EXPECT_ERROR(lay_out(two.schedule, three.simulation), ArgumentError, "has 3 ranks, not 2");
+  EXPECT_ERROR(lay_out(two.schedule, three.simulation), ArgumentError,
+               "has 3 ranks, but the schedule has 2");
   EXPECT_ERROR(lay_out(two.schedule, longer.simulation), ArgumentError, "rank 0 has 6 actions");
 }
 

@@ -194,6 +194,8 @@ class Joining {
     }
     // A receive that stays posted would take the first message of the next attempt to join.
     const auto stop_listening = [&] {
+      // A receive that is still in the queue would be posted after its cancellation.
+      progress_.advance();
       for (const auto& talk : awaited) {
         if (talk.work->is_over()) continue;
         progress_.run_here([&] { progress_.plugin().cancel(talk.work.get()); });

@@ -193,8 +193,9 @@ void WireTransport::wait_send(const PendingPtr& send, Deadline deadline) {
     sends_.wait(lock, deadline, [&] { return wire->is_done() || world().is_aborted(); });
     lock.unlock();
     // The thread that could not send fails the send first, and then aborts the world.
-    if (wire->failure().empty()) world().throw_if_aborted();
-    if (!wire->is_done()) {
+    const bool has_failed_now = !wire->failure().empty();
+    if (!has_failed_now) world().throw_if_aborted();
+    if (!has_failed_now && !wire->is_done()) {
       throw_timeout(
           rank_, Deadline::Clock::now() - begin,
           fmt::format("rank {} to receive {}", wire->to().value(), to_string(wire->id())));
