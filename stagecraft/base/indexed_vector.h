@@ -35,7 +35,8 @@ class IndexedVector {
 
   int32_t size() const { return static_cast<int32_t>(values_.size()); }
   bool empty() const { return values_.empty(); }
-  bool contains(Index index) const { return index.value() >= 0 && index.value() < size(); }
+  /// One comparison, because every access is checked: a negative index is a large unsigned one.
+  bool contains(Index index) const { return static_cast<uint32_t>(index.value()) < values_.size(); }
 
   decltype(auto) operator[](Index index) {
     SC_ASSERT(contains(index));
