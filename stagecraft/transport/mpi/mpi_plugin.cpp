@@ -23,7 +23,7 @@ constexpr const char* kName = "MPICH";
 #endif
 
 // A send of at most this many bytes is often complete when it returns, so it is tested at once.
-// A send that is complete needs no entry among the requests, all of which every poll tests.
+// Every poll tests all requests, so a send that is already complete gets no entry among them.
 constexpr uint64_t kSmall = 64 * 1024;
 // MPI's counts are ints.
 constexpr uint64_t kMaxCount = uint64_t{1} << 30U;

@@ -51,8 +51,8 @@ class NcclPairs {
   bool wait_accepted(Rank from, uint64_t epoch, const std::function<bool()>& is_over);
   WorkPtr send(Rank to, uint64_t epoch, const at::Tensor& bytes);
   void receive(Rank from, uint64_t epoch, const at::Tensor& bytes);
-  /// A rank with a posted receive that the device has not completed. Nothing: all receives are
-  /// complete, unless the communicators were aborted or `find_failure` finds a failure.
+  /// A rank with a posted receive that the device has not completed. Without a value, all receives
+  /// are complete, unless the communicators were aborted or `find_failure` finds a failure.
   std::optional<Rank> find_missing() const;
   /// Requests the end of that epoch's transfers: `is_cancelled` is true from now on, until the next
   /// epoch begins.
