@@ -1,7 +1,8 @@
 # sc_library(NAME SRCS HDRS DEPS), sc_program, sc_test: one library target for each folder.
 
 # Compiles several sources of a target as one translation unit, so that their common headers are read once
-# (STAGECRAFT_UNITY). scripts/check_unity.py finds names that would clash.
+# (STAGECRAFT_UNITY). scripts/check_unity.py finds names that would clash. Targets change the size of a unit with the property
+# UNITY_BUILD_BATCH_SIZE.
 function(_sc_unity TARGET)
   set_target_properties(${TARGET} PROPERTIES UNITY_BUILD ${STAGECRAFT_UNITY} UNITY_BUILD_BATCH_SIZE 12)
   get_target_property(sources ${TARGET} SOURCES)
@@ -13,6 +14,58 @@ function(_sc_unity TARGET)
     # In a unit, g++ treats the sources as headers, and warns of classes that have members from unnamed namespaces.
     target_compile_options(${TARGET} PRIVATE -Wno-subobject-linkage)
   endif()
+  # Properties of sources are set after the target is made, so the units are made when the folder is complete.
+  cmake_language(EVAL CODE "cmake_language(DEFER CALL _sc_make_units ${TARGET})")
+endfunction()
+
+# Makes the units of a target with UNITY_BUILD. CMake's own units name their sources by absolute paths, so ccache would
+# compile all of them again in each clone. The units made here name them relative to the project.
+function(_sc_make_units TARGET)
+  get_target_property(unity ${TARGET} UNITY_BUILD)
+  if(NOT unity)
+    return()
+  endif()
+  set_target_properties(${TARGET} PROPERTIES UNITY_BUILD OFF)
+  get_target_property(batch ${TARGET} UNITY_BUILD_BATCH_SIZE)
+  set(together)
+  get_target_property(sources ${TARGET} SOURCES)
+  foreach(source ${sources})
+    if(NOT source MATCHES "[.]cpp$" OR source MATCHES "[$]<")
+      continue()
+    endif()
+    # A source with settings of its own is compiled alone.
+    set(alone OFF)
+    foreach(setting SKIP_UNITY_BUILD_INCLUSION COMPILE_DEFINITIONS COMPILE_OPTIONS INCLUDE_DIRECTORIES)
+      get_source_file_property(value "${source}" ${setting})
+      if(value)
+        set(alone ON)
+      endif()
+    endforeach()
+    cmake_path(ABSOLUTE_PATH source NORMALIZE OUTPUT_VARIABLE file)
+    cmake_path(IS_PREFIX PROJECT_SOURCE_DIR "${file}" inside)
+    if(inside AND NOT alone)
+      list(APPEND together "${source}")
+    endif()
+  endforeach()
+  list(LENGTH together count)
+  if(count LESS 2)
+    return()
+  endif()
+  target_include_directories(${TARGET} PRIVATE "${PROJECT_SOURCE_DIR}")
+  math(EXPR last "${count} - 1")
+  foreach(begin RANGE 0 ${last} ${batch})
+    list(SUBLIST together ${begin} ${batch} unit)
+    set(text "")
+    foreach(source ${unit})
+      cmake_path(ABSOLUTE_PATH source NORMALIZE)
+      cmake_path(RELATIVE_PATH source BASE_DIRECTORY "${PROJECT_SOURCE_DIR}")
+      string(APPEND text "#include \"${source}\"\n")
+    endforeach()
+    set_source_files_properties(${unit} PROPERTIES HEADER_FILE_ONLY ON)
+    set(file "${PROJECT_BINARY_DIR}/unity/${TARGET}/unit_${begin}.cpp")
+    file(CONFIGURE OUTPUT "${file}" CONTENT "${text}" @ONLY)
+    target_sources(${TARGET} PRIVATE "${file}")
+  endforeach()
 endfunction()
 
 # Compiles headers alone (see sc_library).
