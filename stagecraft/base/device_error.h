@@ -9,7 +9,8 @@
 namespace stagecraft {
 
 /// A device had no memory left for an action. It is the cause() of a StageError. Afterwards the
-/// step is undone, and a step that needs less memory works.
+/// step is undone, and a step that needs less memory works. A collective that has no memory for a
+/// small value of a different process throws it itself.
 class OutOfMemoryError : public Error {
  public:
   /// `asked` and `free` are in bytes; -1: not known.

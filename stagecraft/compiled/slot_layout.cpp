@@ -10,6 +10,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/error.h"
+#include "stagecraft/graph/size_analysis.h"
 #include "stagecraft/tree/tensor_meta.h"
 
 namespace stagecraft::detail {
@@ -84,29 +85,34 @@ const ProgramSlot* find_slot(const CompiledStageInfo& stage, ProgramSlot::Kind k
 std::vector<int64_t> compiled_sizes(const PackageInfo& package, const Graph& graph,
                                     std::span<const int64_t> graph_sizes,
                                     const std::string& where) {
-  const std::vector<GraphSize>& known = graph.parts().sizes;
-  const auto value_of = [&](const std::string& name) {
-    for (std::size_t i = 0; i < known.size(); ++i) {
-      if (known[i].name == name) return graph_sizes[i];
+  const std::vector<GraphSize>& all = graph.parts().sizes;
+  const auto value_of = [&](const std::string& name) -> std::optional<int64_t> {
+    for (std::size_t i = 0; i < all.size(); ++i) {
+      if (all[i].name != name) continue;
+      // 0 is also the value of a size that the inputs do not determine. Only a 0 needs the search.
+      const bool is_given =
+          graph_sizes[i] != 0 || (known_sizes(graph.parts()) >> i & SizeSet{1}) != 0;
+      return is_given ? std::optional(graph_sizes[i]) : std::nullopt;
     }
-    return int64_t{0};
+    return std::nullopt;
   };
   std::vector<int64_t> sizes;
   for (const CompiledSize& size : package.sizes) {
-    const int64_t value = sizes.emplace_back(value_of(size.name));
-    if (value == 0 || (value >= size.least && value <= size.greatest)) continue;
+    const std::optional<int64_t> given = value_of(size.name);
+    const int64_t value = sizes.emplace_back(given.value_or(0));
+    if (!given || (value >= size.least && value <= size.greatest)) continue;
     throw MetadataError(fmt::format(
         "{}{}: {} is {}, but the stages were compiled for {} to {}; compile the model "
         "for that size (stagecraft compile)",
         where, input_with(graph, size.name), size.name, value, size.least, size.greatest));
   }
   for (const FixedSize& size : package.fixed) {
-    const int64_t value = value_of(size.name);
-    if (value == 0 || value == size.value) continue;
+    const std::optional<int64_t> value = value_of(size.name);
+    if (!value || *value == size.value) continue;
     throw MetadataError(
         fmt::format("{}{}: {} is {}, but the stages were compiled for {} alone; compile the model "
                     "without --fix {} (stagecraft compile)",
-                    where, input_with(graph, size.name), size.name, value, size.value, size.name));
+                    where, input_with(graph, size.name), size.name, *value, size.value, size.name));
   }
   return sizes;
 }

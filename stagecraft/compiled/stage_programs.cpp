@@ -366,6 +366,7 @@ Tensors StagePrograms::input_backward(Flight& flight, Tensors output_grads) {
 }
 
 void StagePrograms::weight_backward(Flight& flight) {
+  check_unchanged(flight);
   Tensors results = run(ProgramKind::kWeightBackward, flight);
   sort_grads(ProgramKind::kWeightBackward, std::move(results), flight);
 }

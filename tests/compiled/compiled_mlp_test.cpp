@@ -6,6 +6,7 @@
 #include <ATen/core/grad_mode.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/mse_loss.h>
+#include <ATen/ops/ones.h>
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/compiled/compiled_pipe.h"
@@ -140,6 +141,32 @@ TEST(CompiledMlp, ReadsInputsAndGradientsOfAnyStrides) {
   for (std::size_t i = 0; i < found[0].size(); ++i) {
     EXPECT_LT(relative_difference(found[0][i], found[1][i]), 1e-5) << i;
   }
+}
+
+TEST(CompiledMlp, RefusesValuesThatChangeBetweenTheHalvesOfABackward) {
+  const CompiledPipe pipe = CompiledPipe::load(package_path("mlp"));
+  Stage stage = pipe.build_stage(StageId(1));
+  const at::Tensor weight = stage.parameters().front().second;
+  for (int32_t m = 0; m < 3; ++m) {
+    const at::Tensor x = at::ones({6, 8}).requires_grad_();
+    stage.forward(MicrobatchId(m), {{x}, {}});
+    stage.backward_input(MicrobatchId(m), {at::ones({6, 6})});
+    const at::NoGradGuard no_grad;
+    if (m == 0) {
+      stage.backward_weight(MicrobatchId(m));
+    } else if (m == 1) {
+      // The gradient of the weight reads the input.
+      x.add_(1);
+      EXPECT_ERROR(stage.backward_weight(MicrobatchId(m)), Error,
+                   "stage 1: an input or output was changed in place between the forward of a "
+                   "microbatch and its backward, which reads it; change a copy");
+    } else {
+      weight.add_(1);
+      EXPECT_ERROR(stage.backward_weight(MicrobatchId(m)), Error,
+                   "stage 1: a parameter was changed in place");
+    }
+  }
+  weight.mutable_grad().reset();
 }
 
 TEST(CompiledMlp, ContinuesFromACheckpointWithTheSameBits) {

@@ -193,6 +193,11 @@ TEST(CompiledPipe, RefusesSizesThatItWasNotCompiledFor) {
   // A stage without a pipeline before it refuses them, too.
   Stage first = gpt.build_stage(StageId(0));
   EXPECT_ERROR(first.forward(MicrobatchId(0), {{large.args[0]}, {}}), MetadataError, "is 65");
+  const at::Tensor none = token_arguments(0).args[0].toTensor();
+  EXPECT_ERROR(gpt.check_arguments({none, none}, {}), MetadataError,
+               "is 0, but the stages were compiled for");
+  EXPECT_ERROR(first.forward(MicrobatchId(0), {{none}, {}}), MetadataError,
+               "is 0, but the stages were compiled for");
   const CompiledPipe half = CompiledPipe::load(package_path("half"));
   EXPECT_ERROR(half.check_arguments({at::ones({3, 16})}, {}), MetadataError, "args[0]");
 }

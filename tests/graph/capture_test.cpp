@@ -294,6 +294,27 @@ TEST(Capture, KeepsRegionsOfAutocast) {
   EXPECT_FALSE(at::autocast::is_autocast_enabled(c10::kCPU));
 }
 
+// Without the cache, the gradients of two casts of a weight are added in float32, not in bfloat16.
+TEST(Capture, KeepsRegionsOfAutocastWithoutItsCache) {
+  const Tensor w = parameter({16, 16}, 7);
+  const Graph graph = expect_same(model_of(
+                                      [&](const Tensor& x) {
+                                        at::autocast::set_autocast_enabled(c10::kCPU, true);
+                                        at::autocast::set_autocast_cache_enabled(false);
+                                        at::autocast::increment_nesting();
+                                        const Tensor y = x.mm(w).relu().mm(w);
+                                        if (at::autocast::decrement_nesting() == 0)
+                                          at::autocast::clear_cache();
+                                        at::autocast::set_autocast_cache_enabled(true);
+                                        at::autocast::set_autocast_enabled(c10::kCPU, false);
+                                        return y;
+                                      },
+                                      {{"w", w}}),
+                                  rows_of(16));
+  EXPECT_THAT(to_text(graph), HasSubstr("autocast(cpu, bfloat16, uncached)"));
+  EXPECT_TRUE(at::autocast::is_autocast_cache_enabled());
+}
+
 TEST(Capture, DropsWhatNobodyNeeds) {
   const Tensor w = parameter({4}, 8);
   const Graph graph = expect_same(model_of(

@@ -254,6 +254,40 @@ TEST_F(IncomingLayoutsTest, AFrameFromBeforeARecoveryIsNotTheOneThatIsExpectedAf
   EXPECT_EQ(layouts_.num_posted(), 1U);
 }
 
+TEST_F(IncomingLayoutsTest, AFrameFromBeforeARecoveryIsForgottenAtOnce) {
+  repeat();
+  layouts_.expect_nothing(1);
+  layouts_.take(large_frame(values(2), /*epoch=*/0));
+  EXPECT_EQ(layouts_.num_early(), 0U);
+  layouts_.take(large_frame(values(3), /*epoch=*/1));
+  layouts_.take(large_frame(values(4), /*epoch=*/2));
+  EXPECT_EQ(layouts_.num_early(), 2U);
+  layouts_.expect(values(3), 1);
+  EXPECT_EQ(layouts_.num_early(), 1U);
+}
+
+TEST_F(IncomingLayoutsTest, AFrameOfADifferentEpochDoesNotAnswerAReceive) {
+  repeat();
+  layouts_.expect_nothing(1);
+  layouts_.expect(values(2), 1);
+  layouts_.expect(values(3), 1);
+  ASSERT_EQ(layouts_.num_posted(), 2U);
+  layouts_.take(large_frame(values(2), /*epoch=*/0));
+  EXPECT_EQ(layouts_.num_posted(), 1U);
+  // The values of three receives are still to come.
+  layouts_.expect(values(4), 1);
+  EXPECT_EQ(layouts_.num_posted(), 3U);
+  // The peer has recovered, and this rank has not.
+  layouts_.take(large_frame(values(2), /*epoch=*/2));
+  layouts_.expect_nothing(2);
+  layouts_.expect(values(2), 2);
+  layouts_.expect(values(3), 2);
+  EXPECT_EQ(layouts_.num_posted(), 2U);
+  layouts_.expect(values(4), 2);
+  layouts_.expect(values(5), 2);
+  EXPECT_EQ(layouts_.num_posted(), 3U);
+}
+
 TEST_F(IncomingLayoutsTest, ARecoveryKeepsFramesThatHaveComeAfterIt) {
   repeat();
   // The peer recovers first.

@@ -25,6 +25,7 @@
 #include <ATen/ops/randn.h>
 
 #include "stagecraft/base/checksum.h"
+#include "stagecraft/base/device_error.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/sha256.h"
 #include "stagecraft/transport/fingerprint.h"
@@ -156,6 +157,30 @@ TEST(ValueCodec, DamagedBytesAreAnErrorNeverACrash) {
     }
   }
   EXPECT_GT(errors, 5000);
+}
+
+TEST(ValueCodec, ALackOfMemoryIsNoDamage) {
+  const auto message_with = [](TensorLayout::Form form, int64_t size, int64_t stride) {
+    TensorLayout layout;
+    layout.form = form;
+    layout.sizes = {size};
+    layout.strides = {stride};
+    ByteWriter out;
+    out.put(uint32_t{1});
+    layout.write(out);
+    out.put('T');
+    EncodedValue value;
+    value.layout = out.take();
+    value.tensors = {at::ones({8}, at::kByte)};
+    return pack(value);
+  };
+  constexpr int64_t kMany = int64_t{1} << 46;  // more than processors can address
+  // Two elements with a large gap are a short message that needs much memory.
+  EXPECT_ERROR(unpack(message_with(TensorLayout::Form::kCopy, 2, kMany)), OutOfMemoryError,
+               "a message cannot be read: ");
+  // A message that lacks elements is damaged.
+  EXPECT_ERROR(unpack(message_with(TensorLayout::Form::kDense, kMany, 1)), MetadataError,
+               "a message is too short: expected");
 }
 
 TEST(Checksum, SeesEveryByte) {

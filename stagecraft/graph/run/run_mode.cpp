@@ -52,7 +52,9 @@ void RunMode::set_autocast(const std::optional<AutocastState>& state) {
 std::optional<AutocastState> current_autocast() {
   for (const c10::DeviceType type : {c10::kCPU, c10::kCUDA}) {
     if (at::autocast::is_autocast_enabled(type)) {
-      return AutocastState{type, at::autocast::get_autocast_dtype(type)};
+      return AutocastState{.device_type = type,
+                           .dtype = at::autocast::get_autocast_dtype(type),
+                           .is_cached = at::autocast::is_autocast_cache_enabled()};
     }
   }
   return std::nullopt;

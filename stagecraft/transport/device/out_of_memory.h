@@ -1,6 +1,7 @@
 #pragma once
 
 #include <stdexcept>
+#include <string>
 
 namespace stagecraft::detail {
 
@@ -8,7 +9,14 @@ namespace stagecraft::detail {
 /// sender is not at fault.
 class OutOfMemory : public std::runtime_error {
  public:
-  using std::runtime_error::runtime_error;
+  explicit OutOfMemory(const std::string& message, bool lacks_memory = false)
+      : std::runtime_error(message), lacks_memory_(lacks_memory) {}
+
+  /// Whether a lack of memory is known to be the cause.
+  bool lacks_memory() const { return lacks_memory_; }
+
+ private:
+  bool lacks_memory_;
 };
 
 }  // namespace stagecraft::detail

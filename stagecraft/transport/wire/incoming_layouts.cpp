@@ -47,6 +47,7 @@ void IncomingLayouts::expect(const TransferId& id, uint64_t epoch) {
 
 void IncomingLayouts::expect_nothing(uint64_t epoch) {
   const std::lock_guard lock(mutex_);
+  epoch_ = epoch;
   // Posted memory stays posted, because a receive cannot be cancelled. Values of the next epoch use
   // it.
   for (auto& [edge, state] : edges_) state.expected.clear();
@@ -84,9 +85,10 @@ IncomingLayouts::Taken IncomingLayouts::take(const FrameHead& head) {
 
   Taken taken;
   auto& edge = edges_[known.edge];
-  // With the epoch, because a receive of a later epoch may have the same id. The value of an older
-  // epoch is dropped, and must not count for that receive.
-  if (edge.expected.erase(head.transfer()) == 0) early_[head.transfer()] = head.epoch;
+  // With the epoch, because a receive of a different epoch may have the same id. The value of an
+  // older epoch is dropped, and counts for no receive.
+  const bool was_expected = head.epoch == epoch_ && edge.expected.erase(head.transfer()) > 0;
+  if (head.epoch >= epoch_ && !was_expected) early_[head.transfer()] = head.epoch;
   if (edge.layout == head.layout && edge.repeats > 0) {
     ++edge.repeats;
   } else {
@@ -189,6 +191,11 @@ std::size_t IncomingLayouts::num_posted() const {
   std::size_t count = 0;
   for (const auto& [number, known] : layouts_) count += known.posted.size();
   return count;
+}
+
+std::size_t IncomingLayouts::num_early() const {
+  const std::lock_guard lock(mutex_);
+  return early_.size();
 }
 
 }  // namespace stagecraft::detail

@@ -58,6 +58,8 @@ class IncomingLayouts {
 
   /// The number of values with memory posted ahead of them.
   std::size_t num_posted() const;
+  /// The number of frames that came before their receives.
+  std::size_t num_early() const;
 
  private:
   struct Known {
@@ -85,7 +87,9 @@ class IncomingLayouts {
   mutable std::mutex mutex_;
   std::map<uint32_t, Known> layouts_;
   std::map<Edge, EdgeState> edges_;
-  std::unordered_map<TransferId, uint64_t> early_;  ///< frames before their receives; epoch of each
+  uint64_t epoch_ = 0;
+  /// Frames before their receives, with the epoch of each. None is of an epoch before epoch_.
+  std::unordered_map<TransferId, uint64_t> early_;
 };
 
 }  // namespace stagecraft::detail

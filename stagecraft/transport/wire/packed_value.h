@@ -19,7 +19,7 @@ inline std::string_view text_of(const at::Tensor& bytes) {
 std::size_t num_bytes(const EncodedValue& value);
 /// An encoded value as one string.
 std::string pack(const EncodedValue& value);
-/// Decodes `pack`'s string. MetadataError for invalid bytes.
+/// Decodes `pack`'s string. MetadataError for invalid bytes, OutOfMemoryError without memory.
 c10::IValue unpack(std::string_view bytes);
 
 }  // namespace stagecraft::detail

@@ -232,6 +232,13 @@ class Decoder {
   std::size_t next_tensor_ = 0;
 };
 
+// torch has a type for a lack of memory on devices, but none for one on the CPU.
+bool lacks_memory(const c10::Error& error) {
+  return dynamic_cast<const c10::OutOfMemoryError*>(&error) != nullptr ||
+         std::string_view(error.what_without_backtrace()).find("DefaultCPUAllocator: ") !=
+             std::string_view::npos;
+}
+
 // Translates torch's errors: invalid bytes (MetadataError) or no memory (OutOfMemory).
 template <typename Problem, typename Function>
 auto in_our_words(const Function& function) {
@@ -240,9 +247,12 @@ auto in_our_words(const Function& function) {
   } catch (const c10::Error& error) {
     // Both errors are reported differently: an invalid message is the peer's failure, a lack of
     // memory is this rank's (Inbox::read_frame).
-    throw Problem(std::string("a message cannot be read: ") + error.what_without_backtrace());
+    const std::string message =
+        std::string("a message cannot be read: ") + error.what_without_backtrace();
+    if (lacks_memory(error)) throw OutOfMemory(message, /*lacks_memory=*/true);
+    throw Problem(message);
   } catch (const std::bad_alloc&) {
-    throw OutOfMemory("out of memory for a message");
+    throw OutOfMemory("out of memory for a message", /*lacks_memory=*/true);
   }
 }
 
