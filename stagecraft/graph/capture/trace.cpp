@@ -1,7 +1,6 @@
 #include "stagecraft/graph/capture/trace.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
@@ -16,6 +15,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/error.h"
+#include "stagecraft/graph/capture/element_access.h"
 #include "stagecraft/graph/capture/element_shapes.h"
 #include "stagecraft/graph/capture/history.h"
 #include "stagecraft/graph/capture/traced_values.h"
@@ -30,29 +30,6 @@
 namespace stagecraft {
 
 namespace {
-
-/// Operators whose results are not tensors and do not depend on elements. They are called and not
-/// recorded. This is a list, because schemas do not tell such operators from item(), which reads an
-/// element.
-constexpr std::array<std::string_view, 26> kMetadataOperators = {
-    "aten::is_same_size",   "aten::result_type",
-    "aten::can_cast",       "aten::is_floating_point",
-    "aten::is_complex",     "aten::is_signed",
-    "aten::is_neg",         "aten::is_conj",
-    "aten::is_inference",   "aten::is_pinned",
-    "aten::is_set_to",      "aten::size",
-    "aten::stride",         "aten::sym_size",
-    "aten::sym_stride",     "aten::sym_numel",
-    "aten::is_leaf",        "aten::output_nr",
-    "aten::retains_grad",   "aten::_version",
-    "aten::dense_dim",      "aten::sparse_dim",
-    "aten::is_coalesced",   "aten::sym_storage_offset",
-    "aten::_is_zerotensor", "aten::cudnn_is_acceptable",
-};
-
-constexpr std::array<std::string_view, 6> kUninitialised = {
-    "aten::empty",     "aten::empty_like",        "aten::empty_strided",
-    "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
 
 std::string module_of(std::string_view parameter) {
   const std::size_t dot = parameter.rfind('.');
@@ -129,7 +106,7 @@ class OperatorRecorder final : public Tracer {
     if (reads_back(schema)) {
       // Not recorded: the result follows from shapes and dtypes. If it differs at other sizes, so
       // do the numbers that the model computes from it, and capture compares those.
-      if (std::ranges::count(kMetadataOperators, schema.name()) > 0) return op.callBoxed(stack);
+      if (reads_metadata(schema.name())) return op.callBoxed(stack);
       fail(fmt::format(
           "it reads a value back to the host, which a graph would freeze as it is now{}",
           schema.name() == "aten::equal"
@@ -177,7 +154,7 @@ class OperatorRecorder final : public Tracer {
     for (std::size_t i = 0; i < returned; ++i) {
       node.results.push_back(bind(stack[first_result + i], node, result));
     }
-    if (std::ranges::count(kUninitialised, schema.name()) > 0) {
+    if (returns_unwritten(schema.name())) {
       for_each_value(node.results.front(),
                      [&](ValueId v) { uninitialised_.insert(values_.memory(v)); });
     }
@@ -243,11 +220,6 @@ class OperatorRecorder final : public Tracer {
     return true;
   }
 
-  // empty_like and similar operators read only the shape of their argument.
-  static bool reads_elements(std::string_view op) {
-    return !op.ends_with("_like") && !op.starts_with("aten::new_");
-  }
-
   void call(const c10::OperatorHandle& op, const GraphNode& node, torch::jit::Stack& stack) {
     if (!change_) return op.callBoxed(stack);
     if (const auto decides = shape_deciding_argument(op.schema())) {
@@ -264,14 +236,6 @@ class OperatorRecorder final : public Tracer {
   }
 
   // Arguments -------------------------------------------------------------------------------------
-
-  static bool reads_back(const c10::FunctionSchema& schema) {
-    const auto is_tensor = [](const c10::Argument& argument) {
-      return takes_tensors(argument.real_type());
-    };
-    return std::ranges::any_of(schema.arguments(), is_tensor) &&
-           !std::ranges::all_of(schema.returns(), is_tensor);
-  }
 
   Argument convert(const c10::IValue& given, const c10::TypePtr& type, std::string_view name) {
     if (given.isTensor()) {
