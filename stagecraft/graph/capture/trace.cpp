@@ -13,15 +13,14 @@
 #include <ATen/core/stack.h>
 #include <c10/core/GradMode.h>
 
-#include "stagecraft/base/check.h"
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/capture/element_access.h"
 #include "stagecraft/graph/capture/element_shapes.h"
 #include "stagecraft/graph/capture/history.h"
+#include "stagecraft/graph/capture/trace_place.h"
 #include "stagecraft/graph/capture/traced_values.h"
 #include "stagecraft/graph/capture/tracer.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/names.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run/run_mode.h"
 #include "stagecraft/tree/describe.h"
@@ -30,11 +29,6 @@
 namespace stagecraft {
 
 namespace {
-
-std::string module_of(std::string_view parameter) {
-  const std::size_t dot = parameter.rfind('.');
-  return dot == std::string_view::npos ? std::string() : std::string(parameter.substr(0, dot));
-}
 
 /// Records the operators of a forward as the parts of a graph.
 class OperatorRecorder final : public Tracer {
@@ -69,7 +63,7 @@ class OperatorRecorder final : public Tracer {
   }
 
   void take_output(const c10::IValue& output) {
-    where_ = "the output of the model";
+    place_.set_subject("the output of the model");
     tree::Flat flat = tree::flatten(output, "output");
     parts_.output = flat.spec;
     for (const c10::IValue& leaf : flat.leaves) {
@@ -77,7 +71,7 @@ class OperatorRecorder final : public Tracer {
     }
     // An output may be memory that the model has filled by pointer.
     for (Argument& result : parts_.outputs) read_uninitialised(result, {});
-    if (const auto problem = values_.histories().find_problem(flat.leaves)) fail(*problem);
+    if (const auto problem = values_.histories().find_problem(flat.leaves)) place_.fail(*problem);
   }
 
   void use_other_elements(ElementChange change) { change_ = change; }
@@ -91,23 +85,19 @@ class OperatorRecorder final : public Tracer {
 
   GraphParts finish() { return std::move(parts_); }
 
-  void enter_scope(const std::string& name) override {
-    require<ArgumentError>(is_name(name), "scope: expected letters, digits, '_' and '.', got '{}'",
-                           name);
-    scopes_.push_back(scopes_.empty() ? name : scopes_.back() + "." + name);
-  }
-  void leave_scope() override { scopes_.pop_back(); }
+  void enter_scope(const std::string& name) override { place_.enter_scope(name); }
+  void leave_scope() override { place_.leave_scope(); }
 
   void record(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
     const c10::FunctionSchema& schema = op.schema();
-    where_ = toString(op.operator_name());
+    place_.set_subject(toString(op.operator_name()));
     // Answered without a record: whether two arguments are one tensor does not depend on elements.
     if (schema.name() == "aten::equal" && answer_equal(stack)) return;
     if (reads_back(schema)) {
       // Not recorded: the result follows from shapes and dtypes. If it differs at other sizes, so
       // do the numbers that the model computes from it, and capture compares those.
       if (reads_metadata(schema.name())) return op.callBoxed(stack);
-      fail(fmt::format(
+      place_.fail(fmt::format(
           "it reads a value back to the host, which a graph would freeze as it is now{}",
           schema.name() == "aten::equal"
               ? "; if different tensors may count as unequal, as in the attention of torch::nn, "
@@ -118,7 +108,7 @@ class OperatorRecorder final : public Tracer {
     node.op = op.operator_name();
     node.is_no_grad = !c10::GradMode::is_enabled();
     node.autocast = current_autocast();
-    if (!scopes_.empty()) node.scope = scopes_.back();
+    node.scope = place_.scope();
     const std::size_t count = schema.arguments().size();
     // A copy: the call replaces the arguments on the stack by its results.
     const std::vector<c10::IValue> given(stack.end() - static_cast<std::ptrdiff_t>(count),
@@ -133,7 +123,7 @@ class OperatorRecorder final : public Tracer {
     for (const std::size_t i : written) values_.save_before_change(given[i]);
     call(op, node, stack);
 
-    where_ = toString(op.operator_name());
+    place_.set_subject(toString(op.operator_name()));
     const std::size_t returned = schema.returns().size();
     // An operator whose result shares memory with an argument, such as a view, reads no elements of
     // that argument.
@@ -162,17 +152,6 @@ class OperatorRecorder final : public Tracer {
     // more.
     if (written.empty()) values_.rebind_states(given, stack, first_result);
     parts_.nodes.push_back(std::move(node));
-  }
-
-  [[noreturn]] void fail(const std::string& message) const {
-    std::string place = scopes_.empty() ? "" : fmt::format(" in {}", scopes_.back());
-    if (!last_module_) {
-      place += " before the first module that reads a parameter";
-    } else {
-      place += last_module_->empty() ? std::string(" in or after the model itself")
-                                     : fmt::format(" in or after module {}", *last_module_);
-    }
-    throw CaptureError(fmt::format("{}{}: {}", where_, place, message));
   }
 
  private:
@@ -257,8 +236,8 @@ class OperatorRecorder final : public Tracer {
       if (has_tensors) return list;
       return Argument::fixed(given);
     }
-    fail(fmt::format("argument '{}' is of a kind that a graph cannot hold: {}", name,
-                     describe(given)));
+    place_.fail(fmt::format("argument '{}' is of a kind that a graph cannot hold: {}", name,
+                            describe(given)));
   }
 
   ValueId value_of(const at::Tensor& tensor) {
@@ -272,7 +251,7 @@ class OperatorRecorder final : public Tracer {
   void note_module(ValueId value) {
     if (value.value() < static_cast<int32_t>(parts_.states.size()) &&
         parts_.states[value.position()].value == value) {
-      last_module_ = module_of(values_.name(value));
+      place_.note_state(values_.name(value));
     }
   }
 
@@ -282,7 +261,7 @@ class OperatorRecorder final : public Tracer {
     torch::autograd::Node* history = history_of(tensor);
     if (history == nullptr) return;
     const auto problem = values_.histories().find_problem(*history, history != entry.history);
-    if (problem) fail(*problem);
+    if (problem) place_.fail(*problem);
   }
 
   // Makes a state or a value for a tensor that no recorded operator made.
@@ -292,7 +271,7 @@ class OperatorRecorder final : public Tracer {
       return detached(tensor, storage->latest);
     // As a constant it would lose its history, and the parameters outside would get no gradients.
     if (tensor.requires_grad() && !tensor.is_leaf()) {
-      fail(
+      place_.fail(
           "it reads a tensor that was computed from parameters outside of the model; compute it "
           "inside, or detach it");
     }
@@ -320,14 +299,14 @@ class OperatorRecorder final : public Tracer {
     const std::optional<ValueId> same = values_.find_same(tensor);
     // Only a detach is known to make such a tensor.
     if (!same || tensor.requires_grad()) {
-      fail(fmt::format(
+      place_.fail(fmt::format(
           "it reads a tensor that shares memory with %{}, but was not made from it by an operator",
           values_.name(latest)));
     }
     GraphNode node;
     node.op = {"aten::detach", ""};
     node.name = values_.names().of_operator("detach");
-    if (!scopes_.empty()) node.scope = scopes_.back();
+    node.scope = place_.scope();
     node.arguments.emplace_back(*same);
     const ValueId value = values_.make_value(tensor, node.name);
     node.results.emplace_back(value);
@@ -344,7 +323,8 @@ class OperatorRecorder final : public Tracer {
       const int32_t shared = values_.memory(value);
       if (!uninitialised_.contains(shared) || result_memory.contains(shared)) return value;
       const auto constant = values_.freeze(value);
-      if (!constant) fail(fmt::format("%{} is read but was never written", values_.name(value)));
+      if (!constant)
+        place_.fail(fmt::format("%{} is read but was never written", values_.name(value)));
       return *constant;
     });
   }
@@ -368,9 +348,7 @@ class OperatorRecorder final : public Tracer {
   std::unordered_set<int32_t> uninitialised_;
   TraceOptions options_;
   std::optional<ElementChange> change_;
-  std::vector<std::string> scopes_;
-  std::string where_;
-  std::optional<std::string> last_module_;  // empty for the model itself
+  TracePlace place_;
 };
 
 }  // namespace
