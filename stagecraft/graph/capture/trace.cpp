@@ -20,6 +20,7 @@
 #include "stagecraft/graph/capture/trace_place.h"
 #include "stagecraft/graph/capture/traced_values.h"
 #include "stagecraft/graph/capture/tracer.h"
+#include "stagecraft/graph/capture/unwritten_memory.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run/run_mode.h"
@@ -70,7 +71,7 @@ class OperatorRecorder final : public Tracer {
       parts_.outputs.push_back(convert(leaf, c10::AnyType::get(), "output"));
     }
     // An output may be memory that the model has filled by pointer.
-    for (Argument& result : parts_.outputs) read_uninitialised(result, {});
+    for (Argument& result : parts_.outputs) unwritten_.freeze(result, {});
     if (const auto problem = values_.histories().find_problem(flat.leaves)) place_.fail(*problem);
   }
 
@@ -125,18 +126,15 @@ class OperatorRecorder final : public Tracer {
 
     place_.set_subject(toString(op.operator_name()));
     const std::size_t returned = schema.returns().size();
-    // An operator whose result shares memory with an argument, such as a view, reads no elements of
-    // that argument.
     std::unordered_set<int32_t> result_memory;
     const std::size_t first_result = stack.size() - returned;
     for (std::size_t i = 0; i < returned; ++i)
       values_.collect_memory(stack[first_result + i], result_memory);
     for (std::size_t i = 0; i < count; ++i) {
       if (std::ranges::count(written, i) > 0) {
-        for_each_value(node.arguments[i],
-                       [&](ValueId v) { uninitialised_.erase(values_.memory(v)); });
+        unwritten_.note_written(node.arguments[i]);
       } else if (reads_elements(schema.name())) {
-        read_uninitialised(node.arguments[i], result_memory);
+        unwritten_.freeze(node.arguments[i], result_memory);
       }
     }
     node.name = values_.names().of_operator(schema.name());
@@ -144,10 +142,7 @@ class OperatorRecorder final : public Tracer {
     for (std::size_t i = 0; i < returned; ++i) {
       node.results.push_back(bind(stack[first_result + i], node, result));
     }
-    if (returns_unwritten(schema.name())) {
-      for_each_value(node.results.front(),
-                     [&](ValueId v) { uninitialised_.insert(values_.memory(v)); });
-    }
+    if (returns_unwritten(schema.name())) unwritten_.note_allocated(node.results.front());
     // An operator that writes returns its argument with new elements, which is not the state any
     // more.
     if (written.empty()) values_.rebind_states(given, stack, first_result);
@@ -316,19 +311,6 @@ class OperatorRecorder final : public Tracer {
 
   // Results ---------------------------------------------------------------------------------------
 
-  // If a tensor was allocated without elements and no operator wrote to it, the model filled it by
-  // pointer. Its elements become a constant.
-  void read_uninitialised(Argument& argument, const std::unordered_set<int32_t>& result_memory) {
-    argument = map_values(argument, [&](ValueId value) -> Argument {
-      const int32_t shared = values_.memory(value);
-      if (!uninitialised_.contains(shared) || result_memory.contains(shared)) return value;
-      const auto constant = values_.freeze(value);
-      if (!constant)
-        place_.fail(fmt::format("%{} is read but was never written", values_.name(value)));
-      return *constant;
-    });
-  }
-
   Argument bind(const c10::IValue& returned, const GraphNode& node, int& number) {
     if (returned.isTensor()) {
       const at::Tensor& tensor = returned.toTensor();
@@ -345,10 +327,10 @@ class OperatorRecorder final : public Tracer {
 
   GraphParts parts_;
   TracedValues values_{parts_};
-  std::unordered_set<int32_t> uninitialised_;
+  TracePlace place_;
+  UnwrittenMemory unwritten_{values_, place_};
   TraceOptions options_;
   std::optional<ElementChange> change_;
-  TracePlace place_;
 };
 
 }  // namespace
