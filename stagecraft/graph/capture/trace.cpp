@@ -5,8 +5,10 @@
 #include <cstdint>
 #include <exception>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
@@ -16,15 +18,13 @@
 #include "stagecraft/base/error.h"
 #include "stagecraft/graph/capture/element_access.h"
 #include "stagecraft/graph/capture/element_shapes.h"
-#include "stagecraft/graph/capture/history.h"
 #include "stagecraft/graph/capture/trace_place.h"
+#include "stagecraft/graph/capture/traced_arguments.h"
 #include "stagecraft/graph/capture/traced_values.h"
 #include "stagecraft/graph/capture/tracer.h"
 #include "stagecraft/graph/capture/unwritten_memory.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run/run_mode.h"
-#include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
@@ -68,7 +68,7 @@ class OperatorRecorder final : public Tracer {
     tree::Flat flat = tree::flatten(output, "output");
     parts_.output = flat.spec;
     for (const c10::IValue& leaf : flat.leaves) {
-      parts_.outputs.push_back(convert(leaf, c10::AnyType::get(), "output"));
+      parts_.outputs.push_back(arguments_.convert(leaf, c10::AnyType::get(), "output"));
     }
     // An output may be memory that the model has filled by pointer.
     for (Argument& result : parts_.outputs) unwritten_.freeze(result, {});
@@ -116,7 +116,7 @@ class OperatorRecorder final : public Tracer {
                                          stack.end());
     for (std::size_t i = 0; i < count; ++i) {
       const c10::Argument& formal = schema.arguments()[i];
-      node.arguments.push_back(convert(given[i], formal.real_type(), formal.name()));
+      node.arguments.push_back(arguments_.convert(given[i], formal.real_type(), formal.name()));
     }
     const auto written = written_arguments(schema, node.arguments);
     // Arguments are converted before the call, because an in-place operator gives its tensor a new
@@ -209,106 +209,6 @@ class OperatorRecorder final : public Tracer {
     }
   }
 
-  // Arguments -------------------------------------------------------------------------------------
-
-  Argument convert(const c10::IValue& given, const c10::TypePtr& type, std::string_view name) {
-    if (given.isTensor()) {
-      if (given.toTensor().defined()) return value_of(given.toTensor());
-      return type->kind() == c10::TypeKind::OptionalType ? Argument() : Argument::fixed(given);
-    }
-    if (given.isGenerator()) values_.saved().save(given.toGenerator());
-    if (given.isNone() || given.isScalar() || given.isString() || given.isDevice() ||
-        given.isGenerator() || given.isIntList() || given.isBoolList() || given.isDoubleList()) {
-      return Argument::fixed(given);
-    }
-    if (given.isList()) {
-      Argument::List list;
-      bool has_tensors = takes_tensors(type);
-      for (const c10::IValue& each : given.toListRef()) {
-        has_tensors |= each.isTensor();
-        list.push_back(convert(each, c10::OptionalType::create(c10::TensorType::get()), name));
-      }
-      if (has_tensors) return list;
-      return Argument::fixed(given);
-    }
-    place_.fail(fmt::format("argument '{}' is of a kind that a graph cannot hold: {}", name,
-                            describe(given)));
-  }
-
-  ValueId value_of(const at::Tensor& tensor) {
-    const TracedValues::Entry* known = values_.find(tensor);
-    if (known == nullptr) return adopt(tensor);
-    check_history(*known, tensor);
-    note_module(known->value);
-    return known->value;
-  }
-
-  void note_module(ValueId value) {
-    if (value.value() < static_cast<int32_t>(parts_.states.size()) &&
-        parts_.states[value.position()].value == value) {
-      place_.note_state(values_.name(value));
-    }
-  }
-
-  // A custom autograd function runs its operators without gradients, and then sets its own history
-  // on the results.
-  void check_history(const TracedValues::Entry& entry, const at::Tensor& tensor) const {
-    torch::autograd::Node* history = history_of(tensor);
-    if (history == nullptr) return;
-    const auto problem = values_.histories().find_problem(*history, history != entry.history);
-    if (problem) place_.fail(*problem);
-  }
-
-  // Makes a state or a value for a tensor that no recorded operator made.
-  ValueId adopt(const at::Tensor& tensor) {
-    const TracedValues::Storage* storage = values_.find_storage(tensor);
-    if (storage != nullptr && storage->latest.value() >= 0)
-      return detached(tensor, storage->latest);
-    // As a constant it would lose its history, and the parameters outside would get no gradients.
-    if (tensor.requires_grad() && !tensor.is_leaf()) {
-      place_.fail(
-          "it reads a tensor that was computed from parameters outside of the model; compute it "
-          "inside, or detach it");
-    }
-    at::Tensor kept = tensor;
-    // Memory that the tensor does not own (from_blob) may be gone when the graph runs.
-    if (tensor.unsafeGetTensorImpl()->has_storage() &&
-        tensor.unsafeGetTensorImpl()->unsafe_storage().data_ptr().get_context() == nullptr) {
-      kept = tensor.detach().clone(at::MemoryFormat::Preserve);
-    }
-    // A leaf that requires gradients and was not named: the model trains it, so it must not become
-    // a constant.
-    const bool is_parameter = tensor.requires_grad();
-    const ValueId value =
-        values_.add_state(is_parameter ? GraphState::Kind::kParameter : GraphState::Kind::kConstant,
-                          kept, values_.names().make(is_parameter ? "parameter_0" : "constant_0"));
-    // The model reads the original, perhaps again. It must be the same state then.
-    if (!kept.is_same(tensor)) values_.bind(tensor, value);
-    values_.keep(tensor);
-    return value;
-  }
-
-  // Tensor::data() returns a different tensor with the same elements and without history, and calls
-  // no operator. It is recorded as a detach.
-  ValueId detached(const at::Tensor& tensor, ValueId latest) {
-    const std::optional<ValueId> same = values_.find_same(tensor);
-    // Only a detach is known to make such a tensor.
-    if (!same || tensor.requires_grad()) {
-      place_.fail(fmt::format(
-          "it reads a tensor that shares memory with %{}, but was not made from it by an operator",
-          values_.name(latest)));
-    }
-    GraphNode node;
-    node.op = {"aten::detach", ""};
-    node.name = values_.names().of_operator("detach");
-    node.scope = place_.scope();
-    node.arguments.emplace_back(*same);
-    const ValueId value = values_.make_value(tensor, node.name);
-    node.results.emplace_back(value);
-    parts_.nodes.push_back(std::move(node));
-    return value;
-  }
-
   // Results ---------------------------------------------------------------------------------------
 
   Argument bind(const c10::IValue& returned, const GraphNode& node, int& number) {
@@ -328,6 +228,7 @@ class OperatorRecorder final : public Tracer {
   GraphParts parts_;
   TracedValues values_{parts_};
   TracePlace place_;
+  TracedArguments arguments_{parts_, values_, place_};
   UnwrittenMemory unwritten_{values_, place_};
   TraceOptions options_;
   std::optional<ElementChange> change_;
