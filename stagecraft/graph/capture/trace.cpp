@@ -20,6 +20,7 @@
 #include "stagecraft/graph/capture/element_shapes.h"
 #include "stagecraft/graph/capture/trace_place.h"
 #include "stagecraft/graph/capture/traced_arguments.h"
+#include "stagecraft/graph/capture/traced_inputs.h"
 #include "stagecraft/graph/capture/traced_values.h"
 #include "stagecraft/graph/capture/tracer.h"
 #include "stagecraft/graph/capture/unwritten_memory.h"
@@ -43,24 +44,7 @@ class OperatorRecorder final : public Tracer {
 
   /// The arguments that the model is called with instead of `arguments`.
   Arguments take_inputs(const Arguments& arguments) {
-    Arguments given;
-    std::vector<c10::IValue> args;
-    std::vector<std::pair<std::string, c10::IValue>> kwargs;
-    auto add = [&](const std::string& path, const c10::IValue& leaf) {
-      return add_input(path, leaf);
-    };
-    for (std::size_t i = 0; i < arguments.args.size(); ++i) {
-      given.args.push_back(tree::map_with_path(arguments.args[i], fmt::format("arg{}", i), add));
-      args.push_back(given.args.back());
-    }
-    for (const auto& [name, value] : arguments.kwargs) {
-      c10::IValue mine = tree::map_with_path(value, name, add);
-      kwargs.emplace_back(name, mine);
-      given.kwargs.set(name, std::move(mine));
-    }
-    parts_.args = tree::flatten(tree::tuple(std::move(args))).spec;
-    parts_.kwargs = tree::flatten(tree::dict(std::move(kwargs))).spec;
-    return given;
+    return trace_inputs(parts_, values_, arguments, options_.has_input_grads);
   }
 
   void take_output(const c10::IValue& output) {
@@ -150,36 +134,6 @@ class OperatorRecorder final : public Tracer {
   }
 
  private:
-  c10::IValue add_input(const std::string& path, const c10::IValue& leaf) {
-    if (!leaf.isTensor() || !leaf.toTensor().defined()) {
-      parts_.inputs.push_back(Argument::fixed(leaf));
-      return leaf;
-    }
-    // A copy: the model may change its arguments in place, and the caller's tensors must stay as
-    // they are. The strides stay, because they decide which kernels run.
-    at::Tensor mine = leaf.toTensor().detach().clone(at::MemoryFormat::Preserve);
-    if (options_.has_input_grads && (mine.is_floating_point() || mine.is_complex())) {
-      // A copy of the leaf, because a leaf must not be changed in place.
-      mine = mine.requires_grad_().clone(at::MemoryFormat::Preserve);
-    }
-    if (!mine.is_cpu()) values_.saved().save_default_generator(mine.device());
-    const ValueId value = values_.make_value(mine, values_.names().make(readable(path)));
-    if (auto* storage = values_.find_storage(mine)) storage->is_outside = true;
-    values_.keep(mine);
-    parts_.inputs.push_back(value);
-    return mine;
-  }
-
-  /// Turns arg0["mask"][1] into arg0.mask.1.
-  static std::string readable(const std::string& path) {
-    std::string name;
-    for (const char c : path) {
-      if (c == '[') name += '.';
-      if (c != '[' && c != ']' && c != '"') name += c;
-    }
-    return name;
-  }
-
   // Calls -----------------------------------------------------------------------------------------
 
   // torch::nn's attention calls at::equal to find out whether query, key and value are one tensor.
