@@ -18,6 +18,7 @@
 #include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/train/clip.h"
 #include "stagecraft/train/device_update.h"
+#include "stagecraft/train/trainer_options.h"
 #include "stagecraft/train/trainer_world.h"
 #include "stagecraft/train/training_state.h"
 #include "stagecraft/train/update_measures.h"
@@ -242,28 +243,7 @@ class Trainer::Impl {
 
   // Checks the options. Returns the pipe.
   const Pipe& checked(const Loss& loss) const {
-    check(options_.learning_rate);
-    require<ArgumentError>(static_cast<bool>(loss), "a Trainer needs a loss");
-    require<ArgumentError>(
-        options_.microbatches >= 1 && options_.accumulate >= 1,
-        "expected at least one microbatch and one step for each update, got {} and {}",
-        options_.microbatches, options_.accumulate);
-    require<ArgumentError>(options_.clip >= 0, "expected a norm of at least 0 to clip at, got {}",
-                           options_.clip);
-    require<ArgumentError>(options_.threads_per_rank >= 1,
-                           "expected at least one thread for each rank, got {}",
-                           options_.threads_per_rank);
-    require<ArgumentError>(options_.shard == ShardKind::kNone || options_.transport != nullptr,
-                           "sharded {} need replicas: set TrainerOptions::transport and replicas",
-                           to_string(options_.shard));
-    require<ArgumentError>(options_.replicas == 1 || options_.transport != nullptr,
-                           "{} replicas need a world: set TrainerOptions::transport",
-                           options_.replicas);
-    for (const int32_t stage : options_.recompute) {
-      require<ArgumentError>(stage >= 0 && stage < pipe_.num_stages(),
-                             "recompute: expected stages from 0 to {}, got {}",
-                             pipe_.num_stages() - 1, stage);
-    }
+    check(options_, pipe_, loss);
     // A thread takes over the process's number at its first query, so query before setting it.
     at::get_num_threads();
     at::set_num_threads(options_.threads_per_rank);
