@@ -4,7 +4,6 @@
 #include <cmath>
 #include <cstdint>
 #include <random>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,11 +14,11 @@
 #include "stagecraft/base/log.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/run/saved_state.h"
-#include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/train/clip.h"
 #include "stagecraft/train/device_update.h"
 #include "stagecraft/train/trainer_options.h"
 #include "stagecraft/train/trainer_world.h"
+#include "stagecraft/train/training_memory.h"
 #include "stagecraft/train/training_state.h"
 #include "stagecraft/train/update_measures.h"
 
@@ -119,29 +118,7 @@ class Trainer::Impl {
     return result;
   }
 
-  Memory memory() const {
-    Memory memory{.optimizer = state_.optimizer_bytes()};
-    const ParameterShards* const shards = state_.shards();
-    std::set<const c10::TensorImpl*> seen;
-    for (const ModelState& state : state_.all()) {
-      for (const at::Tensor& copy : state.copies) {
-        const bool is_here = world_.has_stage(state.stage);
-        if (!is_here || !seen.insert(copy.unsafeGetTensorImpl()).second) continue;
-        if (copy.grad().defined()) memory.gradients += static_cast<int64_t>(copy.grad().nbytes());
-        if (shards != nullptr && shards->find_unit(copy) != nullptr) continue;
-        memory.parameters += static_cast<int64_t>(copy.nbytes());
-      }
-    }
-    if (shards == nullptr) return memory;
-    memory.parameters += shards->whole_bytes();
-    for (const auto& unit : shards->units()) {
-      if (shards->kind() == ShardKind::kParameters) memory.parameters += unit->piece_bytes();
-      if (unit->piece().grad().defined()) {
-        memory.gradients += static_cast<int64_t>(unit->piece().grad().nbytes());
-      }
-    }
-    return memory;
-  }
+  Memory memory() const { return training_memory(state_, world_); }
 
   int64_t steps() const { return steps_; }
   const Pipe& pipe() const { return pipe_; }
