@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <random>
 #include <utility>
 
 #include <fmt/format.h>
@@ -18,6 +17,7 @@
 #include "stagecraft/train/device_update.h"
 #include "stagecraft/train/trainer_options.h"
 #include "stagecraft/train/trainer_world.h"
+#include "stagecraft/train/training_checkpoints.h"
 #include "stagecraft/train/training_memory.h"
 #include "stagecraft/train/training_state.h"
 #include "stagecraft/train/update_measures.h"
@@ -33,7 +33,8 @@ class Trainer::Impl {
         state_(
             pipe_, options_.adamw, [&](StageId stage) { return world_.has_stage(stage); },
             world_.shards()),
-        measures_(world_, state_) {
+        measures_(world_, state_),
+        checkpoints_(world_, state_, options_.seed) {
     require<ArgumentError>(std::any_of(state_.all().begin(), state_.all().end(),
                                        [](const ModelState& state) { return state.is_trained(); }),
                            "the model has no trainable parameters");
@@ -148,45 +149,12 @@ class Trainer::Impl {
     return found;
   }
 
-  Checkpoint checkpoint(std::string notes) {
-    Checkpoint result{.step = steps_,
-                      .seed = options_.seed,
-                      .pipeline_steps = world_.completed_steps(),
-                      .notes = std::move(notes),
-                      .stages = {}};
-    if (world_.shards()) {
-      const auto is_here = [&](StageId stage) { return world_.has_stage(stage); };
-      state_.fill_part(result, part_of_rank(), is_here);
-      return result;
-    }
-    std::vector<std::vector<at::Tensor>> stages;
-    world_.together(
-        [&] { stages = world_.collect([&](StageId stage) { return state_.tensors_of(stage); }); });
-    for (const auto& tensors : stages) {
-      const StageId stage(static_cast<int32_t>(result.stages.size()));
-      result.stages.push_back(state_.sections_of(stage, tensors));
-    }
-    result.is_elsewhere = stages.empty();
-    return result;
-  }
+  Checkpoint checkpoint(std::string notes) { return checkpoints_.make(steps_, std::move(notes)); }
 
   void restore(const Checkpoint& checkpoint) {
-    require<ArgumentError>(!checkpoint.is_elsewhere,
-                           "the tensors of this checkpoint are on rank 0: save the checkpoint, "
-                           "then load it on all ranks");
-    require<ArgumentError>(!checkpoint.part.has_value(),
-                           "this is one rank's part of a checkpoint: save it on all ranks, then "
-                           "load the checkpoint");
-    require<MetadataError>(checkpoint.step >= 0,
-                           "expected a checkpoint of step 0 or later, got step {}",
-                           checkpoint.step);
-    require<MetadataError>(checkpoint.seed == options_.seed,
-                           "the checkpoint was written with seed {}, but this trainer uses seed {}",
-                           checkpoint.seed, options_.seed);
-    state_.restore(checkpoint);
+    checkpoints_.restore(checkpoint);
     is_stale_ = false;
     steps_ = checkpoint.step;
-    world_.set_completed_steps(checkpoint.pipeline_steps);
   }
 
   void release_other_stages() {
@@ -247,21 +215,6 @@ class Trainer::Impl {
     is_stale_ = false;
   }
 
-  /// The number of this rank's part of a checkpoint, and the name of the run, which rank 0 draws.
-  Checkpoint::Part part_of_rank() {
-    if (run_ == 0) {
-      world_.together([&] {
-        std::random_device random;
-        const auto drawn =
-            static_cast<int64_t>((uint64_t{random()} << 32U | random()) & INT64_MAX) | 1;
-        run_ = static_cast<uint64_t>(world_.gather_all(drawn).front().toInt());
-      });
-    }
-    return {.number = world_.place().self.value(),
-            .count = world_.place().ranks * world_.place().replicas,
-            .run = run_};
-  }
-
   /// Runs the steps of an update.
   UpdateLosses run_microbatches(const Arguments& inputs, const c10::IValue& target,
                                 bool measure_memory) {
@@ -303,12 +256,12 @@ class Trainer::Impl {
   TrainerWorld world_;
   TrainingState state_;
   UpdateMeasures measures_;
+  TrainingCheckpoints checkpoints_;
   std::unique_ptr<detail::DeviceUpdate> device_update_;  // null: the host clips and updates
   std::vector<at::Tensor> evaluation_buffers_;           // that a forward changes
   int64_t steps_ = 0;
   bool is_stale_ = false;   // weights of other replicas' pieces
   bool has_times_ = false;  // of the last step
-  uint64_t run_ = 0;        // 0: not drawn yet
 };
 
 Trainer::Trainer(Pipe pipe, const Loss& loss, TrainerOptions options)
