@@ -3,8 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstdint>
-#include <random>
-#include <set>
 #include <utility>
 
 #include <fmt/format.h>
@@ -15,10 +13,12 @@
 #include "stagecraft/base/log.h"
 #include "stagecraft/graph/effects.h"
 #include "stagecraft/graph/run/saved_state.h"
-#include "stagecraft/shard/parameter_shards.h"
 #include "stagecraft/train/clip.h"
 #include "stagecraft/train/device_update.h"
+#include "stagecraft/train/trainer_options.h"
 #include "stagecraft/train/trainer_world.h"
+#include "stagecraft/train/training_checkpoints.h"
+#include "stagecraft/train/training_memory.h"
 #include "stagecraft/train/training_state.h"
 #include "stagecraft/train/update_measures.h"
 
@@ -33,7 +33,8 @@ class Trainer::Impl {
         state_(
             pipe_, options_.adamw, [&](StageId stage) { return world_.has_stage(stage); },
             world_.shards()),
-        measures_(world_, state_) {
+        measures_(world_, state_),
+        checkpoints_(world_, state_, options_.seed) {
     require<ArgumentError>(std::any_of(state_.all().begin(), state_.all().end(),
                                        [](const ModelState& state) { return state.is_trained(); }),
                            "the model has no trainable parameters");
@@ -118,29 +119,7 @@ class Trainer::Impl {
     return result;
   }
 
-  Memory memory() const {
-    Memory memory{.optimizer = state_.optimizer_bytes()};
-    const ParameterShards* const shards = state_.shards();
-    std::set<const c10::TensorImpl*> seen;
-    for (const ModelState& state : state_.all()) {
-      for (const at::Tensor& copy : state.copies) {
-        const bool is_here = world_.has_stage(state.stage);
-        if (!is_here || !seen.insert(copy.unsafeGetTensorImpl()).second) continue;
-        if (copy.grad().defined()) memory.gradients += static_cast<int64_t>(copy.grad().nbytes());
-        if (shards != nullptr && shards->find_unit(copy) != nullptr) continue;
-        memory.parameters += static_cast<int64_t>(copy.nbytes());
-      }
-    }
-    if (shards == nullptr) return memory;
-    memory.parameters += shards->whole_bytes();
-    for (const auto& unit : shards->units()) {
-      if (shards->kind() == ShardKind::kParameters) memory.parameters += unit->piece_bytes();
-      if (unit->piece().grad().defined()) {
-        memory.gradients += static_cast<int64_t>(unit->piece().grad().nbytes());
-      }
-    }
-    return memory;
-  }
+  Memory memory() const { return training_memory(state_, world_); }
 
   int64_t steps() const { return steps_; }
   const Pipe& pipe() const { return pipe_; }
@@ -170,45 +149,12 @@ class Trainer::Impl {
     return found;
   }
 
-  Checkpoint checkpoint(std::string notes) {
-    Checkpoint result{.step = steps_,
-                      .seed = options_.seed,
-                      .pipeline_steps = world_.completed_steps(),
-                      .notes = std::move(notes),
-                      .stages = {}};
-    if (world_.shards()) {
-      const auto is_here = [&](StageId stage) { return world_.has_stage(stage); };
-      state_.fill_part(result, part_of_rank(), is_here);
-      return result;
-    }
-    std::vector<std::vector<at::Tensor>> stages;
-    world_.together(
-        [&] { stages = world_.collect([&](StageId stage) { return state_.tensors_of(stage); }); });
-    for (const auto& tensors : stages) {
-      const StageId stage(static_cast<int32_t>(result.stages.size()));
-      result.stages.push_back(state_.sections_of(stage, tensors));
-    }
-    result.is_elsewhere = stages.empty();
-    return result;
-  }
+  Checkpoint checkpoint(std::string notes) { return checkpoints_.make(steps_, std::move(notes)); }
 
   void restore(const Checkpoint& checkpoint) {
-    require<ArgumentError>(!checkpoint.is_elsewhere,
-                           "the tensors of this checkpoint are on rank 0: save the checkpoint, "
-                           "then load it on all ranks");
-    require<ArgumentError>(!checkpoint.part.has_value(),
-                           "this is one rank's part of a checkpoint: save it on all ranks, then "
-                           "load the checkpoint");
-    require<MetadataError>(checkpoint.step >= 0,
-                           "expected a checkpoint of step 0 or later, got step {}",
-                           checkpoint.step);
-    require<MetadataError>(checkpoint.seed == options_.seed,
-                           "the checkpoint was written with seed {}, but this trainer uses seed {}",
-                           checkpoint.seed, options_.seed);
-    state_.restore(checkpoint);
+    checkpoints_.restore(checkpoint);
     is_stale_ = false;
     steps_ = checkpoint.step;
-    world_.set_completed_steps(checkpoint.pipeline_steps);
   }
 
   void release_other_stages() {
@@ -242,28 +188,7 @@ class Trainer::Impl {
 
   // Checks the options. Returns the pipe.
   const Pipe& checked(const Loss& loss) const {
-    check(options_.learning_rate);
-    require<ArgumentError>(static_cast<bool>(loss), "a Trainer needs a loss");
-    require<ArgumentError>(
-        options_.microbatches >= 1 && options_.accumulate >= 1,
-        "expected at least one microbatch and one step for each update, got {} and {}",
-        options_.microbatches, options_.accumulate);
-    require<ArgumentError>(options_.clip >= 0, "expected a norm of at least 0 to clip at, got {}",
-                           options_.clip);
-    require<ArgumentError>(options_.threads_per_rank >= 1,
-                           "expected at least one thread for each rank, got {}",
-                           options_.threads_per_rank);
-    require<ArgumentError>(options_.shard == ShardKind::kNone || options_.transport != nullptr,
-                           "sharded {} need replicas: set TrainerOptions::transport and replicas",
-                           to_string(options_.shard));
-    require<ArgumentError>(options_.replicas == 1 || options_.transport != nullptr,
-                           "{} replicas need a world: set TrainerOptions::transport",
-                           options_.replicas);
-    for (const int32_t stage : options_.recompute) {
-      require<ArgumentError>(stage >= 0 && stage < pipe_.num_stages(),
-                             "recompute: expected stages from 0 to {}, got {}",
-                             pipe_.num_stages() - 1, stage);
-    }
+    check(options_, pipe_, loss);
     // A thread takes over the process's number at its first query, so query before setting it.
     at::get_num_threads();
     at::set_num_threads(options_.threads_per_rank);
@@ -288,21 +213,6 @@ class Trainer::Impl {
   void refresh_weights() {
     if (is_stale_) world_.gather_weights();
     is_stale_ = false;
-  }
-
-  /// The number of this rank's part of a checkpoint, and the name of the run, which rank 0 draws.
-  Checkpoint::Part part_of_rank() {
-    if (run_ == 0) {
-      world_.together([&] {
-        std::random_device random;
-        const auto drawn =
-            static_cast<int64_t>((uint64_t{random()} << 32U | random()) & INT64_MAX) | 1;
-        run_ = static_cast<uint64_t>(world_.gather_all(drawn).front().toInt());
-      });
-    }
-    return {.number = world_.place().self.value(),
-            .count = world_.place().ranks * world_.place().replicas,
-            .run = run_};
   }
 
   /// Runs the steps of an update.
@@ -346,12 +256,12 @@ class Trainer::Impl {
   TrainerWorld world_;
   TrainingState state_;
   UpdateMeasures measures_;
+  TrainingCheckpoints checkpoints_;
   std::unique_ptr<detail::DeviceUpdate> device_update_;  // null: the host clips and updates
   std::vector<at::Tensor> evaluation_buffers_;           // that a forward changes
   int64_t steps_ = 0;
   bool is_stale_ = false;   // weights of other replicas' pieces
   bool has_times_ = false;  // of the last step
-  uint64_t run_ = 0;        // 0: not drawn yet
 };
 
 Trainer::Trainer(Pipe pipe, const Loss& loss, TrainerOptions options)

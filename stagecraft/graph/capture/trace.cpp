@@ -1,63 +1,36 @@
 #include "stagecraft/graph/capture/trace.h"
 
 #include <algorithm>
-#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <exception>
 #include <optional>
-#include <string_view>
+#include <string>
 #include <unordered_set>
+#include <utility>
+#include <vector>
 
 #include <fmt/format.h>
 
 #include <ATen/core/stack.h>
 #include <c10/core/GradMode.h>
 
-#include "stagecraft/base/check.h"
 #include "stagecraft/base/error.h"
+#include "stagecraft/graph/capture/element_access.h"
 #include "stagecraft/graph/capture/element_shapes.h"
-#include "stagecraft/graph/capture/history.h"
+#include "stagecraft/graph/capture/trace_place.h"
+#include "stagecraft/graph/capture/traced_arguments.h"
+#include "stagecraft/graph/capture/traced_inputs.h"
 #include "stagecraft/graph/capture/traced_values.h"
 #include "stagecraft/graph/capture/tracer.h"
+#include "stagecraft/graph/capture/unwritten_memory.h"
 #include "stagecraft/graph/effects.h"
-#include "stagecraft/graph/names.h"
-#include "stagecraft/graph/op_types.h"
 #include "stagecraft/graph/run/run_mode.h"
-#include "stagecraft/tree/describe.h"
 #include "stagecraft/tree/tree.h"
 
 namespace stagecraft {
 
 namespace {
-
-/// Operators whose results are not tensors and do not depend on elements. They are called and not
-/// recorded. This is a list, because schemas do not tell such operators from item(), which reads an
-/// element.
-constexpr std::array<std::string_view, 26> kMetadataOperators = {
-    "aten::is_same_size",   "aten::result_type",
-    "aten::can_cast",       "aten::is_floating_point",
-    "aten::is_complex",     "aten::is_signed",
-    "aten::is_neg",         "aten::is_conj",
-    "aten::is_inference",   "aten::is_pinned",
-    "aten::is_set_to",      "aten::size",
-    "aten::stride",         "aten::sym_size",
-    "aten::sym_stride",     "aten::sym_numel",
-    "aten::is_leaf",        "aten::output_nr",
-    "aten::retains_grad",   "aten::_version",
-    "aten::dense_dim",      "aten::sparse_dim",
-    "aten::is_coalesced",   "aten::sym_storage_offset",
-    "aten::_is_zerotensor", "aten::cudnn_is_acceptable",
-};
-
-constexpr std::array<std::string_view, 6> kUninitialised = {
-    "aten::empty",     "aten::empty_like",        "aten::empty_strided",
-    "aten::new_empty", "aten::new_empty_strided", "aten::empty_permuted"};
-
-std::string module_of(std::string_view parameter) {
-  const std::size_t dot = parameter.rfind('.');
-  return dot == std::string_view::npos ? std::string() : std::string(parameter.substr(0, dot));
-}
 
 /// Records the operators of a forward as the parts of a graph.
 class OperatorRecorder final : public Tracer {
@@ -71,36 +44,19 @@ class OperatorRecorder final : public Tracer {
 
   /// The arguments that the model is called with instead of `arguments`.
   Arguments take_inputs(const Arguments& arguments) {
-    Arguments given;
-    std::vector<c10::IValue> args;
-    std::vector<std::pair<std::string, c10::IValue>> kwargs;
-    auto add = [&](const std::string& path, const c10::IValue& leaf) {
-      return add_input(path, leaf);
-    };
-    for (std::size_t i = 0; i < arguments.args.size(); ++i) {
-      given.args.push_back(tree::map_with_path(arguments.args[i], fmt::format("arg{}", i), add));
-      args.push_back(given.args.back());
-    }
-    for (const auto& [name, value] : arguments.kwargs) {
-      c10::IValue mine = tree::map_with_path(value, name, add);
-      kwargs.emplace_back(name, mine);
-      given.kwargs.set(name, std::move(mine));
-    }
-    parts_.args = tree::flatten(tree::tuple(std::move(args))).spec;
-    parts_.kwargs = tree::flatten(tree::dict(std::move(kwargs))).spec;
-    return given;
+    return trace_inputs(parts_, values_, arguments, options_.has_input_grads);
   }
 
   void take_output(const c10::IValue& output) {
-    where_ = "the output of the model";
+    place_.set_subject("the output of the model");
     tree::Flat flat = tree::flatten(output, "output");
     parts_.output = flat.spec;
     for (const c10::IValue& leaf : flat.leaves) {
-      parts_.outputs.push_back(convert(leaf, c10::AnyType::get(), "output"));
+      parts_.outputs.push_back(arguments_.convert(leaf, c10::AnyType::get(), "output"));
     }
     // An output may be memory that the model has filled by pointer.
-    for (Argument& result : parts_.outputs) read_uninitialised(result, {});
-    if (const auto problem = values_.histories().find_problem(flat.leaves)) fail(*problem);
+    for (Argument& result : parts_.outputs) unwritten_.freeze(result, {});
+    if (const auto problem = values_.histories().find_problem(flat.leaves)) place_.fail(*problem);
   }
 
   void use_other_elements(ElementChange change) { change_ = change; }
@@ -114,23 +70,19 @@ class OperatorRecorder final : public Tracer {
 
   GraphParts finish() { return std::move(parts_); }
 
-  void enter_scope(const std::string& name) override {
-    require<ArgumentError>(is_name(name), "scope: expected letters, digits, '_' and '.', got '{}'",
-                           name);
-    scopes_.push_back(scopes_.empty() ? name : scopes_.back() + "." + name);
-  }
-  void leave_scope() override { scopes_.pop_back(); }
+  void enter_scope(const std::string& name) override { place_.enter_scope(name); }
+  void leave_scope() override { place_.leave_scope(); }
 
   void record(const c10::OperatorHandle& op, torch::jit::Stack& stack) override {
     const c10::FunctionSchema& schema = op.schema();
-    where_ = toString(op.operator_name());
+    place_.set_subject(toString(op.operator_name()));
     // Answered without a record: whether two arguments are one tensor does not depend on elements.
     if (schema.name() == "aten::equal" && answer_equal(stack)) return;
     if (reads_back(schema)) {
       // Not recorded: the result follows from shapes and dtypes. If it differs at other sizes, so
       // do the numbers that the model computes from it, and capture compares those.
-      if (std::ranges::count(kMetadataOperators, schema.name()) > 0) return op.callBoxed(stack);
-      fail(fmt::format(
+      if (reads_metadata(schema.name())) return op.callBoxed(stack);
+      place_.fail(fmt::format(
           "it reads a value back to the host, which a graph would freeze as it is now{}",
           schema.name() == "aten::equal"
               ? "; if different tensors may count as unequal, as in the attention of torch::nn, "
@@ -141,14 +93,14 @@ class OperatorRecorder final : public Tracer {
     node.op = op.operator_name();
     node.is_no_grad = !c10::GradMode::is_enabled();
     node.autocast = current_autocast();
-    if (!scopes_.empty()) node.scope = scopes_.back();
+    node.scope = place_.scope();
     const std::size_t count = schema.arguments().size();
     // A copy: the call replaces the arguments on the stack by its results.
     const std::vector<c10::IValue> given(stack.end() - static_cast<std::ptrdiff_t>(count),
                                          stack.end());
     for (std::size_t i = 0; i < count; ++i) {
       const c10::Argument& formal = schema.arguments()[i];
-      node.arguments.push_back(convert(given[i], formal.real_type(), formal.name()));
+      node.arguments.push_back(arguments_.convert(given[i], formal.real_type(), formal.name()));
     }
     const auto written = written_arguments(schema, node.arguments);
     // Arguments are converted before the call, because an in-place operator gives its tensor a new
@@ -156,20 +108,17 @@ class OperatorRecorder final : public Tracer {
     for (const std::size_t i : written) values_.save_before_change(given[i]);
     call(op, node, stack);
 
-    where_ = toString(op.operator_name());
+    place_.set_subject(toString(op.operator_name()));
     const std::size_t returned = schema.returns().size();
-    // An operator whose result shares memory with an argument, such as a view, reads no elements of
-    // that argument.
     std::unordered_set<int32_t> result_memory;
     const std::size_t first_result = stack.size() - returned;
     for (std::size_t i = 0; i < returned; ++i)
       values_.collect_memory(stack[first_result + i], result_memory);
     for (std::size_t i = 0; i < count; ++i) {
       if (std::ranges::count(written, i) > 0) {
-        for_each_value(node.arguments[i],
-                       [&](ValueId v) { uninitialised_.erase(values_.memory(v)); });
+        unwritten_.note_written(node.arguments[i]);
       } else if (reads_elements(schema.name())) {
-        read_uninitialised(node.arguments[i], result_memory);
+        unwritten_.freeze(node.arguments[i], result_memory);
       }
     }
     node.name = values_.names().of_operator(schema.name());
@@ -177,58 +126,14 @@ class OperatorRecorder final : public Tracer {
     for (std::size_t i = 0; i < returned; ++i) {
       node.results.push_back(bind(stack[first_result + i], node, result));
     }
-    if (std::ranges::count(kUninitialised, schema.name()) > 0) {
-      for_each_value(node.results.front(),
-                     [&](ValueId v) { uninitialised_.insert(values_.memory(v)); });
-    }
+    if (returns_unwritten(schema.name())) unwritten_.note_allocated(node.results.front());
     // An operator that writes returns its argument with new elements, which is not the state any
     // more.
     if (written.empty()) values_.rebind_states(given, stack, first_result);
     parts_.nodes.push_back(std::move(node));
   }
 
-  [[noreturn]] void fail(const std::string& message) const {
-    std::string place = scopes_.empty() ? "" : fmt::format(" in {}", scopes_.back());
-    if (!last_module_) {
-      place += " before the first module that reads a parameter";
-    } else {
-      place += last_module_->empty() ? std::string(" in or after the model itself")
-                                     : fmt::format(" in or after module {}", *last_module_);
-    }
-    throw CaptureError(fmt::format("{}{}: {}", where_, place, message));
-  }
-
  private:
-  c10::IValue add_input(const std::string& path, const c10::IValue& leaf) {
-    if (!leaf.isTensor() || !leaf.toTensor().defined()) {
-      parts_.inputs.push_back(Argument::fixed(leaf));
-      return leaf;
-    }
-    // A copy: the model may change its arguments in place, and the caller's tensors must stay as
-    // they are. The strides stay, because they decide which kernels run.
-    at::Tensor mine = leaf.toTensor().detach().clone(at::MemoryFormat::Preserve);
-    if (options_.has_input_grads && (mine.is_floating_point() || mine.is_complex())) {
-      // A copy of the leaf, because a leaf must not be changed in place.
-      mine = mine.requires_grad_().clone(at::MemoryFormat::Preserve);
-    }
-    if (!mine.is_cpu()) values_.saved().save_default_generator(mine.device());
-    const ValueId value = values_.make_value(mine, values_.names().make(readable(path)));
-    if (auto* storage = values_.find_storage(mine)) storage->is_outside = true;
-    values_.keep(mine);
-    parts_.inputs.push_back(value);
-    return mine;
-  }
-
-  /// Turns arg0["mask"][1] into arg0.mask.1.
-  static std::string readable(const std::string& path) {
-    std::string name;
-    for (const char c : path) {
-      if (c == '[') name += '.';
-      if (c != '[' && c != ']' && c != '"') name += c;
-    }
-    return name;
-  }
-
   // Calls -----------------------------------------------------------------------------------------
 
   // torch::nn's attention calls at::equal to find out whether query, key and value are one tensor.
@@ -241,11 +146,6 @@ class OperatorRecorder final : public Tracer {
     torch::jit::drop(stack, 2);
     stack.emplace_back(is_same);
     return true;
-  }
-
-  // empty_like and similar operators read only the shape of their argument.
-  static bool reads_elements(std::string_view op) {
-    return !op.ends_with("_like") && !op.starts_with("aten::new_");
   }
 
   void call(const c10::OperatorHandle& op, const GraphNode& node, torch::jit::Stack& stack) {
@@ -263,127 +163,7 @@ class OperatorRecorder final : public Tracer {
     }
   }
 
-  // Arguments -------------------------------------------------------------------------------------
-
-  static bool reads_back(const c10::FunctionSchema& schema) {
-    const auto is_tensor = [](const c10::Argument& argument) {
-      return takes_tensors(argument.real_type());
-    };
-    return std::ranges::any_of(schema.arguments(), is_tensor) &&
-           !std::ranges::all_of(schema.returns(), is_tensor);
-  }
-
-  Argument convert(const c10::IValue& given, const c10::TypePtr& type, std::string_view name) {
-    if (given.isTensor()) {
-      if (given.toTensor().defined()) return value_of(given.toTensor());
-      return type->kind() == c10::TypeKind::OptionalType ? Argument() : Argument::fixed(given);
-    }
-    if (given.isGenerator()) values_.saved().save(given.toGenerator());
-    if (given.isNone() || given.isScalar() || given.isString() || given.isDevice() ||
-        given.isGenerator() || given.isIntList() || given.isBoolList() || given.isDoubleList()) {
-      return Argument::fixed(given);
-    }
-    if (given.isList()) {
-      Argument::List list;
-      bool has_tensors = takes_tensors(type);
-      for (const c10::IValue& each : given.toListRef()) {
-        has_tensors |= each.isTensor();
-        list.push_back(convert(each, c10::OptionalType::create(c10::TensorType::get()), name));
-      }
-      if (has_tensors) return list;
-      return Argument::fixed(given);
-    }
-    fail(fmt::format("argument '{}' is of a kind that a graph cannot hold: {}", name,
-                     describe(given)));
-  }
-
-  ValueId value_of(const at::Tensor& tensor) {
-    const TracedValues::Entry* known = values_.find(tensor);
-    if (known == nullptr) return adopt(tensor);
-    check_history(*known, tensor);
-    note_module(known->value);
-    return known->value;
-  }
-
-  void note_module(ValueId value) {
-    if (value.value() < static_cast<int32_t>(parts_.states.size()) &&
-        parts_.states[value.position()].value == value) {
-      last_module_ = module_of(values_.name(value));
-    }
-  }
-
-  // A custom autograd function runs its operators without gradients, and then sets its own history
-  // on the results.
-  void check_history(const TracedValues::Entry& entry, const at::Tensor& tensor) const {
-    torch::autograd::Node* history = history_of(tensor);
-    if (history == nullptr) return;
-    const auto problem = values_.histories().find_problem(*history, history != entry.history);
-    if (problem) fail(*problem);
-  }
-
-  // Makes a state or a value for a tensor that no recorded operator made.
-  ValueId adopt(const at::Tensor& tensor) {
-    const TracedValues::Storage* storage = values_.find_storage(tensor);
-    if (storage != nullptr && storage->latest.value() >= 0)
-      return detached(tensor, storage->latest);
-    // As a constant it would lose its history, and the parameters outside would get no gradients.
-    if (tensor.requires_grad() && !tensor.is_leaf()) {
-      fail(
-          "it reads a tensor that was computed from parameters outside of the model; compute it "
-          "inside, or detach it");
-    }
-    at::Tensor kept = tensor;
-    // Memory that the tensor does not own (from_blob) may be gone when the graph runs.
-    if (tensor.unsafeGetTensorImpl()->has_storage() &&
-        tensor.unsafeGetTensorImpl()->unsafe_storage().data_ptr().get_context() == nullptr) {
-      kept = tensor.detach().clone(at::MemoryFormat::Preserve);
-    }
-    // A leaf that requires gradients and was not named: the model trains it, so it must not become
-    // a constant.
-    const bool is_parameter = tensor.requires_grad();
-    const ValueId value =
-        values_.add_state(is_parameter ? GraphState::Kind::kParameter : GraphState::Kind::kConstant,
-                          kept, values_.names().make(is_parameter ? "parameter_0" : "constant_0"));
-    // The model reads the original, perhaps again. It must be the same state then.
-    if (!kept.is_same(tensor)) values_.bind(tensor, value);
-    values_.keep(tensor);
-    return value;
-  }
-
-  // Tensor::data() returns a different tensor with the same elements and without history, and calls
-  // no operator. It is recorded as a detach.
-  ValueId detached(const at::Tensor& tensor, ValueId latest) {
-    const std::optional<ValueId> same = values_.find_same(tensor);
-    // Only a detach is known to make such a tensor.
-    if (!same || tensor.requires_grad()) {
-      fail(fmt::format(
-          "it reads a tensor that shares memory with %{}, but was not made from it by an operator",
-          values_.name(latest)));
-    }
-    GraphNode node;
-    node.op = {"aten::detach", ""};
-    node.name = values_.names().of_operator("detach");
-    if (!scopes_.empty()) node.scope = scopes_.back();
-    node.arguments.emplace_back(*same);
-    const ValueId value = values_.make_value(tensor, node.name);
-    node.results.emplace_back(value);
-    parts_.nodes.push_back(std::move(node));
-    return value;
-  }
-
   // Results ---------------------------------------------------------------------------------------
-
-  // If a tensor was allocated without elements and no operator wrote to it, the model filled it by
-  // pointer. Its elements become a constant.
-  void read_uninitialised(Argument& argument, const std::unordered_set<int32_t>& result_memory) {
-    argument = map_values(argument, [&](ValueId value) -> Argument {
-      const int32_t shared = values_.memory(value);
-      if (!uninitialised_.contains(shared) || result_memory.contains(shared)) return value;
-      const auto constant = values_.freeze(value);
-      if (!constant) fail(fmt::format("%{} is read but was never written", values_.name(value)));
-      return *constant;
-    });
-  }
 
   Argument bind(const c10::IValue& returned, const GraphNode& node, int& number) {
     if (returned.isTensor()) {
@@ -401,12 +181,11 @@ class OperatorRecorder final : public Tracer {
 
   GraphParts parts_;
   TracedValues values_{parts_};
-  std::unordered_set<int32_t> uninitialised_;
+  TracePlace place_;
+  TracedArguments arguments_{parts_, values_, place_};
+  UnwrittenMemory unwritten_{values_, place_};
   TraceOptions options_;
   std::optional<ElementChange> change_;
-  std::vector<std::string> scopes_;
-  std::string where_;
-  std::optional<std::string> last_module_;  // empty for the model itself
 };
 
 }  // namespace
