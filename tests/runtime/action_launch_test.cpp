@@ -13,6 +13,7 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/base/wait_tick.h"
 #include "stagecraft/runtime/runner.h"
 #include "stagecraft/transport/local/local_world.h"
 #include "tests/runtime/faults.h"
@@ -162,6 +163,48 @@ TEST_F(ActionLaunch, ABackwardThatCannotBeCapturedIsRunAndNamed) {
                                                          "[BI][0-9]+ cannot be captured"));
       }
     }
+  }
+}
+
+// An interrupt is no reason to refuse the actions as graphs, and leaves no gradients of the
+// capture.
+TEST_F(ActionLaunch, AnInterruptInACaptureEndsTheStepAndTheNextOneIsCaptured) {
+  for (const bool in_backward : {false, true}) {
+    SCOPED_TRACE(in_backward);
+    TestModel model = chain_model(1);
+    bool is_interrupted = false;
+    const auto end_if_interrupted = [&] {
+      if (is_interrupted) throw InterruptedError("interrupted");
+    };
+    model.bodies[0].forward = [&, inner = model.bodies[0].forward](
+                                  const Args& args, const Kwargs& kwargs) -> c10::IValue {
+      if (!in_backward) end_if_interrupted();
+      const at::Tensor y = inner(args, kwargs).toTensor();
+      if (in_backward && y.requires_grad()) {
+        y.register_hook([&](const at::Tensor&) { end_if_interrupted(); });
+      }
+      return y;
+    };
+    std::vector<std::string> lines;
+    set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+    run_spmd(ScheduleSource::named("1F1B", 1), model, {.seed = kRunnerSeed},
+             [&](Runner& runner, Transport&) {
+               const Microbatches batch = random_batch(4, 12, 5, 0);
+               std::vector<at::Tensor> expected;
+               for (int step = 0; step < 2; ++step) {
+                 runner.step(batch, {.microbatches = 4});
+                 expected = take_grads(model.bodies);
+               }
+               is_interrupted = true;
+               EXPECT_ERROR(runner.step(batch, {.microbatches = 4}), InterruptedError,
+                            "interrupted");
+               is_interrupted = false;
+               runner.step(batch, {.microbatches = 4});
+               EXPECT_EQ(difference("grads", expected, take_grads(model.bodies)), "");
+               EXPECT_EQ(runner.launches().captured, 1);
+             });
+    set_log_sink({});
+    EXPECT_TRUE(lines.empty()) << lines.front();
   }
 }
 

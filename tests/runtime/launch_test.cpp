@@ -15,6 +15,7 @@
 
 #include "stagecraft/base/error.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/base/wait_tick.h"
 #include "stagecraft/runtime/launch/graph_cache.h"
 #include "stagecraft/runtime/launch/step_order.h"
 #include "stagecraft/runtime/pipeline.h"
@@ -369,6 +370,31 @@ TEST_F(Launch, AFailedStepIsAFailureAndTheNextOneWorks) {
   *fails = false;
   EXPECT_EQ(check_step(pipeline, model, batch, {kSeed, 1}), "");
   set_log_sink({});
+}
+
+// An interrupt is no reason to refuse the step as a graph.
+TEST_F(Launch, AnInterruptInACaptureEndsTheStepAndTheNextOneIsCaptured) {
+  TestModel model = chain_model(2);
+  bool is_interrupted = false;
+  model.bodies[1].forward = [inner = model.bodies[1].forward, &is_interrupted](
+                                const Args& args, const Kwargs& kwargs) -> c10::IValue {
+    if (is_interrupted) throw InterruptedError("interrupted");
+    return inner(args, kwargs);
+  };
+  std::vector<std::string> lines;
+  set_log_sink([&](LogLevel, std::string_view line) { lines.emplace_back(line); });
+  Pipeline pipeline = make_pipeline(model, {.ranks = 2, .seed = kSeed});
+  const Microbatches batch = random_batch(4, 11, 5, 0);
+  for (uint64_t step = 0; step < 2; ++step) {
+    EXPECT_EQ(check_step(pipeline, model, batch, {kSeed, step}), "") << step;
+  }
+  is_interrupted = true;
+  EXPECT_ERROR(pipeline.step(batch), InterruptedError, "interrupted");
+  is_interrupted = false;
+  EXPECT_EQ(check_step(pipeline, model, batch, {kSeed, 2}), "");
+  EXPECT_EQ(pipeline.launches().replayed, 1);
+  set_log_sink({});
+  EXPECT_TRUE(lines.empty()) << lines.front();
 }
 
 TEST_F(Launch, RefusesToBeOnWhereItCannotBe) {

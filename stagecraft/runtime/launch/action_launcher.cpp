@@ -13,6 +13,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/base/wait_tick.h"
 #include "stagecraft/runtime/launch/last_operator.h"
 #include "stagecraft/runtime/launch/static_batch.h"
 #include "stagecraft/runtime/launch/static_values.h"
@@ -223,6 +224,9 @@ std::unique_ptr<DeviceGraph> ActionLauncher::capture_work(Action action, Capture
       device_->cancel_capture();
       throw;
     }
+  } catch (const InterruptedError&) {
+    at::autocast::clear_cache();
+    throw;
   } catch (const std::exception&) {
     std::string reason = stagecraft::describe(std::current_exception());
     const std::string last = LastOperator::name();
@@ -252,14 +256,20 @@ void ActionLauncher::rehearse_parts(const StepPlan& plan, const CapturedSlot& sl
     }
     CapturedSeeds seeds(*device_, CapturedSeeds::Step{plan.seed, plan.draw},
                         plan.schedule->num_microbatches(), plan.schedule->num_stages());
+    // Tensors that were made in the capture have no elements.
+    const auto release_captured = [&] {
+      for (auto& [parameter, grad] : grads) parameter.mutable_grad() = grad;
+      rank_.release_kept();
+    };
     try {
       capture_work(part, seeds, [&] { actions().rehearse(part); });
     } catch (const NotCaptured& error) {
       seen.reason = error.what();
+    } catch (...) {
+      release_captured();
+      throw;
     }
-    for (auto& [parameter, grad] : grads) parameter.mutable_grad() = grad;
-    // Tensors that were made in the capture have no elements.
-    rank_.release_kept();
+    release_captured();
     if (!seen.reason.empty()) return;
     const bool has_forward = is_forward || std::ranges::any_of(stages_, [&](const Stage* stage) {
                                return stage->index() == part.stage() && stage->options().recompute;

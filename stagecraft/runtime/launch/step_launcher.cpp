@@ -13,6 +13,7 @@
 
 #include "stagecraft/base/check.h"
 #include "stagecraft/base/log.h"
+#include "stagecraft/base/wait_tick.h"
 #include "stagecraft/microbatch/merge.h"
 #include "stagecraft/runtime/launch/captured_seeds.h"
 #include "stagecraft/runtime/launch/device_failure.h"
@@ -161,6 +162,9 @@ StepLauncher::Outcome StepLauncher::launch_step(StepPlan& plan, StepResult& resu
   std::unique_ptr<Captured> step;
   try {
     step = capture(plan);
+  } catch (const InterruptedError&) {
+    host_.recover();
+    throw;
   } catch (const std::exception&) {
     const std::string last = LastOperator::name();
     seen->is_refused = true;
