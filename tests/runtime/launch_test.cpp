@@ -272,7 +272,9 @@ TEST_F(Launch, WorkThatCannotBeCapturedIsRunAndNamedOnce) {
     strict.step(batch);
     take_grads(model.bodies);  // a step with gradients has a different key
   }
-  EXPECT_ERROR(strict.step(batch), Error, "cannot be captured as a graph");
+  for (int step = 0; step < 2; ++step) {
+    EXPECT_ERROR(strict.step(batch), Error, "cannot be captured as a graph");
+  }
 }
 
 // What was made in the capture must not be used in the step that is run instead.

@@ -148,7 +148,10 @@ StepLauncher::Outcome StepLauncher::launch_step(StepPlan& plan, StepResult& resu
   }
   Seen* seen = seen_.find(key);
   if (seen == nullptr) seen = &seen_.add(key, {});
-  if (seen->is_refused) return decline(seen->reason);
+  if (seen->is_refused) {
+    require<Error>(!must, "{}", seen->reason);
+    return decline(seen->reason);
+  }
   if (seen->runs == 0) {
     ++seen->runs;
     return decline({});
