@@ -138,12 +138,14 @@ class Runner::Impl final : public PipelineCore {
   // All ranks continue with the same step number, the largest of theirs.
   void recover() override {
     require_no_step();
+    transport_.set_needs_recovery(true);
     transport_.recover(deadline());
-    transport_.set_needs_recovery(false);
     for (const c10::IValue& id :
          transport_.all_gather(static_cast<int64_t>(counter.last_id()), deadline())) {
       counter.advance_to(static_cast<uint64_t>(id.toInt()));
     }
+    // A rank that failed to exchange the numbers recovers again.
+    transport_.set_needs_recovery(false);
     state_.move_to(State::kNew);
   }
 
@@ -288,10 +290,29 @@ class Runner::Impl final : public PipelineCore {
       executor_.connect(deadline());
     }
     const std::shared_ptr<const Schedule> before = schedule;
+    const uint64_t checksum_before = schedule_checksum_;
     choose_schedule(batch, step, is_training);
     if (schedule != before) schedule_checksum_ = checksum_of(*schedule);
+    std::vector<StepAnnouncement> ranks;
+    try {
+      ranks = announce(batch, step, is_training);
+    } catch (...) {
+      // The recording is still that of the step before.
+      schedule = before;
+      schedule_checksum_ = checksum_before;
+      throw;
+    }
+    if (place_.replicas > 1 && batch.rows) {
+      const double share = share_of_replica(ranks, place_);
+      for (double& weight : batch.weights) weight *= share;
+    }
+    return ranks;
+  }
+
+  std::vector<StepAnnouncement> announce(const Microbatches& batch, const StepOptions& step,
+                                         bool is_training) {
     const ProgressMark::Waiting waiting(executor_.progress(), "all ranks to begin the step");
-    std::vector<StepAnnouncement> ranks = announce_step(
+    return announce_step(
         transport_,
         {.is_training = is_training,
          .microbatches = schedule->num_microbatches(),
@@ -304,11 +325,6 @@ class Runner::Impl final : public PipelineCore {
          .shapes = options.graphs != GraphMode::kOff ? detail::checksum_of_shapes(batch, step) : 0,
          .rows = batch.rows.value_or(-1)},
         place_, deadline());
-    if (place_.replicas > 1 && batch.rows) {
-      const double share = share_of_replica(ranks, place_);
-      for (double& weight : batch.weights) weight *= share;
-    }
-    return ranks;
   }
 
   void execute(const Microbatches& batch, const StepOptions& step, bool is_training,

@@ -16,6 +16,7 @@
 #include "stagecraft/stage/callable.h"
 #include "tests/runtime/faults.h"
 #include "tests/runtime/harness.h"
+#include "tests/support/expect_error.h"
 
 namespace stagecraft {
 namespace {
@@ -80,6 +81,25 @@ void expect_difference(const Setup& first, const Setup& second, const std::strin
   });
   EXPECT_THAT(messages, ElementsAre(HasSubstr(text), HasSubstr(text)));
   EXPECT_LT(watch.seconds(), 5);
+}
+
+TEST(Agreement, AMismatchLeavesTheRecordingOfTheStepBefore) {
+  const TestModel model = chain_model(2, 6);
+  const auto source = ScheduleSource::named("1F1B", 2);
+  run_spmd(source, model, {.seed = 7}, [&](Runner& runner, Transport& transport) {
+    const auto step = [&](int32_t microbatches) {
+      runner.step(
+          part_of(random_batch(microbatches, 12, 6, 0), source.placement(), transport.rank()),
+          {.microbatches = microbatches});
+    };
+    const int32_t wrong = transport.rank() == Rank(0) ? 4 : 3;
+    EXPECT_THROW(step(wrong), MetadataError);
+    EXPECT_ERROR(runner.recording(), ArgumentError, "there is no recording");
+    step(2);
+    EXPECT_THROW(step(wrong), MetadataError);
+    EXPECT_EQ(runner.recording().schedule.num_microbatches(), 2);
+    EXPECT_GT(runner.report().makespan, 0);
+  });
 }
 
 TEST(Agreement, EveryRankIsToldWhichRankDiffersInWhat) {
