@@ -102,7 +102,11 @@ class Pipeline::Impl final : public PipelineCore {
       ranks_.push_back(std::make_unique<StepDriver>(*this, world_.transport(rank), std::move(own)));
       ranks_.back()->executor().publish_progress();
     }
-    if (num_ranks() > 1) start_threads();
+    if (num_ranks() > 1) {
+      start_threads();
+    } else if (options.threads_per_rank) {
+      set_operator_threads(*options.threads_per_rank);
+    }
     launcher_ =
         detail::make_launcher({.core = *this,
                                .ranks = ranks_,

@@ -16,6 +16,7 @@ Stage& get_stage(const PipelineCore& core, StageId stage) {
   for (const auto& driver : core.drivers()) {
     if (Stage* const found = driver->find_stage(stage)) return *found;
   }
+  core.placement().get_rank(stage);  // throws if there is no such stage
   throw ArgumentError(fmt::format("stage {} is not on rank {}", stage.value(),
                                   core.drivers().front()->place().self.value()));
 }

@@ -79,9 +79,9 @@ struct PipelineOptions {
   /// training in one for evaluation. By default the Runner shards its parameters itself.
   std::shared_ptr<ParameterShards> shards = nullptr;
   /// Threads inside operators, for each rank. Results can depend on the number in their last bits.
-  /// By default a Pipeline divides the number of the constructing thread among its ranks (a single
-  /// rank runs on the caller's thread and keeps its number), and a Runner keeps the number of its
-  /// thread.
+  /// By default a Pipeline divides the number of the constructing thread among its ranks, and a
+  /// Runner keeps the number of its thread. A single rank of a Pipeline runs on the caller's thread
+  /// as a Runner does: it keeps the number of that thread, or sets it when it is constructed.
   std::optional<int32_t> threads_per_rank = std::nullopt;
   /// Wait for every send where it is posted, as if the network had no buffers. Between the threads
   /// of a Pipeline a send then also waits for its receive. For finding schedules that rely on

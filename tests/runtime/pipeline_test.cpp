@@ -548,6 +548,19 @@ TEST(Runner, ReportsAllRanksAndItsOwn) {
   });
 }
 
+TEST(Pipeline, SetsTheThreadsOfItsOnlyRank) {
+  const int32_t before = at::get_num_threads();
+  const Pipeline pipeline(make_stages({kTanh}), {.threads_per_rank = before + 1});
+  EXPECT_EQ(at::get_num_threads(), before + 1);
+  at::set_num_threads(before);
+}
+
+TEST(Pipeline, NamesAStageThatDoesNotExist) {
+  Pipeline pipeline(make_stages({kTanh, kTanh}), {.ranks = 2});
+  EXPECT_ERROR(pipeline.stage(StageId(7)), ArgumentError,
+               "there is no stage 7; there are 2 stages");
+}
+
 TEST(Runner, SetsTheThreadsOfItsRank) {
   LocalWorld world(2);
   world.run([&](Transport& transport) {
