@@ -30,11 +30,13 @@ enum class RandomSource : uint8_t {
   kProcess,
 };
 
-/// Whether a Pipeline replays steps as graphs of its device.
+/// Whether a Pipeline replays steps, and a Runner compute actions, as graphs of its device.
 enum class GraphMode : uint8_t {
   kAuto,  ///< where it is possible; a step that cannot be captured is run
-  kOn,    ///< as kAuto, but a step that cannot be captured is an Error
-  kOff,   ///< never
+  /// As kAuto, but a step that a Pipeline cannot capture is an Error. A Runner runs such a step,
+  /// and launches().reason says why.
+  kOn,
+  kOff,  ///< never
 };
 
 /// Options of a Pipeline or a Runner. All ranks of a world must have the same options, except for

@@ -101,8 +101,8 @@ std::vector<GradRoot> StageRun::make_roots(const std::vector<c10::IValue>& grads
       if (edges[j].is_valid()) roots.push_back({edges[j], std::move(tensors[j])});
     }
   }
-  // In a fixed order, outputs first: the engine adds gradients of one node in the order in which
-  // they arrive, and the order of a sum decides its last bits.
+  // In a fixed order, outputs first: the autograd engine adds gradients of one node in the order in
+  // which they arrive, and the order of a sum decides its last bits.
   for (const LossEdge& loss : losses)
     roots.push_back({loss.edge, loss_grad.get(loss, loss_weight)});
   return roots;

@@ -59,7 +59,7 @@ at::Tensor attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor&
 std::vector<at::Tensor> gradients(const at::Tensor& out, const std::vector<at::Tensor>& inputs,
                                   const at::Tensor& weight);
 
-/// The largest absolute difference; infinity for NaN or another shape.
+/// The largest absolute difference; infinity for NaN or a different shape.
 double distance(const at::Tensor& a, const at::Tensor& b);
 
 at::Tensor random(at::Generator& generator, at::IntArrayRef shape,

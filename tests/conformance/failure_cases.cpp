@@ -157,7 +157,7 @@ TEST_P(TransportSuite, NothingStaleIsLeftAfterRecovery) {
             at::equal(receive(transport, previous, values(0, 1, 1)).toTensor(), large(round)));
         transport.wait_send(also, soon());
       }
-      // Nobody recovers again while another still waits.
+      // No rank recovers again while a different rank still waits.
       transport.barrier(soon());
     }
   });
@@ -195,7 +195,7 @@ TEST_P(TransportSuite, LeavingWhileOthersWaitFreesThem) {
   });
 }
 
-// Whether it was taken off this rank's hands before or not, nobody waits until the deadline.
+// The wait for the send ends before the deadline, whether the value was already sent or not.
 TEST_P(TransportSuite, ALargeSendToARankThatLeavesIsSoonOver) {
   if (!GetParam().run_owning) GTEST_SKIP() << "an end cannot be destroyed alone";
   GetParam().run_owning(2, [&](std::unique_ptr<Transport>& transport) {

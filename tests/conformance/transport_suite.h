@@ -32,7 +32,8 @@ struct TransportBackend {
   std::function<void(int32_t ranks, const Body& body)> run;
   /// The same, for bodies that destroy their end. Empty where that cannot be tried.
   std::function<void(int32_t ranks, const OwningBody& body)> run_owning;
-  /// Whether so many ranks can be had; otherwise the two above skip the test. Empty: always.
+  /// Whether a world can have `ranks` ranks. If not, `run` and `run_owning` skip the test. Empty:
+  /// always.
   std::function<bool(int32_t ranks)> has_ranks;
 };
 
@@ -47,7 +48,7 @@ class TransportSuite : public testing::TestWithParam<TransportBackend> {
  protected:
   void run(int32_t ranks, const TransportBackend::Body& body) { GetParam().run(ranks, body); }
 
-  /// Sends and waits until the value may be let go of; the receive must have been posted.
+  /// Sends a value and waits until it may be released. REQUIRES that the receive was posted.
   static void send(Transport& transport, Rank to, const TransferId& id, c10::IValue value);
   /// Posts and takes.
   static c10::IValue receive(Transport& transport, Rank from, const TransferId& id);

@@ -22,7 +22,7 @@ std::size_t num_nodes() {
   return wanted == nullptr ? 20000 : std::strtoull(wanted, nullptr, 10);
 }
 
-/// A chain of so many relus.
+/// A chain of `count` relus.
 std::string chain(std::size_t count) {
   SmallArchive archive = SmallArchive::linear();
   const std::string meta = archive.tensors()["x"].dump();

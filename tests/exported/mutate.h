@@ -8,9 +8,9 @@
 
 namespace stagecraft {
 
-/// An archive that is changed at random: bits, pieces and the end of the file, or of its texts, or
-/// what stands in them: members taken away, values of another kind, extreme numbers, names of
-/// something else, nodes that come twice. The same bytes for the same numbers.
+/// An archive that is changed at random: bits, pieces and the end of the file or of its texts, or
+/// the JSON in the texts: removed members, values of a different kind, extreme numbers, wrong
+/// names, duplicate nodes. The same random numbers give the same bytes.
 std::string mutate(const std::vector<ZipMember>& archive, std::mt19937_64& random);
 
 /// The members of an archive that is not damaged and not compressed.

@@ -109,7 +109,7 @@ TempFile::~TempFile() {
   std::remove(path_.c_str());
 }
 
-// A new file: whoever has mapped the old one keeps it.
+// Creates a new file: mappings of the old file stay valid.
 void TempFile::rewrite(const std::string& bytes) const {
   std::remove(path_.c_str());
   std::ofstream file(path_, std::ios::binary);

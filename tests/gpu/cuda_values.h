@@ -21,7 +21,7 @@ inline bool has_gpu() {
   return access("/dev/nvidiactl", F_OK) == 0;
 }
 
-/// The same on another device, with the same strides.
+/// The tensor on `device`, with the same strides.
 inline at::Tensor moved(const at::Tensor& tensor, c10::Device device) {
   const bool can_move = tensor.defined() && tensor.layout() == c10::kStrided && !tensor.is_meta() &&
                         !tensor.is_quantized() && tensor.is_leaf();

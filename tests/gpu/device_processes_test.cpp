@@ -204,7 +204,7 @@ TEST_P(DeviceProcesses, AKilledRankIsNamedOnEveryOther) {
         const auto x = at::ones({1 << 22}, at::TensorOptions(kGpu)) * k;
         const auto send = end->post_send(next, values(k), x);
         const auto got = end->wait_receive(end->post_receive(last, values(k)), soon()).value;
-        got.toTensor()[7].item();  // waits for the device; of an aborted world, for nobody's value
+        got.toTensor()[7].item();  // waits for the device; in an aborted world, for no value
         end->wait_send(send, soon());
       }
     });

@@ -29,7 +29,7 @@ class Archive : public testing::Test {
 
   std::string path(const std::string& name) const { return (folder_ / name).string(); }
 
-  /// A text as it stands in a file, behind its checksum.
+  /// The bytes of a file that has the text: its checksum, then the text.
   std::string sealed(const std::string& text) const {
     ArchiveWriter out(path("sealed"));
     out.add_text("text", text);

@@ -85,7 +85,7 @@ TEST(CaptureRefuses, HooksSetInside) {
       capture_of([](const Tensor& x) {
         const Tensor y = x + 1;
         const Tensor z = y * 2;
-        y.register_hook([](const Tensor& grad) { return grad * 2; });  // behind its last use
+        y.register_hook([](const Tensor& grad) { return grad * 2; });  // after its last use
         return z;
       }),
       CaptureError, "a hook was registered on");
@@ -105,7 +105,7 @@ TEST(CaptureRefuses, HooksSetOnParameters) {
                            {{"w", w}}};
   EXPECT_ERROR(capture(model, {{torch::ones({4, 6})}, {}}), CaptureError,
                "a hook was registered on %w inside the forward");
-  // That hook is gone, the one from before is not, and nobody has called it.
+  // That hook was removed. The earlier one was not, and it was not called.
   EXPECT_EQ(calls, 0);
   torch::autograd::backward({w.sum()});
   EXPECT_EQ(w.grad().sum().item<float>(), 6.F);
@@ -119,7 +119,7 @@ struct Tripling : torch::autograd::Node {
   }
 };
 
-/// Nodes are owned in another way from one version of the engine to the next.
+/// Versions of torch own nodes in different ways.
 template <typename Pointer>
 Pointer make_node() {
   if constexpr (std::is_same_v<Pointer, std::shared_ptr<torch::autograd::Node>>) {
@@ -162,7 +162,7 @@ TEST(CaptureRefuses, NumbersReadFromShapesThatDependOnElements) {
                  return chosen.size(0) > 2 ? chosen.sum() : x.sum();
                }),
                CaptureError, message);
-  // A mean over what is chosen in each row, of which a row must have as many as the others.
+  // A mean over the chosen elements of each row. All rows must have the same number of them.
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  const Tensor mask = torch::arange(6).lt(3).expand_as(x);
                  const Tensor y = x.index({mask}).reshape({x.size(0), -1, 1});
@@ -311,7 +311,7 @@ TEST(CaptureRefuses, EqualOfTwoTensors) {
 TEST(CaptureRefuses, MemoryThatNoOperatorMade) {
   EXPECT_ERROR(capture_of([](const Tensor& x) {
                  const Tensor y = x + 1;
-                 // Another view of the same memory, behind the dispatcher's back.
+                 // A second view of the same memory, which the dispatcher does not see.
                  Tensor part = y.data();
                  part.unsafeGetTensorImpl()->set_sizes_and_strides(at::IntArrayRef{3},
                                                                    at::IntArrayRef{2});

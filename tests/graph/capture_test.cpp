@@ -189,7 +189,7 @@ TEST(Capture, KnowsTheLeastSize) {
 TEST(Capture, DrawsTheNumbersOfTheModel) {
   const Graph graph =
       expect_same(model_of([](const Tensor& x) -> c10::IValue {
-                    at::rand({3});  // nobody reads it, but the next draw follows it
+                    at::rand({3});  // not read, but the next draw follows it
                     const Tensor kept = at::dropout(x, 0.5, true);
                     return kept + at::randn_like(kept) + torch::rand({x.size(0), 1});
                   }),
@@ -509,7 +509,7 @@ TEST(Capture, RunsModelsWhoseColumnsMeanDifferentThings) {
                 const Tensor row = torch::arange(rows);
                 return Arguments{{at::stack({row.remainder(2), row + 30}, 1)}, {}};
               });
-  // Where the rows must not come in another order.
+  // The order of the rows must not change.
   const Tensor table = parameter({9, 3}, 14);
   expect_same(
       {[&](const Args& args, const Kwargs&) -> c10::IValue {

@@ -168,7 +168,7 @@ TEST(Split, ChunksOfANonLeafOrWithoutGradKeepNoGradient) {
   EXPECT_FALSE(chunks[0].args[1].toTensor().requires_grad());
 }
 
-// Slices are made past autograd where nothing requires grad; nobody may be able to tell.
+// If nothing requires grad, slices are made without autograd. Users must not see a difference.
 TEST(Split, ChunksBehaveAsThoseOfTensorSplit) {
   const auto x = at::randn({5, 3});
   const auto chunks = split_args_kwargs_into_chunks({x}, {}, 2);

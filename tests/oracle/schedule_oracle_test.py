@@ -2,8 +2,8 @@
 
 usage: schedule_oracle_test.py TOOL [MEMORY]
 
-The tool lowers for the version of torch that runs this script. At least 696 shapes of schedules with several stages a rank, all
-of which this torch builds, must be compared. Shapes of single-stage schedules do not count.
+The tool lowers for the version of torch that runs this script. At least 696 shapes of schedules with several stages a rank must
+be compared, all that this torch builds. Shapes of single-stage schedules do not count.
 SC_ORACLE_LARGE=1 compares the two largest shapes of the catalogue, too, for which torch takes half of the time.
 
 Torch takes minutes for all shapes. The file MEMORY remembers what the tool printed for a shape when torch agreed, as a digest;

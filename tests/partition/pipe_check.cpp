@@ -90,7 +90,7 @@ std::string train_everywhere(const Pipe& pipe, const std::function<Arguments(int
 
 namespace {
 
-/// The copies of shared parameters behind the first, which is the model's own.
+/// The copies of shared parameters after the first, which is the model's own.
 std::vector<std::pair<at::Tensor, std::vector<at::Tensor>>> copies_of(const Pipe& pipe) {
   std::vector<std::pair<at::Tensor, std::vector<at::Tensor>>> result;
   for (const TiedWeight& tie : pipe.ties()) {

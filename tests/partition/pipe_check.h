@@ -21,10 +21,10 @@ struct PipeCheckOptions {
   double cut_tolerance = 0;    ///< 0 where the kernels give the same bits every time
 };
 
-/// Trains two steps of uneven microbatches with each schedule that so many stages can have (1F1B,
+/// Trains two steps of uneven microbatches with each schedule that fits the number of stages (1F1B,
 /// GPipe, Interleaved1F1B, and ZBVZeroBubble, which takes two stages a rank, or
-/// InterleavedZeroBubble) and compares with the cut loop and the uncut graph. The
-/// first difference, or nothing.
+/// InterleavedZeroBubble). Compares with the cut loop and the uncut graph. Returns the first
+/// difference, or nothing.
 std::string train_everywhere(const Pipe& pipe, const std::function<Arguments(int64_t)>& inputs,
                              const PipeCheckOptions& options = {});
 

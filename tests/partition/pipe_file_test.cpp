@@ -48,7 +48,7 @@ Arguments pipe_file_batch(int64_t count) {
   return {{pipe_file_rows(count)}, {}};
 }
 
-/// A shared weight, a buffer, a constant, a frozen weight in another order of dimensions.
+/// A shared weight, a buffer, a constant, a frozen weight in a different order of dimensions.
 Pipe make_pipe() {
   const Tensor w = torch::arange(16, at::kFloat).sin().view({4, 4}).requires_grad_();
   const Tensor frozen = torch::arange(16, at::kFloat).cos().view({4, 4}).t();
@@ -86,7 +86,7 @@ TEST_F(PipeFile, ComesBackWhole) {
       EXPECT_FALSE(a.is_same(b));
     }
   }
-  // The whole and the first stage hold one tensor; the copy is another.
+  // The whole graph and the first stage hold one tensor. The copy is a different one.
   EXPECT_TRUE(loaded.graph().find_state("embed")->tensor.is_same(
       loaded.stage_graph(StageId(0)).find_state("embed")->tensor));
   EXPECT_TRUE(

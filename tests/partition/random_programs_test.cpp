@@ -149,7 +149,7 @@ TEST(RandomPrograms, TrainInPipelines) {
       const Pipe pipe(graph, {.policy = [&](const Graph&) { return cuts; }},
                       {.by_default = sharing});
       ties += pipe.ties().size();
-      // A weight or value that several stages read has its gradients summed in another order.
+      // If several stages read a weight or value, its gradients are summed in a different order.
       ASSERT_EQ(train_everywhere(pipe, random_program_inputs, {.uncut_tolerance = 1e-5}), "")
           << pipe.call_text();
     }

@@ -8,7 +8,7 @@
 
 namespace stagecraft {
 
-/// [count, width], every element another.
+/// [count, width], all elements different.
 inline at::Tensor sample_rows(int64_t count, int64_t width) {
   return torch::arange(count * width, at::kFloat).cos().view({count, width});
 }

@@ -30,7 +30,7 @@ using at::Tensor;
 
 constexpr int64_t kSplitWidth = 8;
 
-/// Blocks of x + fc(x).relu(), the last twice as wide inside, with a named region behind them.
+/// Blocks of x + fc(x).relu(), the last twice as wide inside, with a named region after them.
 struct Blocks {
   explicit Blocks(int count) {
     for (int i = 0; i < count; ++i) {

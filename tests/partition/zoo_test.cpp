@@ -81,7 +81,7 @@ TEST(ZooFiles, RunInAnotherProcess) {
   std::filesystem::remove_all(folder);
 }
 
-/// The weights after some steps of training on so many stages, one a rank or two.
+/// The weights after some steps of training on `stages` stages, one or two on a rank.
 std::vector<at::Tensor> trained(int32_t stages, const std::string& schedule, uint64_t seed) {
   const zoo::ZooModel model = zoo::with_dropout();  // the same weights every time
   const Graph graph = capture({model.body.forward, model.body.parameters, {}}, model.inputs(4));

@@ -14,7 +14,7 @@ namespace {
 struct Way {
   std::vector<double> free;   // by rank
   std::vector<double> begun;  // by rank: start of its first action, -1 before
-  // When F and I of a stage and microbatch ended; 0 once nobody waits for it any more.
+  // When F and I of a stage and microbatch ended; 0 once no action waits for them.
   std::vector<double> forward_end;
   std::vector<double> input_end;
 
@@ -137,7 +137,7 @@ class Enumeration {
     return true;
   }
 
-  // Ends that nobody will ask for are all alike.
+  // Ends that no later action reads are all alike.
   void forget(const Counts& counts, Way& way) const {
     for (int32_t s = 0; s < stages_; ++s) {
       for (int32_t m = 0; m < count_; ++m) {

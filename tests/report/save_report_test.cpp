@@ -278,8 +278,8 @@ TEST(Align, ClocksOfOtherMachinesMeetWhereTheirRanksMet) {
   EXPECT_EQ(other[1].recording.actions[0].end, 310);
 }
 
-// While 0B was measured another rank let go of 40 bytes of this one's account: over many
-// microbatches the prediction must not fall below nothing.
+// While 0B was measured, a different rank released 40 bytes of this rank's account. Over many
+// microbatches the prediction must not become negative.
 TEST(EstimateMemory, AMicrobatchGivesBackNoMoreThanItTook) {
   std::vector<StageMemory> stages(1);
   stages[0].parameters = 1000;

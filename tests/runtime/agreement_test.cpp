@@ -140,7 +140,7 @@ TEST(Agreement, OnEachStep) {
                     "the number of completed steps is 0 on rank 0, 3 on rank 1");
 }
 
-// Its actions in another order: nothing else tells.
+// The schedules differ only in the order of their actions.
 TEST(Agreement, OnASchedulesActions) {
   const auto messages = thrown_on_both([](Transport& transport) {
     const TestModel model = chain_model(2, 6);

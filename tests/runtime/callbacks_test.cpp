@@ -177,7 +177,7 @@ TEST(Callbacks, AnOverlapCanBeReplaced) {
     EXPECT_EQ(calls, overlaps);
     EXPECT_EQ(forwards, shape.stages() * shape.microbatches - overlaps);
 
-    // Its parts in another order, by the built-in handling.
+    // The parts of the overlap in a different order, by the built-in handling.
     pipeline.callbacks().replace(ActionType::kOverlap, [&](ActionContext& context) {
       context.run(1);
       context.run(0);

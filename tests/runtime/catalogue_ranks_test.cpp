@@ -259,8 +259,8 @@ TEST(ScheduleRanksCatalogue, NonSymmetricStageIds) {
 }
 
 // CustomSchedulesTest::test_pipeline_schedule_runtime_custom_sched (ScheduleWithReorderedB):
-// transfers written by hand, sends long after what they send was made, backwards in another order
-// than the forwards.
+// transfers written by hand, sends long after their values were computed, backwards in a different
+// order than the forwards.
 TEST(ScheduleRanksCatalogue, PipelineScheduleRuntimeCustomSched) {
   const std::string csv =
       "0F0,0F1,0SEND_F0,0SEND_F1,0RECV_B1,0RECV_B0,0B1,0B0\n"

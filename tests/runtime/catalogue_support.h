@@ -23,7 +23,7 @@ struct WholeStep {
 WholeStep train_whole(const models::WholeModel& model, const Args& args, const Kwargs& kwargs,
                       const at::Tensor& target);
 
-/// Up to what another order of summation changes: 1e-6 of the largest element.
+/// The tolerance is that of a different order of summation: 1e-6 of the largest element.
 std::string difference(const StepResult& result, const std::vector<at::Tensor>& grads,
                        const WholeStep& expected);
 

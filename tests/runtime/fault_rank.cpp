@@ -77,7 +77,7 @@ void train_until_fault(Transport& transport, const Fault& fault,
     on_strike();
     strike_down(fault.strike);
   });
-  // Inside a frame, so large that it leaves on a thread of its own, and behind a frame.
+  // Values inside a frame, values that a thread of their own sends, and values after a frame.
   constexpr std::array<int32_t, 3> kRows = {2, 9000, 1200};
   for (int32_t step = 0; step < 1'000'000; ++step) {
     const int32_t rows = kRows[static_cast<std::size_t>(step % 3)] * fault.schedule.microbatches;

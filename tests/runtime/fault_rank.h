@@ -28,8 +28,8 @@ std::string to_string(const Fault& fault);
 Fault random_fault(std::mt19937_64& random, const std::vector<ScheduleCase>& schedules);
 
 /// Called on every rank: trains until the fault ends it. `on_strike` is called on the victim just
-/// before, `on_ready` after the first step. Throws what the step threw; returns if nothing was
-/// thrown in a very long time, which nobody expects.
+/// before, `on_ready` after the first step. Throws the exception of the step. Returns if no step
+/// throws for a very long time, which is a defect.
 void train_until_fault(Transport& transport, const Fault& fault,
                        const std::function<void()>& on_strike,
                        const std::function<void()>& on_ready = {});

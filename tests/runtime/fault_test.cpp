@@ -83,8 +83,8 @@ std::vector<double> run_fault(const Fault& fault) {
   return waited;
 }
 
-// SC_FAULTS: how many; SC_FAULT_SEED; SC_FAULT_RANKS: up to so many processes; with
-// SC_FAULT_ALL every schedule, otherwise 1F1B and ZBV.
+// SC_FAULTS: the number of faults; SC_FAULT_SEED; SC_FAULT_RANKS: the largest number of processes;
+// with SC_FAULT_ALL every schedule, otherwise 1F1B and ZBV.
 TEST(Faults, EverySurvivorNamesTheRankAtOnce) {
   const auto number = [](const char* name, uint64_t otherwise) {
     const char* const text = std::getenv(name);

@@ -55,7 +55,7 @@ class Probe {
  public:
   using Function = std::function<void(StageId stage, MicrobatchId microbatch, at::Tensor& output)>;
 
-  /// Called in every forward, behind the computation.
+  /// Called in every forward, after the computation.
   void set(Function function);
   void call(StageId stage, MicrobatchId microbatch, at::Tensor& output);
 
@@ -76,7 +76,7 @@ TestModel probed_chain(int32_t stages, const std::shared_ptr<Probe>& probe, uint
 /// The threads of this process.
 std::size_t num_threads();
 
-/// Passes everything on to another transport, which must outlive it, and fails when told to.
+/// Passes all calls on to a transport, which must outlive it. Fails when a test asks for it.
 class FaultyTransport : public Transport {
  public:
   enum class Call : uint8_t { kPostSend, kPostReceive, kWaitSend, kWaitReceive, kAllGather };

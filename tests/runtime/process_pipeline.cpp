@@ -132,7 +132,7 @@ void expect_matrix_bits(Transport& transport) {
 }
 
 Microbatches process_batch(const ScheduleCase& shape, int32_t step) {
-  // Inside a frame, behind one, and so large that it leaves on a thread of its own.
+  // Values inside a frame, values after a frame, and values that a thread of their own sends.
   constexpr std::array<int32_t, kSteps> kRows = {3, 3000, 22'000};
   const int32_t rows = kRows[static_cast<std::size_t>(step % kSteps)];
   return random_batch(shape.microbatches, rows * shape.microbatches, 6,

@@ -11,7 +11,7 @@ namespace stagecraft {
 at::Tensor custom_scale(const at::Tensor& x);
 /// x * w, with gradients for both: a node between inputs and parameters.
 at::Tensor custom_weight(const at::Tensor& x, const at::Tensor& weight);
-/// x and x², of which the second may be left unused.
+/// x and x². The second may be left unused.
 std::tuple<at::Tensor, at::Tensor> custom_outputs(const at::Tensor& x);
 
 }  // namespace stagecraft

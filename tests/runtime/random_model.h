@@ -22,7 +22,7 @@ struct RandomModel {
   int32_t microbatches = 1;
   /// Tensors of their own with the same values in each call.
   std::function<Microbatches()> make_batch = {};
-  /// A sum of gradients is grouped in another way than in the uncut model: a value or an input of
+  /// A sum of gradients is grouped differently than in the uncut model: a value or an input of
   /// the model has several readers.
   bool is_regrouped = false;
   bool is_double = false;

@@ -14,7 +14,7 @@
 // Models that a seed decides (random_model.h) train in the pipeline as they do in the cut loop and
 // as the uncut model does.
 //
-//   SC_RANDOM_MODELS=10000 random_models_test    so many seeds
+//   SC_RANDOM_MODELS=10000 random_models_test    10000 seeds
 //   SC_RANDOM_MODEL=123 random_models_test       that one, with a description; or the first of many
 
 namespace stagecraft {

@@ -29,7 +29,7 @@ enum class RandomOp : uint8_t {
   kActivation,
   kAdd,
   kMultiply,
-  kChunk,  ///< nodes with several outputs, of which some are not used
+  kChunk,  ///< nodes with several outputs, some of them not used
   kUnbind,
   kSplit,
   kTopk,

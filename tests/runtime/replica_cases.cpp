@@ -117,7 +117,7 @@ void check_replicas(Transport& transport, const ReplicaCase& c) {
     EXPECT_EQ(difference("gradients of replica " + std::to_string(other), outcome.grads, grads),
               "");
   }
-  // Nobody's tensors go while others compare.
+  // No rank releases its tensors while other ranks read them.
   transport.barrier(Deadline::after(std::chrono::seconds(20)));
 }
 

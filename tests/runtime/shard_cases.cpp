@@ -74,7 +74,7 @@ ShardOutcome train_sharded(Transport& transport, const ShardCase& c, ShardKind k
       outcome.parameters.push_back(parameter.detach().clone());
     }
   });
-  // Nobody's tensors go while others read them.
+  // No rank releases its tensors while other ranks read them.
   transport.barrier(Deadline::after(std::chrono::seconds(20)));
   return outcome;
 }

@@ -58,8 +58,8 @@ std::string soak(Transport& transport, int64_t steps, uint64_t seed) {
   std::vector<int64_t> memory;   // every few steps
   int64_t files = 0;
   for (int64_t step = 0; step < kWarmUp + steps; ++step) {
-    // Below and above what travels inside a frame, now and then what leaves on a thread of its own,
-    // and another number of microbatches too.
+    // Values fit inside a frame or not; a few are so large that a thread of their own sends them.
+    // The number of microbatches changes, too.
     const auto rows = static_cast<int64_t>((step % 16 == 0 ? 2000 : 0) + 1 + random() % 600);
     const auto microbatches = static_cast<int32_t>(2 + random() % 6);
     const Microbatches batch = random_batch(microbatches, rows * microbatches, kWidth, random());

@@ -7,8 +7,8 @@
 
 namespace stagecraft {
 
-/// Called on every rank: trains 300 steps and then so many more, each with other shapes than the
-/// last. Nothing, or what has grown in the latter: memory or open files.
+/// Called on every rank: trains 300 steps and then `steps` more. The shapes change at each step.
+/// Returns what grew during the last `steps` (memory or open files), or nothing.
 std::string soak(Transport& transport, int64_t steps, uint64_t seed);
 
 /// As the environment says (SC_SOAK_STEPS), 300 without it.

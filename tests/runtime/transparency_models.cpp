@@ -113,7 +113,7 @@ TestModel make_dropout(int32_t stages) {
   return model;
 }
 
-// Every stage's output is read by the next one and by those behind it, over one stage or two.
+// Every stage's output is read by the next stage and by later ones, over one stage or two.
 //
 // The sum of the gradients is made at the border, the last stage's first: just as in the uncut
 // model, where the operators of later stages run first in the backward. That holds as long as each

@@ -96,7 +96,7 @@ TEST(UsersMemory, OverSeveralRanksUpToOneValueOnItsWay) {
   }
 }
 
-// 1F1B holds as many microbatches as there are ranks behind it, not as many as there are.
+// A rank of 1F1B holds as many microbatches as there are ranks from it on, not all of them.
 TEST(UsersMemory, PeaksDependOnWhatIsInFlight) {
   const models::WholeModel model = models::multi_mlp(kWidth, 4);
   auto peaks = [&](const char* schedule, int32_t microbatches) {

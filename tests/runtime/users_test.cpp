@@ -133,7 +133,7 @@ TEST(Users, SumsAccumulateWithoutWeights) {
   EXPECT_EQ(difference("loss", result.loss(), expected.losses[0], 1e-6), "");
 }
 
-// A loss that is the mean over tokens, of which microbatches have different numbers.
+// A loss that is the mean over tokens. Microbatches have different numbers of tokens.
 TEST(Users, TokenWeightedLoss) {
   TestModel model = chain_model(3);
   model.loss = [](const at::Tensor& y, const at::Tensor& target) {
@@ -153,7 +153,7 @@ TEST(Users, TokenWeightedLoss) {
   EXPECT_EQ(difference("loss", result.loss(), expected.losses[0], 1e-6), "");
 }
 
-// Automodel#3530: another shape, another number of microbatches, the same gradients go on growing.
+// Automodel#3530: the shape and the number of microbatches change, and gradients accumulate.
 TEST(Users, AShapeChangeBetweenAccumulationStepsKeepsGradients) {
   for (const ScheduleCase& each : training_cases(2)) {
     SCOPED_TRACE(to_string(each));

@@ -24,7 +24,7 @@ struct Problem {
 enum class Answer : uint8_t {
   kExecutable,
   kBadText,      ///< a field that is no action, an idle slot where none may be
-  kMisplaced,    ///< a stage or microbatch that is not there, or on another rank
+  kMisplaced,    ///< a stage or microbatch that does not exist, or is on a different rank
   kIncomplete,   ///< an action that is missing, there twice, or does not belong there
   kBadSharding,  ///< UNSHARD, RESHARD or REDUCE_GRAD out of place
   kStuck,        ///< executed in order, the lists do not end

@@ -117,7 +117,7 @@ std::string quoted(std::string_view text) {
   return testing::PrintToString(std::string(text));
 }
 
-// The line and column are a place in the text, or right behind its end.
+// The line and column are a place in the text, or right after its end.
 void expect_place(const ParseError& error, std::string_view text) {
   std::size_t start = 0;
   for (std::size_t line = 1; line < error.line(); ++line) {
@@ -229,7 +229,7 @@ TEST(FuzzText, ChangedJsonIsReadOrRefused) {
   EXPECT_GE((kInputs - read) * 10, kInputs);
 }
 
-// A good text with another value for one member.
+// A valid text with a different value for one member.
 std::string with_member(std::string_view member, std::string_view value) {
   static constexpr std::array<std::array<std::string_view, 2>, 7> kGood = {
       {{"stagecraft", "1"},

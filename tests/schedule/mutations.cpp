@@ -112,7 +112,7 @@ void shift(List& list, std::size_t at, Random& random) {
   }
 }
 
-// Neighbours of which the second seldom needs the first, nor waits for more.
+// Swaps neighbours. The second one seldom needs the first or waits for other actions.
 void swap_commuting(List& list, Random& random) {
   for (int tries = 0; tries < 10; ++tries) {
     const std::size_t at = random.below(list.size() - 1);

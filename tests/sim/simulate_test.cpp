@@ -96,7 +96,7 @@ TEST(Simulate, CriticalPathHasNoGaps) {
         const Slot slot = slot_at(schedule.actions(step.rank), step.offset);
         const Interval& whole = simulation.timeline[step.rank.value()][slot.offset()];
         EXPECT_NEAR(whole.start, time, 1e-9) << kind.name;
-        // A lowered schedule sends behind the whole overlap.
+        // A lowered schedule sends after the whole overlap.
         time = schedule.level() == Level::kLowered ? whole.end : when.end;
       }
       EXPECT_EQ(time, simulation.makespan) << kind.name;

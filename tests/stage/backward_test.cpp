@@ -293,7 +293,7 @@ TEST(Backward, NothingIsKeptAfterIThatWDoesNotRead) {
   {
     const StageInput input(x);
     at::Tensor h = input.tensor().mm(w);
-    // Six operators that each save their result, none with a weight behind it.
+    // Six operators that each save their result, none with a weight.
     for (int i = 0; i < 6; ++i) h = at::tanh(h);
     std::vector<GradRoot> roots = roots_of({h});
     h.reset();

@@ -166,7 +166,7 @@ TEST(Recompute, FindsAutocastAsItWas) {
   }
 }
 
-/// A forward inside an autocast region and its backward behind it: the gradient of the input.
+/// The gradient of the input after a forward inside an autocast region and a backward after it.
 Tensor grad_behind_region(Stage& stage, bool is_cast) {
   at::autocast::set_autocast_enabled(c10::kCPU, is_cast);
   at::autocast::increment_nesting();

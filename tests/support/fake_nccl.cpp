@@ -116,8 +116,8 @@ struct Buffer {
   }
   void raise() const { __atomic_store_n(flag(), 1U, __ATOMIC_RELEASE); }
   uint32_t* flag() const { return reinterpret_cast<uint32_t*>(memory); }
-  // Written by the stream of a send when its bytes are here: whoever sends them does not ask CUDA,
-  // which may not answer before the stream has gone on.
+  // The stream of a send sets it when the bytes are here. The sender does not ask CUDA, which may
+  // not answer before the stream has made progress.
   uint32_t* copied() const { return flag() + 8; }
   bool is_copied() const { return __atomic_load_n(copied(), __ATOMIC_ACQUIRE) != 0; }
 };

@@ -9,7 +9,7 @@
 
 namespace stagecraft {
 
-/// A port of this machine that nobody listens on, just now.
+/// A port of this machine on which no process listens at the moment.
 uint16_t free_port();
 
 /// Makes the options of each rank of a new world on this machine; the port is free.

@@ -15,7 +15,7 @@ namespace stagecraft::zoo {
 struct ZooModel {
   std::string name;
   StageBody body;
-  /// Arguments for so many rows. The output is a tensor.
+  /// Arguments with `rows` rows. The output is a tensor.
   std::function<Arguments(int64_t rows)> inputs;
   /// A cut regroups sums of gradients: a value or weight that several stages read.
   bool regroups = false;

@@ -50,7 +50,7 @@ TEST(AdamW, DoesWhatTorchDoes) {
     for (std::size_t i = 0; i < ours.size(); ++i) {
       // The second has no gradient in one of the steps.
       if (i == 1 && step == 2) continue;
-      // In another layout than the parameter's for the first.
+      // The gradient of the first parameter has a different layout than the parameter.
       at::Tensor grad = at::randn(ours[i].sizes());
       theirs[i].mutable_grad() = grad.clone();
       ours[i].mutable_grad() = i == 0 ? grad.t().contiguous().t() : grad;

@@ -16,7 +16,7 @@ GptSizes small_sizes();
 
 at::Tensor cross_entropy(const at::Tensor& logits, const at::Tensor& targets);
 
-/// A trainer of that model in so many stages, with fast learning and a clip that clips.
+/// A trainer of that model in `stages` stages, with fast learning and a clip that clips.
 struct TrainerSetup {
   int32_t stages = 1;
   TrainerOptions options = {};
@@ -42,7 +42,7 @@ std::vector<PreparedTrainer> prepare_many(const TrainerSetup& setup, int32_t cou
 /// Inputs and targets of a step: other ones each time, the same in every call.
 std::pair<at::Tensor, at::Tensor> batch_of(int64_t step);
 
-/// Trains up to `until` steps; the losses and, behind each, the norm of the gradients.
+/// Trains up to `until` steps. Returns the losses and, after each, the norm of the gradients.
 std::vector<double> curve(Trainer& trainer, int64_t until);
 
 /// Clones of all parameters and buffers.

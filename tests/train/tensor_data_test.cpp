@@ -69,7 +69,7 @@ TEST(TensorData, TellsDataApart) {
   renamed[0].first = "z";
   EXPECT_NE(TensorData(renamed).checksum(), sum);
   EXPECT_NE(TensorData(counting_rows(9)).checksum(), sum);
-  // The same bytes in other rows, and as another type.
+  // The same bytes in different rows, and with a different dtype.
   NamedTensors shaped = {{"x", at::arange(8)}};
   const uint64_t of_rows = TensorData(shaped).checksum();
   shaped[0].second = shaped[0].second.view({4, 2});

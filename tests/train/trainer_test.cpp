@@ -190,7 +190,7 @@ TEST(Trainer, StaysAsItWasWhenAStepFails) {
   curve(trainer, 2);
   const auto before = values_of(trainer);
   const auto [inputs, targets] = batch_of(2);
-  // An id that the embedding has not, in a late microbatch.
+  // An id that the embedding lacks, in a late microbatch.
   at::Tensor bad = inputs.clone();
   bad[8][3] = 1000;
   EXPECT_THROW(trainer.step({bad}, targets), StageError);

@@ -124,7 +124,7 @@ void check_world(Transport& transport, const WorldCase& c, Trainer trainer,
       EXPECT_TRUE(at::equal(theirs[i].toTensor(), first[i].toTensor())) << "rank " << r;
     }
   }
-  // Nobody's tensors go while others compare.
+  // No rank releases its tensors while other ranks read them.
   transport.barrier(Deadline::after(kWait));
 }
 

@@ -188,7 +188,7 @@ TEST(TrainerWorld, EveryRankStaysAsItWasWhenAStepFails) {
     const std::pair batch = batch_of(2);
     const at::Tensor& inputs = batch.first;
     const at::Tensor& targets = batch.second;
-    // An id that the embedding has not, in a late microbatch; only rank 0 looks at it.
+    // An id that the embedding lacks, in a late microbatch. Only rank 0 reads it.
     at::Tensor bad = inputs.clone();
     bad[8][3] = 1000;
     EXPECT_ERROR(trainer.step({bad}, targets), Error, "0F3");

@@ -53,7 +53,7 @@ void run_case(const Case& c) {
       c.wait(*joined);
     } catch (const PeerError& error) {
       EXPECT_EQ(error.peer(), Rank(c.victim)) << error.what();
-      // Unusable, and says so: nobody waits for the one that is gone.
+      // The world is unusable. `recover` throws instead of waiting for the dead rank.
       if (c.options.max_silence > std::chrono::seconds(5)) {
         EXPECT_THROW(joined->recover(soon()), PeerError);
       }
@@ -113,8 +113,9 @@ TEST(GlooFailure, AKilledRankIsNamedOnEveryOther) {
   }
 }
 
-// gloo does not tell whoever waits for a message that is half-way through. For it to be that, its
-// memory must be posted, as it is for the third of a kind.
+// If only a part of a message has arrived, gloo does not report a lost peer to the thread that
+// waits for the message. A part arrives only if memory for the message was posted. This is the case
+// from the third value of a layout on.
 void send_to_one_that_is_stopped(Transport& transport) {
   const auto tensor = at::ones({16 << 20});
   const bool sends = transport.rank() == Rank(1);

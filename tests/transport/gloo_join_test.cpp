@@ -140,7 +140,7 @@ TEST(GlooJoin, AKeeperOfTheStoreThatStopsIsNoHang) {
 }
 
 TEST(GlooJoin, AStoreThatIsNotThereIsNamed) {
-  // Bound, so that nobody else gets the port, but nothing listens.
+  // The socket is bound, so that no other process gets the port, but it does not listen.
   const detail::Socket bound(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   const sockaddr_in address = loopback(0);
   ASSERT_EQ(bind(bound.get(), reinterpret_cast<const sockaddr*>(&address), sizeof(address)), 0);

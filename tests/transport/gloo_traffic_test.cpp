@@ -116,7 +116,7 @@ TEST(GlooTraffic, MemoryForARepeatedShapeIsPostedAheadAndUsed) {
         receives.push_back(transport.post_receive(kZero, values(i)));
       EXPECT_EQ(transport.num_posted(), 4U);
       transport.barrier(soon());
-      // They come in another order.
+      // They arrive in a different order.
       for (int32_t i = 0; i < 4; ++i) {
         const auto got = transport.wait_receive(receives[static_cast<std::size_t>(i)], soon());
         EXPECT_TRUE(at::equal(got.value.toTensor(), at::full({50000}, 10 + i)));
@@ -157,7 +157,7 @@ TEST(GlooTraffic, MemoryForAShapeThatDoesNotComeAgainIsGivenBack) {
       }
       next += 3;
     }
-    // The answers travel behind this.
+    // The answers travel after this value.
     const auto deadline = soon();
     int64_t posted = 1;
     while (posted > 0 && !deadline.has_passed()) {
@@ -236,8 +236,8 @@ TEST(GlooTraffic, LazilyConjugatedTensorsArriveAsTheyAre) {
   }));
 }
 
-// What comes twice aborts the world on the thread that reads it; whoever waits hears of that, also
-// if nobody leaves.
+// A value that arrives twice aborts the world on the thread that reads it. Waiting threads are
+// notified, even if no rank leaves.
 TEST(GlooTraffic, AnIdThatComesTwiceEndsABarrierAtOnce) {
   const GlooRanks world(2);
   Processes processes(2, [&](int32_t i) {

@@ -131,7 +131,7 @@ void fork_and_wait() {
   }
 }
 
-// Nobody may join a world that one comes to when the others have gone.
+// A rank that joins after the other ranks have given up must not join a world.
 void come_too_late(JoinOptions options, bool is_victim) {
   if (is_victim) sleep(2);
   options.join_timeout = std::chrono::milliseconds(500);

@@ -199,7 +199,7 @@ class Failures(unittest.TestCase):
                 code, _ = job.wait(20)
                 self.assertNotEqual(code, 0, job.text())
                 self.assertIn("threw TimeoutError", job.text())
-                # And nobody who has come.
+                # Ranks that have joined are not named.
                 named = set(re.findall("for (ranks? .*) to join", job.text()))
                 self.assertEqual(named, {f"rank {victim}"}, job.text())
                 self.assertEqual(job.left(), [])

@@ -78,7 +78,7 @@ TEST(MpiTraffic, ManyAreInFlightBothWaysAndShapesChange) {
   });
 }
 
-// What nobody took before a world ended does not come out of the next one.
+// The next world does not receive values that were not received before a world ended.
 TEST(MpiTraffic, WorldsAfterEachOtherDoNotMix) {
   for (int32_t round = 0; round < 20; ++round) {
     MpiRanks::run(2, {}, [&](Transport& transport) {

@@ -217,7 +217,7 @@ TEST(NcclJoin, RecoversWithNewCommunicators) {
     const Rank next((me + 1) % 3);
     const Rank last((me + 2) % 3);
     for (int32_t round = 0; round < 5; ++round) {
-      // Some values are under way, taken by nobody, when the world ends.
+      // Some values were sent but not received when the world ends.
       std::vector<PendingPtr> sends;
       for (int32_t i = 0; i < 10; ++i) {
         try {

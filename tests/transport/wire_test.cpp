@@ -283,7 +283,7 @@ TEST(Inbox, AMessageThatStopsArrivingIsSilenceAfterAWhile) {
   EXPECT_LE(silence_within(500'000'000).count(), 0);
 }
 
-// Brings some frames, all at once, and is lost behind them: nothing more can be posted.
+// Delivers some frames at once. Then the connection is lost: nothing more can be posted.
 class EndingByteTransport final : public ByteTransport {
  public:
   explicit EndingByteTransport(std::vector<std::string> frames) : frames_(std::move(frames)) {}

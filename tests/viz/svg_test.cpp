@@ -23,7 +23,7 @@ using testing::HasSubstr;
 using testing::Not;
 
 /// Reads a tag at the front of `text`, which starts with '<', and removes it: its name, with '/' in
-/// front when it closes and behind when it is empty. Nothing when it is no tag.
+/// front of it if the tag closes, and after it if the tag is empty. Nothing if it is no tag.
 std::optional<std::string> read_tag(std::string_view& text) {
   const auto word = [&] {
     std::string result;

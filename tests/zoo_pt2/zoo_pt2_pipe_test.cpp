@@ -151,7 +151,7 @@ TEST(ZooPt2Pipe, TrainsAlikeHoweverItIsCut) {
     EXPECT_LT(uncut.losses.back(), uncut.losses.front()) << entry.name;
     for (const Cut& cut : kCuts) {
       const Curve curve = train(entry, cut, batch);
-      // What the encoder gives is read in several stages, whose gradients are added in another
+      // Several stages read the encoder's output, and their gradients are added in a different
       // grouping.
       const double tolerance = entry.name == "t5" && cut.stages == 4 ? 1e-5 : 0;
       for (std::size_t i = 0; i < uncut.losses.size(); ++i) {

@@ -5,7 +5,7 @@
 
 namespace stagecraft {
 
-/// How a Pipeline executed its steps and evals (PipelineOptions::graphs).
+/// How a Pipeline or Runner executed its steps and evals (PipelineOptions::graphs).
 struct LaunchCounts {
   int64_t run = 0;       ///< operator by operator, on the ranks' threads
   int64_t captured = 0;  ///< as graphs, each then replayed once for its step

@@ -37,9 +37,9 @@ std::string digest_of(const std::string& token) {
 }
 
 // Replaces the entry of the same name, or appends the new one.
-void replace(Fingerprint& fingerprint, const Fingerprint::value_type& fact) {
-  std::erase_if(fingerprint, [&](const auto& known) { return known.first == fact.first; });
-  fingerprint.push_back(fact);
+void replace(Fingerprint& fingerprint, const Fingerprint::value_type& entry) {
+  std::erase_if(fingerprint, [&](const auto& known) { return known.first == entry.first; });
+  fingerprint.push_back(entry);
 }
 
 }  // namespace
@@ -52,7 +52,7 @@ Fingerprint fingerprint_of_rank(const JoinOptions& options, int32_t num_ranks) {
                              {"wire protocol", wire_protocol()},
                              {"checksums", options.transport.use_checksums ? "on" : "off"}};
   if (!options.token.empty()) fingerprint.emplace_back("token", digest_of(options.token));
-  for (const auto& fact : options.fingerprint) replace(fingerprint, fact);
+  for (const auto& entry : options.fingerprint) replace(fingerprint, entry);
   return fingerprint;
 }
 

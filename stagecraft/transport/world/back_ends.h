@@ -12,7 +12,7 @@
 namespace stagecraft::detail {
 
 /// A transport between processes, as World finds it. A new one is a folder of its own and a row of
-/// the table in back_ends.cpp.
+/// the table in back_ends.cpp; CONTRIBUTING.md names the build files that list it.
 struct BackEnd {
   const char* name;
   /// Its ranks join at c10d's store, so rank, number of ranks and the store's address must be known
