@@ -72,8 +72,8 @@ void Executor::guarded(Part&& part) {
 }
 
 void Executor::run(const StepPlan& plan) {
-  start_list(plan);
   guarded([&] {
+    start_list(plan);
     if (plan.meter != nullptr) {
       device_.reset_peak();
       const int account = transport_.rank().value();
@@ -92,8 +92,10 @@ void Executor::run(const StepPlan& plan) {
 }
 
 void Executor::start(const StepPlan& plan) {
-  start_list(plan);
-  guarded([&] { start_values(); });
+  guarded([&] {
+    start_list(plan);
+    start_values();
+  });
 }
 
 void Executor::run_slot_at(std::size_t offset) {

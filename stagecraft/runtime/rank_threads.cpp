@@ -11,16 +11,27 @@ namespace stagecraft {
 
 RankThreads::RankThreads(int32_t ranks, const std::function<void(Rank)>& start) {
   thrown_.resize(static_cast<std::size_t>(ranks));
-  for (int32_t r = 0; r < ranks; ++r) {
-    threads_.emplace_back([this, r, start] {
-      detail::name_thread("rank " + std::to_string(r));
-      start(Rank(r));
-      serve(Rank(r));
-    });
+  threads_.reserve(static_cast<std::size_t>(ranks));
+  try {
+    for (int32_t r = 0; r < ranks; ++r) {
+      threads_.emplace_back([this, r, start] {
+        detail::name_thread("rank " + std::to_string(r));
+        start(Rank(r));
+        serve(Rank(r));
+      });
+    }
+  } catch (...) {
+    // The destructor does not run, and a thread that is not joined would end the process.
+    end();
+    throw;
   }
 }
 
 RankThreads::~RankThreads() {
+  end();
+}
+
+void RankThreads::end() {
   {
     const std::lock_guard lock(mutex_);
     is_ending_ = true;

@@ -15,7 +15,8 @@ namespace stagecraft {
 /// One thread for each rank, which lives from step to step and is named "rank R".
 class RankThreads {
  public:
-  /// `start` runs on each thread before its first work.
+  /// `start` runs on each thread before its first work. Throws std::system_error if the system
+  /// cannot start a thread.
   RankThreads(int32_t ranks, const std::function<void(Rank)>& start);
   /// Waits for the threads to end.
   ~RankThreads();
@@ -32,6 +33,8 @@ class RankThreads {
 
  private:
   void serve(Rank rank);
+  /// Ends the threads that were started and waits for them.
+  void end();
 
   std::mutex mutex_;
   std::condition_variable has_work_;

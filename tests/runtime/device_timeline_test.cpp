@@ -1,5 +1,6 @@
 // Times and memory of a device, against one that is not there: tests/support/fake_device_probe.h.
 
+#include <chrono>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -7,10 +8,12 @@
 
 #include <gmock/gmock.h>
 
+#include "stagecraft/base/error.h"
 #include "stagecraft/base/log.h"
 #include "stagecraft/runtime/pipeline.h"
 #include "stagecraft/runtime/record/report.h"
 #include "tests/runtime/harness.h"
+#include "tests/support/expect_error.h"
 #include "tests/support/fake_device_probe.h"
 #include "tests/support/fake_graph_device.h"
 #include "tests/support/models.h"
@@ -88,6 +91,17 @@ TEST_F(DeviceTimelines, AReplayedStepHasItsOwnTimes) {
   pipeline.step(random_batch(5, 13, 5, 0));
   EXPECT_FALSE(pipeline.report().ranks[0].is_replayed);
   EXPECT_TRUE(pipeline.report().ranks[0].host);
+}
+
+// The other rank would wait until its deadline, and throw a TimeoutError.
+TEST_F(DeviceTimelines, ARankThatCannotBeginAStepEndsItOnAllRanks) {
+  const TestModel model = chain_model(2);
+  Pipeline pipeline = make_pipeline(model, {.ranks = 2, .timeout = std::chrono::seconds(5)});
+  for (int round = 0; round < 2; ++round) {
+    FakeDeviceProbes::fail_one_start("no memory for marks");
+    EXPECT_ERROR(pipeline.step(random_batch(3, 9, 5, 0)), StageError, "no memory for marks");
+    pipeline.step(random_batch(3, 9, 5, 0));
+  }
 }
 
 TEST_F(DeviceTimelines, ADeviceThatHasFailedLeavesTheTimesOfTheHost) {

@@ -15,6 +15,7 @@ std::atomic<int64_t> releases = 0;
 std::atomic<int64_t> reached = INT64_MAX;
 std::atomic<const char*> failure = nullptr;
 std::atomic<const char*> late_failure = nullptr;
+std::atomic<const char*> start_failure = nullptr;
 
 detail::DeviceProbe::Memory& shared_memory() {
   static detail::DeviceProbe::Memory memory;
@@ -29,7 +30,10 @@ int64_t host_now() {
 
 class FakeMarks final : public detail::DeviceMarks {
  public:
-  void clear() override { times_.clear(); }
+  void clear() override {
+    if (const char* message = start_failure.exchange(nullptr)) throw std::runtime_error(message);
+    times_.clear();
+  }
   std::size_t size() const override { return times_.size(); }
   bool is_reached(std::size_t mark) override {
     throw_fake_failure();
@@ -104,6 +108,7 @@ FakeDeviceProbes::~FakeDeviceProbes() {
   mark_cost = 0;
   failure = nullptr;
   late_failure = nullptr;
+  start_failure = nullptr;
   reached = INT64_MAX;
   shared_memory() = {};
 }
@@ -118,6 +123,10 @@ void FakeDeviceProbes::set_failure(const char* message) {
 
 void FakeDeviceProbes::set_late_failure(const char* message) {
   late_failure = message;
+}
+
+void FakeDeviceProbes::fail_one_start(const char* message) {
+  start_failure = message;
 }
 
 int64_t FakeDeviceProbes::num_resets() {

@@ -27,6 +27,8 @@ class FakeDeviceProbes {
   static int64_t num_releases();
   /// A failure that no mark meets, only a check: of a kernel that runs after the last mark was set.
   static void set_late_failure(const char* message);
+  /// The next step of one rank throws this before its first action.
+  static void fail_one_start(const char* message);
 };
 
 /// Throws what FakeDeviceProbes::set_failure was given.

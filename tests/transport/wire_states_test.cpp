@@ -93,6 +93,41 @@ TEST(ReaderTurn, ClosingEndsTheThreadsWaitAndTheReaderMayFinish) {
   EXPECT_EQ(turn.state(), Turn::kClosed);
 }
 
+// A value whose only owner gives it up while the turn looks at it. Its destructor asks the turn.
+class AbandonedValue final : public Pending {
+ public:
+  AbandonedValue(ReaderTurn& turn, PendingPtr& owner, std::future<Turn>& seen)
+      : turn_(turn), owner_(owner), seen_(seen) {}
+  ~AbandonedValue() override {
+    seen_ = std::async(std::launch::async, [&turn = turn_] { return turn.state(); });
+    is_answered = seen_.wait_for(std::chrono::seconds(5)) == std::future_status::ready;
+  }
+  bool is_done() const override {
+    owner_.reset();
+    return true;
+  }
+
+  static inline std::atomic<bool> is_answered{false};
+
+ private:
+  ReaderTurn& turn_;
+  PendingPtr& owner_;
+  std::future<Turn>& seen_;
+};
+
+TEST(ReaderTurn, AValueIsNotDestroyedUnderTheLock) {
+  ReaderTurn turn;
+  PendingPtr owner;
+  std::future<Turn> seen;
+  ASSERT_TRUE(turn.take_thread());
+  owner = std::make_shared<AbandonedValue>(turn, owner, seen);
+  EXPECT_FALSE(turn.take_inline(owner, {}));
+  turn.release();
+  EXPECT_TRUE(turn.take_thread());
+  EXPECT_EQ(owner, nullptr);
+  EXPECT_TRUE(AbandonedValue::is_answered);
+}
+
 TEST(ReaderTurnDeathTest, OnlyAReaderReleases) {
   ReaderTurn turn;
   EXPECT_DEATH(turn.release(), "SC_ASSERT");

@@ -39,15 +39,27 @@ void ReaderTurn::move_to(State next) {
   state_ = next;
 }
 
-bool ReaderTurn::is_left_to_inline() const {
-  // A rank's thread that was refused the turn and still waits does not ask again.
-  const auto refused = refused_.lock();
-  return seen_inline_polls_ != inline_polls_ && (!refused || refused->is_done());
+// A rank's thread that was refused the turn and still waits does not ask again. The lock is
+// released meanwhile: this reference may have become the last one, and a value must not be
+// destroyed under a lock.
+bool ReaderTurn::is_refused_waiting(std::unique_lock<std::mutex>& lock) const {
+  auto refused = refused_.lock();
+  if (!refused) return false;
+  lock.unlock();
+  const bool is_waiting = !refused->is_done();
+  refused.reset();
+  lock.lock();
+  return is_waiting;
 }
 
 bool ReaderTurn::take_thread() {
   std::unique_lock lock(mutex_);
-  while (!is_closed() && (state_ != State::kFree || is_left_to_inline())) {
+  while (!is_closed()) {
+    // First: the other members may change during this call.
+    const bool is_refused = is_refused_waiting(lock);
+    if (is_closed()) break;
+    const bool is_left_to_inline = seen_inline_polls_ != inline_polls_ && !is_refused;
+    if (state_ == State::kFree && !is_left_to_inline) break;
     // If no further call of take_inline comes within kLeaveToInline, the two numbers are equal and
     // this thread reads.
     seen_inline_polls_ = inline_polls_;

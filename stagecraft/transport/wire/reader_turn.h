@@ -44,7 +44,8 @@ class ReaderTurn {
   State state() const;
 
  private:
-  bool is_left_to_inline() const;
+  /// Whether a rank's thread that was refused the turn still waits. Releases the lock meanwhile.
+  bool is_refused_waiting(std::unique_lock<std::mutex>& lock) const;
   bool is_closed() const { return state_ == State::kClosing || state_ == State::kClosed; }
   void move_to(State next);
 

@@ -66,7 +66,7 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   if (head.epoch > epoch_) {
     // The sender has recovered before this rank. The reason must wait until this rank has, too: the
     // recovery would otherwise forget it.
-    early_aborts_.emplace_back(head.epoch, std::move(reason));
+    early_aborts_.push_back({head.epoch, std::move(reason), /*is_spread=*/true});
     return;
   }
   if (head.epoch != epoch_) return;

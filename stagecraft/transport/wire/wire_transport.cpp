@@ -289,22 +289,31 @@ void WireTransport::on_unsent(const FrameHead& head, const std::string& failure)
 }
 
 void WireTransport::on_damaged(Rank from, const FrameHead& head, const std::string& what) {
-  {
-    const std::lock_guard lock(epoch_mutex_);
-    // The value is from before a recovery.
-    if (head.epoch < epoch_) return;
-  }
-  abort({from, fmt::format("rank {}: {} arrived damaged at rank {}: {}", from.value(),
-                           to_string(head.transfer()), rank_.value(), what)});
+  abort_epoch(head.epoch,
+              {from, fmt::format("rank {}: {} arrived damaged at rank {}: {}", from.value(),
+                                 to_string(head.transfer()), rank_.value(), what)});
 }
 
 void WireTransport::on_refused(Rank from, const FrameHead& head, const std::string& what) {
+  abort_epoch(head.epoch,
+              {rank_, fmt::format("rank {} cannot receive {} from rank {}: {}", rank_.value(),
+                                  to_string(head.transfer()), from.value(), what)});
+}
+
+void WireTransport::abort_epoch(uint64_t epoch, AbortReason reason) {
   {
+    // Held until the world is aborted: a recovery in between would abort the new epoch.
     const std::lock_guard lock(epoch_mutex_);
-    if (head.epoch < epoch_) return;
+    if (epoch > epoch_) {
+      // The peer has recovered before this rank, as in on_value.
+      early_aborts_.push_back({epoch, std::move(reason), /*is_spread=*/false});
+      return;
+    }
+    if (epoch != epoch_) return;
+    exchange_.abort(std::move(reason));
   }
-  abort({rank_, fmt::format("rank {} cannot receive {} from rank {}: {}", rank_.value(),
-                            to_string(head.transfer()), from.value(), what)});
+  // Without the lock: frames are sent to all peers, and threads are woken.
+  tell_abort();
 }
 
 // Collectives and recovery ------------------------------------------------------------------------
@@ -370,11 +379,10 @@ void WireTransport::on_recovered() {
       if (peer) peer->inbox.layouts().expect_nothing(epoch_);
     }
     // Before the early values: values of an aborted epoch need not be delivered.
-    for (auto& [epoch, reason] : std::exchange(early_aborts_, {})) {
-      if (epoch != epoch_) continue;
-      // The sender has notified all ranks.
-      spread_ = epoch_ + 1;
-      exchange_.abort(std::move(reason));
+    for (auto& early : std::exchange(early_aborts_, {})) {
+      if (early.epoch != epoch_) continue;
+      if (early.is_spread) spread_ = epoch_ + 1;
+      exchange_.abort(std::move(early.reason));
     }
     for (auto& early : std::exchange(early_, {})) {
       if (early.head.epoch == epoch_) deliver(early.from, early.head, std::move(early.value));

@@ -88,6 +88,11 @@ class WireTransport final : public Transport, private InboxListener, private Lin
     FrameHead head;
     FencedValue value;
   };
+  struct EarlyAbort {
+    uint64_t epoch;
+    AbortReason reason;
+    bool is_spread;  ///< the sender has notified all ranks
+  };
   using Met = std::shared_ptr<const MeetingPoint::Met>;
 
   void on_value(Rank from, const FrameHead& head, FencedValue value) override;
@@ -100,6 +105,9 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   void on_abort(const FrameHead& head, std::string_view body);
   /// This rank could not send a value. Called on a thread of the outbox.
   void on_unsent(const FrameHead& head, const std::string& failure);
+  /// Aborts the world in that epoch: now, after the recovery that begins it, or, if it is over, not
+  /// at all.
+  void abort_epoch(uint64_t epoch, AbortReason reason);
   /// Called by the communication library.
   void on_process_ended(Rank other);
   void on_recovered();
@@ -137,9 +145,9 @@ class WireTransport final : public Transport, private InboxListener, private Lin
 
   std::mutex epoch_mutex_;  ///< held while the exchange is changed
   std::atomic<uint64_t> epoch_{0};
-  std::atomic<uint64_t> spread_{0};  ///< 1 + the epoch whose abort was sent to all peers
-  std::vector<Early> early_;         ///< values from peers that have recovered earlier
-  std::vector<std::pair<uint64_t, AbortReason>> early_aborts_;
+  std::atomic<uint64_t> spread_{0};       ///< 1 + the epoch whose abort was sent to all peers
+  std::vector<Early> early_;              ///< values from peers that have recovered earlier
+  std::vector<EarlyAbort> early_aborts_;  ///< of epochs that this rank has not reached
 
   MeetingPoint meetings_;
   IndexedVector<Rank, std::unique_ptr<Peer>> peers_;  ///< null for this rank
