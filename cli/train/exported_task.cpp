@@ -138,7 +138,7 @@ class ExportedTask {
     fit_rows(ids, task);
     fit_length(ids, task);
     task.arguments = [graph = graph_, roles](const NamedTensors& rows) {
-      const at::Tensor& tokens = rows_named(rows, "ids");
+      const at::Tensor tokens = rows_named(rows, "ids");
       std::vector<c10::IValue> leaves;
       for (std::size_t i = 0; i < roles.size(); ++i) {
         const Argument& input = graph.parts().inputs[i];

@@ -3,7 +3,7 @@
 #include "python/bindings/errors.h"
 #include "stagecraft/base/version.h"
 
-// The module stagecraft._C: the engine. One function for each subject, in the file of its name.
+// The module stagecraft._C, which runs pipelines. One function for each subject, in the file of its name.
 namespace stagecraft::python {
 
 void bind_calls(py::module_& module);

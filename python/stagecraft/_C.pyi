@@ -1,4 +1,4 @@
-"""The C++ engine of Stagecraft. Use it through the modules of stagecraft."""
+"""The C++ library of Stagecraft. Use it through the modules of stagecraft."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,11 +1,11 @@
-"""Pipeline parallelism on a C++ engine: the API of torch.distributed.pipelining, and more.
+"""Pipeline parallelism on a C++ library: the API of torch.distributed.pipelining, and more.
 
-A program that says ``from torch.distributed.pipelining import ...`` runs on this engine when the
+A program that says ``from torch.distributed.pipelining import ...`` runs on this library when the
 line says ``from stagecraft import ...``. Schedules are also values that can be built, verified,
 simulated and drawn, which needs no torch: ``stagecraft.Schedule``, ``stagecraft.compare``.
 
 Names are found when they are first used, so that ``import stagecraft`` loads neither torch nor the
-engine.
+C++ library.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Comparisons before a step: for stages that the engine does not run, and for
+"""Comparisons before a step: for stages that Stagecraft does not run, and for
 `_runtime_validate`."""
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def run_stand_ins(schedule: Any, stages: Any, arg_mbs: Any, kwarg_mbs: Any) -> N
         names = ", ".join(sorted({type(stage).__name__ for stage in stages}))
         raise TypeError(
             f"stages of {names} cannot be run: they override _prepare_forward_infra and have no module "
-            "that the engine could call; use PipelineStage"
+            "that Stagecraft could call; use PipelineStage"
         )
 
 

@@ -259,7 +259,7 @@ class _PipelineSchedule(ABC):
 
 
 class _EngineSchedule(_PipelineSchedule):
-    """A schedule whose steps the engine runs."""
+    """A schedule whose steps the C++ library runs."""
 
     # The flags that programs set to False before batches of different shapes: forward, backward.
     _flags: ClassVar[tuple[str, str]]

@@ -359,7 +359,7 @@ def _prepare_call(stage: _PipelineStageBase) -> None:
 
 
 class _EngineStage(_PipelineStageBase):
-    """A stage that the engine runs. Shapes are sent with the values, so a step needs no
+    """A stage that the C++ library runs. Shapes are sent with the values, so a step needs no
     preparation."""
 
     def _prepare_forward_infra(

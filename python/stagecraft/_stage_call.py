@@ -19,7 +19,7 @@ __all__: list[str] = []
 
 @dataclass(frozen=True, kw_only=True)
 class PipelineStageInfo:
-    """The forward that runs, for `register_forward_context`. (torch also runs forwards to find shapes. This engine
+    """The forward that runs, for `register_forward_context`. (torch also runs forwards to find shapes. Stagecraft
     does not.)"""
 
     stage_index: int

@@ -1,5 +1,5 @@
-"""Transfers of a stage as operations of torch.distributed, for programs that call them. The engine has
-its own transport."""
+"""Transfers of a stage as operations of torch.distributed, for programs that call them. Stagecraft
+itself uses its own transport."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transfers of torch.distributed, for programs that call them; the engine has its own."""
+"""Transfers of torch.distributed, for programs that call them. Stagecraft itself uses its own transport."""
 
 from __future__ import annotations
 

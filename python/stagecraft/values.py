@@ -1,9 +1,9 @@
 """Values that cross a boundary between stages.
 
-Tensors, numbers, strings, None, and tuples, lists and dicts of them are values of the engine. Any
-other pytree is sent as its leaves with a text of its structure. Stages of the same process get
-other objects themselves. Between processes such objects are refused, unless `allow_pickle` was
-called.
+Tensors, numbers, strings, None, and tuples, lists and dicts of them are values of the C++
+library. Any other pytree is sent as its leaves with a text of its structure. Stages of the same
+process get other objects themselves. Between processes such objects are refused, unless
+`allow_pickle` was called.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ def allow_pickle(allow: bool = True) -> None:
 
 
 def _is_native(value: Any) -> bool:
-    """Whether the engine has this kind of value itself."""
+    """Whether the C++ library has this kind of value itself."""
     if isinstance(value, torch.Tensor):
         return not _is_dtensor(value)
     kind = type(value)
@@ -136,7 +136,7 @@ class _Packer:
 
 
 def outgoing(value: Any, abroad: bool) -> Any:
-    """A stage's output as the engine carries it. `abroad` says whether a part of it is sent to a
+    """A stage's output as the C++ library carries it. `abroad` says whether a part of it is sent to a
     different process."""
     if isinstance(value, torch.Tensor):
         return value if not _is_dtensor(value) else (_wrap(value, abroad),)

@@ -181,16 +181,22 @@ class Pipeline::Impl final : public PipelineCore {
     ~EndStep() { is_in_step = false; }
   };
 
+  struct RestoreOperatorThreads {
+    int32_t number;
+    ~RestoreOperatorThreads() { at::set_num_threads(number); }
+  };
+
   int32_t num_ranks() const { return placement().num_ranks(); }
   StepDriver& driver(Rank rank) { return *ranks_[rank.position()]; }
 
   void start_threads() {
     const int32_t own = at::get_num_threads();
     const int32_t each = options.threads_per_rank.value_or(std::max(1, own / num_ranks()));
+    // The ranks' threads also set the number of the process, which later threads take over.
+    const RestoreOperatorThreads restore{own};
     threads_ =
         std::make_unique<RankThreads>(num_ranks(), [each](Rank) { set_operator_threads(each); });
     threads_->run([](Rank) {});
-    at::set_num_threads(own);
   }
 
   void execute(const StepPlan& step) {

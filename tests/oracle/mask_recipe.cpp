@@ -51,7 +51,8 @@ MaskFn build_function(const Case& recipe) {
 
 c10::intrusive_ptr<BlockMask> build_mask(const c10::IValue& value) {
   const Case recipe(value);
-  const auto& block = recipe.get("block").toTupleRef().elements();
+  const c10::IValue block_value = recipe.get("block");
+  const auto& block = block_value.toTupleRef().elements();
   return create_block_mask(build_function(Case(recipe.get("function"))), recipe.integer("batch"),
                            recipe.integer("heads"), recipe.integer("q_len"),
                            recipe.integer("kv_len"), {block[0].toInt(), block[1].toInt()});

@@ -134,7 +134,9 @@ double count_peak(const PlanProblem& problem, const PlanChoice& choice, const Sc
   }
   double peak = held;
   for (const Action action : schedule.actions(rank)) {
-    if (action.is_idle() || action.type() == ActionType::kReduceGrad) continue;
+    if (action.is_idle() || action.is_overlap() || action.type() == ActionType::kReduceGrad) {
+      continue;
+    }
     const Counted& stage = stages[action.stage().position()];
     const bool again = choice.recompute[action.stage().position()];
     const double kept = again ? stage.input_bytes : stage.activations;

@@ -4,6 +4,7 @@
 #include <csignal>
 #include <filesystem>
 #include <functional>
+#include <future>
 #include <memory>
 #include <string>
 #include <sys/wait.h>
@@ -13,6 +14,7 @@
 #include <gmock/gmock.h>
 
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/from_blob.h>
 #include <ATen/ops/ones.h>
 
 #include "stagecraft/base/error.h"
@@ -291,6 +293,32 @@ TEST(GlooFailure, AfterAnAbortANewWorldIsMadeInTheSameProcessAndNothingIsLeft) {
   for (const auto& end : processes.wait()) {
     EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
     EXPECT_LT(end.seconds, 30);
+  }
+}
+
+// A value that a rank sends to itself keeps its storage, whose deleter can run any code.
+TEST(GlooFailure, AValueThatAnAbortReleasesMayCallTheTransport) {
+  const GlooRanks world(2);
+  Processes processes(2, [&](int32_t i) {
+    const auto joined = join_gloo(world.options(i));
+    Transport& transport = *joined;
+    std::promise<void> released;
+    float number = 0;
+    if (i == 0) {
+      const auto release = [&](void*) {
+        transport.abort({Rank(0), "from a deleter"});
+        released.set_value();
+      };
+      transport.post_send(Rank(0), values(0), at::from_blob(&number, {1}, release));
+    }
+    transport.barrier(soon());
+    if (i == 1) transport.abort({Rank(1), "on purpose"});
+    EXPECT_ERROR(transport.barrier(soon()), PeerError, "on purpose");
+    if (i != 0) return;
+    EXPECT_EQ(released.get_future().wait_for(std::chrono::seconds(5)), std::future_status::ready);
+  });
+  for (const auto& end : processes.wait()) {
+    EXPECT_EQ(end.kind, ProcessEnd::Kind::kReturned) << end.message;
   }
 }
 

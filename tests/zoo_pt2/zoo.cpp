@@ -142,7 +142,8 @@ std::vector<ZooEntry> read_zoo() {
 
 Arguments arguments_of(const oracle::Case& one) {
   Arguments result;
-  for (const c10::IValue& value : one.get("args").toTupleRef().elements()) {
+  const c10::IValue args = one.get("args");
+  for (const c10::IValue& value : args.toTupleRef().elements()) {
     result.args.push_back(copy_of(value));
   }
   for (const auto& entry : one.get("kwargs").toGenericDict()) {

@@ -56,7 +56,8 @@ class Exchange {
   void require_rank(Rank rank, const char* where) const { world_.require_rank(rank, where); }
   const WorldState& world() const { return world_; }
 
-  PendingPtr post_send(Rank from, Rank to, const TransferId& id, Payload payload);
+  /// If this throws, the payload is still the caller's.
+  PendingPtr post_send(Rank from, Rank to, const TransferId& id, Payload&& payload);
   PendingPtr post_receive(Rank to, Rank from, const TransferId& id);
   void wait_send(Rank from, const PendingPtr& send, Deadline deadline);
   Arrival wait_receive(Rank to, const PendingPtr& receive, Deadline deadline);
@@ -66,13 +67,16 @@ class Exchange {
   std::shared_ptr<const std::vector<Payload>> gather(Rank rank, const std::string& call,
                                                      Payload payload, Deadline deadline);
 
-  void abort(AbortReason reason);
+  using Payloads = std::vector<Payload>;
+  /// Aborts the world. Returns the payloads that no rank can receive any more: destroy them without
+  /// holding a lock.
+  Payloads abort(AbortReason reason);
   std::shared_ptr<const AbortReason> reason() const { return world_.reason(); }
   void recover(Rank rank, Deadline deadline);
   /// The second half of `recover`, for ranks that coordinate elsewhere (wire/meeting_point.h).
   /// Destroy the result without holding a lock.
   struct Forgotten {
-    std::vector<Payload> payloads;
+    Payloads payloads;
     std::shared_ptr<const AbortReason> reason;
   };
   Forgotten forget();
@@ -96,7 +100,6 @@ class Exchange {
     WaitQueue waiters;
     std::unordered_map<TransferKey, TransferPtr> transfers;
   };
-  using Discarded = std::vector<Payload>;
   struct Nothing {};
 
   Mailbox& mailbox(Rank rank) { return mailboxes_[rank]; }
@@ -112,7 +115,7 @@ class Exchange {
   /// Throws the error of a wait that failed.
   [[noreturn]] void fail_wait(Rank rank, Rank peer, bool had_left, const std::string& what);
   /// Ends all transfers of the mailbox. REQUIRES its mutex.
-  static void discard(Mailbox& box, TransferState::Bits mark, Discarded& discarded);
+  static void discard(Mailbox& box, TransferState::Bits mark, Payloads& discarded);
   template <typename OnMet, typename T>
   auto meet(Rendezvous<T>& where, Rank rank, const std::string& call, T payload, Deadline deadline,
             const OnMet& on_met);

@@ -18,7 +18,8 @@ namespace stagecraft::detail {
 // collectives_, then WorldState::reason_mutex_.
 
 template <typename Payload>
-PendingPtr Exchange<Payload>::post_send(Rank from, Rank to, const TransferId& id, Payload payload) {
+PendingPtr Exchange<Payload>::post_send(Rank from, Rank to, const TransferId& id,
+                                        Payload&& payload) {
   const auto now = Deadline::Clock::now();
   world_.require_rank(to, "post_send");
   auto& box = mailbox(to);
@@ -135,8 +136,8 @@ std::shared_ptr<const std::vector<Payload>> Exchange<Payload>::gather(Rank rank,
 }
 
 template <typename Payload>
-void Exchange<Payload>::abort(AbortReason reason) {
-  Discarded discarded;
+auto Exchange<Payload>::abort(AbortReason reason) -> Payloads {
+  Payloads discarded;
   const std::function<void()> tell_all = [&] {
     for (auto& box : mailboxes_) {
       auto lock = box.waiters.lock();
@@ -150,6 +151,7 @@ void Exchange<Payload>::abort(AbortReason reason) {
     collectives_.wake();
   };
   world_.abort(std::move(reason), tell_all);
+  return discarded;
 }
 
 template <typename Payload>
@@ -172,7 +174,7 @@ auto Exchange<Payload>::forget() -> Forgotten {
 
 template <typename Payload>
 void Exchange<Payload>::leave(Rank rank) {
-  Discarded discarded;
+  Payloads discarded;
   world_.leave(rank);
   for (auto& box : mailboxes_) {
     auto lock = box.waiters.lock();
@@ -198,7 +200,7 @@ void Exchange<Payload>::leave(Rank rank) {
 }
 
 template <typename Payload>
-void Exchange<Payload>::discard(Mailbox& box, TransferState::Bits mark, Discarded& discarded) {
+void Exchange<Payload>::discard(Mailbox& box, TransferState::Bits mark, Payloads& discarded) {
   for (auto& [key, transfer] : box.transfers) {
     transfer->set(mark);
     discarded.push_back(std::move(transfer->payload));

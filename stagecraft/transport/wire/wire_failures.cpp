@@ -62,6 +62,7 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   exchange_.require_rank(origin, "abort");
   AbortReason reason{origin, std::string(in.get_text())};
   reason.is_lost = in.get<uint8_t>() != 0;
+  Payloads discarded;  // outlives the lock
   const std::lock_guard lock(epoch_mutex_);
   if (head.epoch > epoch_) {
     // The sender has recovered before this rank. The reason must wait until this rank has, too: the
@@ -72,7 +73,7 @@ void WireTransport::on_abort(const FrameHead& head, std::string_view body) {
   if (head.epoch != epoch_) return;
   // The sender has notified all ranks.
   spread_ = epoch_ + 1;
-  exchange_.abort(std::move(reason));
+  discarded = exchange_.abort(std::move(reason));
   cancel_link();
 }
 

@@ -248,6 +248,7 @@ void WireTransport::start_poll_watchdog() {
 }
 
 void WireTransport::on_value(Rank from, const FrameHead& head, FencedValue value) {
+  Payloads discarded;  // outlives the lock
   {
     // Held until the value is delivered: a recovery in between would leave a value of the old epoch
     // in a mailbox of the new one.
@@ -257,20 +258,21 @@ void WireTransport::on_value(Rank from, const FrameHead& head, FencedValue value
       // on different connections.
       early_.push_back({from, head, std::move(value)});
     } else if (head.epoch == epoch_) {
-      deliver(from, head, std::move(value));
+      deliver(from, head, std::move(value), discarded);
     }
   }
   // Without the lock: frames are sent to all peers, and threads are woken.
   tell_abort();
 }
 
-void WireTransport::deliver(Rank from, const FrameHead& head, FencedValue value) {
+void WireTransport::deliver(Rank from, const FrameHead& head, FencedValue&& value,
+                            Payloads& discarded) {
   try {
     exchange_.post_send(from, rank_, head.transfer(), std::move(value));
   } catch (const PeerError&) {
     // The world is aborted: no rank receives it.
   } catch (const ArgumentError& error) {
-    exchange_.abort({from, error.what()});
+    discarded = exchange_.abort({from, error.what()});
   }
 }
 
@@ -280,10 +282,11 @@ std::string WireTransport::describe_unsent(const TransferId& id, const std::stri
 
 // Without the abort, the receiver would wait until its deadline.
 void WireTransport::on_unsent(const FrameHead& head, const std::string& failure) {
+  Payloads discarded;  // outlives the lock
   {
     const std::lock_guard lock(epoch_mutex_);
     if (head.epoch != epoch_ || is_leaving_) return;
-    exchange_.abort({rank_, describe_unsent(head.transfer(), failure)});
+    discarded = exchange_.abort({rank_, describe_unsent(head.transfer(), failure)});
   }
   tell_abort();
 }
@@ -301,6 +304,7 @@ void WireTransport::on_refused(Rank from, const FrameHead& head, const std::stri
 }
 
 void WireTransport::abort_epoch(uint64_t epoch, AbortReason reason) {
+  Payloads discarded;  // outlives the lock
   {
     // Held until the world is aborted: a recovery in between would abort the new epoch.
     const std::lock_guard lock(epoch_mutex_);
@@ -310,7 +314,7 @@ void WireTransport::abort_epoch(uint64_t epoch, AbortReason reason) {
       return;
     }
     if (epoch != epoch_) return;
-    exchange_.abort(std::move(reason));
+    discarded = exchange_.abort(std::move(reason));
   }
   // Without the lock: frames are sent to all peers, and threads are woken.
   tell_abort();
@@ -369,10 +373,12 @@ void WireTransport::send_key(Rank to, uint64_t epoch, std::string_view key) {
 }
 
 void WireTransport::on_recovered() {
+  // These outlive the lock: destroying values can run user code and can take long.
   Exchange<FencedValue>::Forgotten forgotten;
+  std::vector<Payloads> discarded;
+  std::vector<Early> early_values;
   {
     const std::lock_guard lock(epoch_mutex_);
-    // `forgotten` outlives the lock: destroying values can run user code and can take long.
     forgotten = exchange_.forget();
     ++epoch_;
     for (const auto& peer : peers_) {
@@ -382,10 +388,12 @@ void WireTransport::on_recovered() {
     for (auto& early : std::exchange(early_aborts_, {})) {
       if (early.epoch != epoch_) continue;
       if (early.is_spread) spread_ = epoch_ + 1;
-      exchange_.abort(std::move(early.reason));
+      discarded.push_back(exchange_.abort(std::move(early.reason)));
     }
-    for (auto& early : std::exchange(early_, {})) {
-      if (early.head.epoch == epoch_) deliver(early.from, early.head, std::move(early.value));
+    early_values = std::exchange(early_, {});
+    for (auto& early : early_values) {
+      if (early.head.epoch != epoch_) continue;
+      deliver(early.from, early.head, std::move(early.value), discarded.emplace_back());
     }
   }
   tell_abort();

@@ -94,6 +94,7 @@ class WireTransport final : public Transport, private InboxListener, private Lin
     bool is_spread;  ///< the sender has notified all ranks
   };
   using Met = std::shared_ptr<const MeetingPoint::Met>;
+  using Payloads = Exchange<FencedValue>::Payloads;
 
   void on_value(Rank from, const FrameHead& head, FencedValue value) override;
   void on_damaged(Rank from, const FrameHead& head, const std::string& what) override;
@@ -119,7 +120,8 @@ class WireTransport final : public Transport, private InboxListener, private Lin
   Peer& peer(Rank rank) { return *peers_[rank]; }
   const WorldState& world() const { return exchange_.world(); }
   void send_frame(Rank to, const FrameHead& head, std::string_view body);
-  void deliver(Rank from, const FrameHead& head, FencedValue value);
+  /// If this aborts the world, `discarded` becomes what the abort releases. REQUIRES epoch_mutex_.
+  void deliver(Rank from, const FrameHead& head, FencedValue&& value, Payloads& discarded);
   std::string describe_unsent(const TransferId& id, const std::string& failure) const;
   void wake();
   void start_poll_watchdog();
