@@ -56,6 +56,12 @@ class Links(unittest.TestCase):
                 if len(line) > 100 and not line.startswith("|")]
         self.assertEqual(long, [], "tables and code may be wider")
 
+    def test_have_no_marks_of_a_merge(self):
+        pages = [*(ROOT / name for name in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md")), *sorted((ROOT / "docs").rglob("*.md"))]
+        marked = [f"{page.relative_to(ROOT)}: {line}" for page in pages
+                  for line in re.findall(r"(?m)^(?:<{7}|={7}|>{7})(?: .*)?$", page.read_text())]
+        self.assertEqual(marked, [])
+
     def test_files_to_open_first(self):
         table = (ROOT / "CONTRIBUTING.md").read_text().split("\n## Where to start\n")[1].split("\n## ")[0]
         first = re.findall(r"(?m)^\| [^|]+ \| `([^`]+)`", table)
