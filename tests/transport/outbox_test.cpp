@@ -6,9 +6,11 @@
 #include <chrono>
 #include <filesystem>
 #include <fstream>
+#include <future>
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 
 #include <gtest/gtest.h>
 
@@ -106,6 +108,33 @@ TEST_F(OutboxTest, APeerCannotHaveReadMoreThanWasSent) {
 TEST_F(OutboxTest, FramesThatPileUpGetAThread) {
   for (int i = 0; i < 20; ++i) tick();
   EXPECT_TRUE(gets_thread("sc out 1"));
+}
+
+TEST_F(OutboxTest, AFrameIsSentOnlyIfItsConditionHolds) {
+  EXPECT_FALSE(outbox_.send_if([] { return false; }, FrameHead()));
+  EXPECT_EQ(counts_.posted, 0);
+  EXPECT_TRUE(outbox_.send_if([] { return true; }, FrameHead()));
+  EXPECT_EQ(counts_.posted, 1);
+}
+
+TEST_F(OutboxTest, NoFrameIsPostedBetweenAConditionAndItsFrame) {
+  std::thread other;
+  const auto condition = [&] {
+    std::promise<void> begins;
+    auto has_begun = begins.get_future();
+    other = std::thread([this, begins = std::move(begins)]() mutable {
+      begins.set_value();
+      outbox_.send(FrameHead());
+    });
+    has_begun.wait();
+    // Enough for the other thread to post its frame if it need not wait.
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(counts_.posted, 0);
+    return true;
+  };
+  EXPECT_TRUE(outbox_.send_if(condition, FrameHead()));
+  other.join();
+  EXPECT_EQ(counts_.posted, 2);
 }
 
 TEST_F(OutboxTest, AValueWithAMessageOfItsOwnGetsAThread) {

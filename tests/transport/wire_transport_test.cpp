@@ -2,6 +2,8 @@
 
 #include "stagecraft/transport/wire/wire_transport.h"
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <condition_variable>
 #include <cstring>
@@ -61,6 +63,7 @@ class Script {
     brought_.push_back(std::string(reinterpret_cast<const char*>(&head), sizeof(head)) + body);
     deliver();
   }
+  std::atomic<bool> is_given_up = false;  ///< rank 1 has given up its transfers with rank 0
   /// Called for each frame that rank 1 sends.
   std::function<void(const FrameHead&)> on_frame;
 
@@ -80,6 +83,11 @@ class Script {
     }
     if (on_frame) on_frame(head);
     return std::make_shared<ScriptedWork>(/*is_done=*/true);
+  }
+  bool has_sent(FrameKind kind) {
+    const std::lock_guard lock(mutex_);
+    return std::any_of(sent_.begin(), sent_.end(),
+                       [&](const FrameHead& head) { return head.kind == kind; });
   }
   /// The epochs of the aborts that rank 1 has sent.
   std::vector<uint64_t> aborts() {
@@ -122,6 +130,7 @@ class ScriptedByteTransport final : public ByteTransport {
   int32_t num_ranks() const override { return 2; }
   WorkPtr send(Rank, Tag, const at::Tensor& bytes) override { return script_.send(bytes); }
   WorkPtr receive(Rank, Tag, const at::Tensor& bytes) override { return script_.post(bytes); }
+  void forget(Rank) override { script_.is_given_up = true; }
 
  private:
   Script& script_;
@@ -218,6 +227,38 @@ TEST_F(WireTransportTest, ADamagedValueOfTheNextEpochAbortsThatEpoch) {
   EXPECT_THAT(wait_for_aborts(1), testing::ElementsAre(1));
   recover();
   EXPECT_FALSE(transport_.abort_reason());
+}
+
+// Over a library without connections, nothing but the answer shows that a goodbye was read.
+TEST(WireTransportLeaving, APeerThatHasLeftIsNotTold) {
+  Script script;
+  {
+    WireTransport transport(std::make_unique<ScriptedByteTransport>(script),
+                            {.max_silence = {}, .linger = std::chrono::seconds(60)});
+    FrameHead goodbye;
+    goodbye.kind = FrameKind::kGoodbye;
+    script.bring(goodbye, "");
+    const auto deadline = Deadline::after(std::chrono::seconds(20));
+    while (!script.has_sent(FrameKind::kSeen) && !deadline.has_passed()) std::this_thread::yield();
+    ASSERT_TRUE(script.has_sent(FrameKind::kSeen));
+  }
+  EXPECT_FALSE(script.has_sent(FrameKind::kGoodbye));
+  EXPECT_FALSE(script.is_given_up);
+}
+
+TEST(WireTransportLeaving, ThePeersAnswerEndsTheWait) {
+  Script script;
+  script.on_frame = [&](const FrameHead& head) {
+    if (head.kind != FrameKind::kGoodbye) return;
+    FrameHead seen;
+    seen.kind = FrameKind::kSeen;
+    script.bring(seen, "");
+  };
+  {
+    const WireTransport transport(std::make_unique<ScriptedByteTransport>(script),
+                                  {.max_silence = {}, .linger = std::chrono::seconds(60)});
+  }
+  EXPECT_FALSE(script.is_given_up);
 }
 
 }  // namespace

@@ -207,6 +207,15 @@ void Outbox::send(FrameHead head, std::string_view body) {
   post_frame(head, {body});
 }
 
+bool Outbox::send_if(const std::function<bool()>& condition, const FrameHead& head) {
+  const std::lock_guard lock(sending_);
+  require_open();
+  if (!condition()) return false;
+  FrameHead frame = head;
+  post_frame(frame, {});
+  return true;
+}
+
 void Outbox::release(const FrameHead& request) {
   const std::lock_guard lock(sending_);
   require_open();

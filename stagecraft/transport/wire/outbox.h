@@ -64,6 +64,9 @@ class Outbox {
   /// values, and large ones if the library's `send` copies.
   SendingPtr send_value(FrameHead head, EncodedValue value);
   void send(FrameHead head, std::string_view body = {});
+  /// Sends the frame if `condition` returns true. Returns what it returned. No other thread posts a
+  /// frame between the call of `condition` and this frame.
+  bool send_if(const std::function<bool()>& condition, const FrameHead& head);
   /// Answers kRelease: completes posted receives that the peer no longer needs.
   void release(const FrameHead& request);
 
