@@ -1,12 +1,15 @@
 #include "cli/train/interrupt.h"
 
+#include <atomic>
 #include <csignal>
 #include <initializer_list>
 
 namespace stagecraft::cli {
 namespace {
 
-volatile std::sig_atomic_t noted = 0;
+// Threads other than the one that handles the signal read it.
+std::atomic<int> noted = 0;
+static_assert(std::atomic<int>::is_always_lock_free, "a signal handler must not take a lock");
 
 void note(int signal) {
   noted = signal;
