@@ -42,7 +42,8 @@ class Help(ToolTest):
             for example in examples:
                 self.assertRegex(example, r"^  stagecraft \w")
                 script = f"set -o pipefail; stagecraft() {{ {shlex.quote(tool_support.tool)} \"$@\"; }}; {example}"
-                done = subprocess.run(["bash", "-c", script], cwd=self.folder, capture_output=True, timeout=60)
+                done = subprocess.run(["bash", "-c", script], cwd=self.folder, capture_output=True,
+                                      timeout=tool_support.SECONDS)
                 self.assertEqual((done.returncode, done.stderr), (0, b""), example)
 
     def test_fits_a_wide_terminal(self):

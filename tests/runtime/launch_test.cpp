@@ -1,5 +1,6 @@
 // Steps as graphs, against a device that is not there: tests/support/fake_graph_device.h.
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -334,7 +335,7 @@ TEST_F(Launch, CallbacksAndMeasuredStepsAreRun) {
   take_grads(model.bodies);
   EXPECT_EQ(pipeline.launches().replayed, 2);
   EXPECT_EQ(pipeline.launches().reason, "the step measures memory");
-  int64_t seen = 0;
+  std::atomic<int64_t> seen = 0;  // ranks call at the same time
   pipeline.callbacks().observe([&](Rank rank, Action, ActionPhase) { seen += rank.value() == 0; });
   pipeline.step(batch);
   take_grads(model.bodies);
