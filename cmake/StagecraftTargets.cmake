@@ -211,6 +211,7 @@ function(sc_program)
   endforeach()
   target_link_libraries(${ARG_NAME} PRIVATE ${ARG_LIBRARIES})
   if(STAGECRAFT_SANITIZE MATCHES "thread")
+    # Shows ThreadSanitizer the lock of std::timed_mutex.
     target_sources(${ARG_NAME} PRIVATE "${PROJECT_SOURCE_DIR}/tests/support/tsan_clocklock.cpp")
     set_source_files_properties("${PROJECT_SOURCE_DIR}/tests/support/tsan_clocklock.cpp"
                                 PROPERTIES SKIP_PRECOMPILE_HEADERS ON SKIP_UNITY_BUILD_INCLUSION ON)

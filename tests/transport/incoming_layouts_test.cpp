@@ -277,7 +277,7 @@ TEST_F(IncomingLayoutsTest, AFrameOfADifferentEpochDoesNotAnswerAReceive) {
   // The values of three receives are still to come.
   layouts_.expect(values(4), 1);
   EXPECT_EQ(layouts_.num_posted(), 3U);
-  // The peer has recovered, and this rank has not.
+  // The peer recovered before this rank.
   layouts_.take(large_frame(values(2), /*epoch=*/2));
   layouts_.expect_nothing(2);
   layouts_.expect(values(2), 2);
